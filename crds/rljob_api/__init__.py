@@ -1,0 +1,1 @@
+"""The contract of RLJob: models of the resource, rules, topology arithmetic. No torch, no ray."""

@@ -1,0 +1,32 @@
+"""Annotations that `rljob plan` reads: the paper's n, M and C, where a job states its own.
+
+The numbers describe another system's samples (Table 1 gives n and M outright), so they are no part
+of the spec: nothing that runs may depend on them.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+
+PREFIX = "rljob.io/plan-"
+RESPONSE_ITEMS = f"{PREFIX}response-items"
+SCALARS = f"{PREFIX}scalars"
+CONTROLLERS = f"{PREFIX}controllers"
+KNOWN = (RESPONSE_ITEMS, SCALARS, CONTROLLERS)
+
+
+def annotation_problems(annotations: Mapping[str, str]) -> Iterator[Problem]:
+    """Unknown annotations under our prefix, and values that are no whole number from 1."""
+    for key, value in annotations.items():
+        path = f"metadata.annotations[{key}]"
+        if key.startswith(PREFIX) and key not in KNOWN:
+            legal = ", ".join(KNOWN)
+            yield Problem(path, f"unknown annotation{suggestion(key, KNOWN)} Legal: {legal}")
+        elif key in KNOWN and not (value.isascii() and value.isdigit() and int(value) >= 1):
+            yield Problem(path, f"is {value!r}; must be a whole number from 1, in quotes")
+
+
+def planned(annotations: Mapping[str, str], key: str, default: int) -> int:
+    """The number that an annotation states, else the default."""
+    return int(annotations.get(key, default))

@@ -1,0 +1,244 @@
+"""The shape of a model from its config.json: parameters of each layer, and how each can be cut.
+
+Called by `memory`, `plan` and `shape_rules`. Counts only; the runtime has its own reader that also
+knows positions and activations.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api.problems import InvalidJob, Problem
+from rljob_api.workload import Model
+
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameters:
+    """Numbers of parameters. tensor: tensor parallelism cuts them. whole: every rank repeats them.
+    experts: expert parallelism cuts them."""
+
+    tensor: int = 0
+    whole: int = 0
+    experts: int = 0
+
+    def __add__(self, other: "Parameters") -> "Parameters":
+        return Parameters(
+            tensor=self.tensor + other.tensor,
+            whole=self.whole + other.whole,
+            experts=self.experts + other.experts,
+        )
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.tensor + self.whole + self.experts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Mixture of experts. first_layer: layers before it are dense. every: one in so many is sparse."""
+
+    count: int
+    intermediate: int
+    shared_intermediate: int = 0
+    first_layer: int = 0
+    every: int = 1
+    dense_layers: tuple[int, ...] = ()
+    gate_bias: bool = False
+
+    def in_layer(self, layer: int) -> bool:
+        """Whether the layer has experts."""
+        sparse = layer >= self.first_layer and (layer + 1) % self.every == 0
+        return sparse and layer not in self.dense_layers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1). Ranks and head sizes."""
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Sizes of a decoder."""
+
+    family: str
+    vocab: int
+    hidden: int
+    layers: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    tied: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    experts: Experts | None = None
+    latent: Latent | None = None
+
+    def embedding(self) -> Parameters:
+        """Token embedding."""
+        return Parameters(tensor=self.vocab * self.hidden)
+
+    def head(self) -> Parameters:
+        """Last norm and output projection, without the projection where it is the embedding."""
+        return Parameters(whole=self.hidden, tensor=0 if self.tied else self.vocab * self.hidden)
+
+    def layer(self, index: int) -> Parameters:
+        """One layer. index: from 0."""
+        attention = self._latent(self.latent) if self.latent else self._attention()
+        norms = Parameters(whole=2 * self.hidden)
+        if self.experts and self.experts.in_layer(index):
+            return attention + norms + self._sparse(self.experts)
+        bias = 2 * self.intermediate if self.mlp_bias else 0
+        dense = Parameters(
+            tensor=3 * self.hidden * self.intermediate + bias,
+            whole=self.hidden if self.mlp_bias else 0,
+        )
+        return attention + norms + dense
+
+    def total(self) -> Parameters:
+        """The whole model."""
+        layers = (self.layer(index) for index in range(self.layers))
+        return sum(layers, self.embedding() + self.head())
+
+    def kv_items(self, tensor: int) -> int:
+        """Items of the KV cache a token, layer and device; heads are repeated where they are few."""
+        if self.latent:
+            return self.latent.kv_rank + self.latent.rope_dim
+        return 2 * max(1, self.kv_heads // tensor) * self.head_dim
+
+    def _attention(self) -> Parameters:
+        queries, keys = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        bias = queries + 2 * keys if self.qkv_bias else 0
+        return Parameters(
+            tensor=self.hidden * (2 * queries + 2 * keys) + bias,
+            whole=(2 * self.head_dim if self.qk_norm else 0)
+            + (self.hidden if self.output_bias else 0),
+        )
+
+    def _latent(self, latent: Latent) -> Parameters:
+        queries = self.heads * (latent.nope_dim + latent.rope_dim)
+        rank = latent.query_rank
+        cut = queries * (rank or self.hidden) + self.heads * latent.value_dim * self.hidden
+        cut += latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
+        whole = self.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
+        whole += rank * (self.hidden + 1) if rank else 0
+        return Parameters(tensor=cut, whole=whole)
+
+    def _sparse(self, experts: Experts) -> Parameters:
+        return Parameters(
+            experts=3 * self.hidden * experts.intermediate * experts.count,
+            tensor=3 * self.hidden * experts.shared_intermediate,
+            whole=self.hidden * experts.count + (experts.count if experts.gate_bias else 0),
+        )
+
+
+BUILTINS = {
+    "tiny": Shape(
+        family="qwen3", vocab=259, hidden=128, layers=4, intermediate=384, heads=4, kv_heads=4,
+        head_dim=32, tied=True, qk_norm=True,
+    ),
+    "smollm2-135m-instruct": Shape(
+        family="llama", vocab=49152, hidden=576, layers=30, intermediate=1536, heads=9, kv_heads=3,
+        head_dim=64, tied=True,
+    ),
+}  # fmt: skip
+
+
+def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
+    """The shape of the job's model; None for a family that has no known shape.
+
+    base_dir: folder of the job's file. Raises InvalidJob when config.json cannot be read.
+    """
+    if model.builtin is not None:
+        return BUILTINS[model.builtin]
+    file = base_dir / (model.path or "") / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message = (
+            f"{file} does not exist; name a Hugging Face directory, relative to the job's file"
+        )
+        raise InvalidJob([Problem("spec.model.path", message)]) from None
+    except (OSError, ValueError) as error:
+        message = f"{file} cannot be read: {error}"
+        raise InvalidJob([Problem("spec.model.path", message)]) from error
+    return read_shape(config, name=str(file))
+
+
+def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
+    """The shape in a Hugging Face configuration; None for a family that has no known shape.
+
+    name: the file's. Raises InvalidJob when a size is missing or no number.
+    """
+    try:
+        family = config["model_type"]
+        return _shape(config, str(family)) if family in FAMILIES else None
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        message = f"{name} is no model configuration: {type(error).__name__} {error}"
+        raise InvalidJob([Problem("spec.model.path", message)]) from error
+
+
+def _shape(config: Mapping[str, Any], family: str) -> Shape:
+    heads = int(config["num_attention_heads"])
+    bias = bool(config.get("attention_bias", False))
+    return Shape(
+        family=family,
+        vocab=int(config["vocab_size"]),
+        hidden=int(config["hidden_size"]),
+        layers=int(config["num_hidden_layers"]),
+        intermediate=int(config["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qkv_bias=bias or family == "qwen2",
+        output_bias=bias and family != "qwen2",
+        mlp_bias=bool(config.get("mlp_bias", False)),
+        qk_norm=family in ("qwen3", "qwen3_moe"),
+        experts=_experts(config, family),
+        latent=_latent(config) if family == "deepseek_v3" else None,
+    )
+
+
+def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
+    if family == "qwen3_moe":
+        return Experts(
+            count=int(config["num_experts"]),
+            intermediate=int(config["moe_intermediate_size"]),
+            every=int(config.get("decoder_sparse_step", 1)),
+            dense_layers=tuple(config.get("mlp_only_layers") or ()),
+        )
+    if family == "deepseek_v3":
+        size = int(config["moe_intermediate_size"])
+        return Experts(
+            count=int(config["n_routed_experts"]),
+            intermediate=size,
+            shared_intermediate=size * int(config["n_shared_experts"]),
+            first_layer=int(config["first_k_dense_replace"]),
+            gate_bias=True,
+        )
+    return None
+
+
+def _latent(config: Mapping[str, Any]) -> Latent:
+    rank = config.get("q_lora_rank")
+    return Latent(
+        query_rank=int(rank) if rank else None,
+        kv_rank=int(config["kv_lora_rank"]),
+        nope_dim=int(config["qk_nope_head_dim"]),
+        rope_dim=int(config["qk_rope_head_dim"]),
+        value_dim=int(config["v_head_dim"]),
+    )

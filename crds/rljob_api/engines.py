@@ -1,0 +1,157 @@
+"""How the model is computed: parallelism, engines, resharding, placement, flow."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rljob_api.base import Section
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+class RolloutParallelism(Section):
+    """Degrees of the rollout layout."""
+
+    data: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas that generate different samples (the paper's GDP); default: all that the devices
+    allow."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each matrix."""
+
+    pipeline: int = Field(default=1, ge=1, le=1024)
+    """Stages of layers."""
+
+    expert: int = Field(default=1, ge=1, le=10_000)
+    """Devices that share the experts of a layer (the paper's GEP); lies inside data × tensor."""
+
+
+class UpdateParallelism(Section):
+    """Degrees of the update layout."""
+
+    data: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas that train on different samples; default: all that the devices allow."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each matrix (the paper's UTP)."""
+
+    pipeline: int = Field(default=1, ge=1, le=1024)
+    """Stages of layers."""
+
+    virtual_pipeline: int = Field(default=1, ge=1, le=64)
+    """Model chunks of each pipeline stage (interleaved schedule)."""
+
+    context: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each sequence."""
+
+    context_algorithm: Literal["ring", "ulysses"] = "ulysses"
+    """RingAttention or DeepSpeed-Ulysses."""
+
+    expert: int = Field(default=1, ge=1, le=10_000)
+    """Devices that share the experts of a layer; lies inside data × context."""
+
+    zero: Literal[0, 1, 2, 3] = 0
+    """ZeRO stage: what data-parallel ranks share out instead of repeating."""
+
+
+class Rollout(Section):
+    """Generation of responses."""
+
+    engine: Literal["torch", "vllm"] = "torch"
+    """`torch`: this project's batched generator; `vllm`: vLLM (vllm-ascend on NPUs)."""
+
+    parallelism: RolloutParallelism = RolloutParallelism()
+    """Degrees of the rollout layout."""
+
+    dtype: Dtype = "float32"
+    """Type of the weights in generation."""
+
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature."""
+
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that hold this share of probability."""
+
+    top_k: int = Field(default=0, ge=0)
+    """Sample from so many of the likeliest tokens; 0 is all."""
+
+    max_sequences: int = Field(default=256, ge=1, le=100_000)
+    """Sequences that a replica generates at the same time; finished ones are replaced."""
+
+
+class Optimizer(Section):
+    """AdamW and the learning rate's schedule."""
+
+    learning_rate: float = Field(default=1e-6, gt=0, le=1)
+    """Peak learning rate."""
+
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate after the warm-up; `cosine` falls to minLearningRate at the last step."""
+
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up from 0."""
+
+    min_learning_rate: float = Field(default=0.0, ge=0, le=1)
+    """Lower end of the cosine schedule."""
+
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the second moment."""
+
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """Added to the denominator."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    """Decoupled weight decay; not applied to norms and biases."""
+
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient."""
+
+
+class Update(Section):
+    """Training of the policy."""
+
+    engine: Literal["torch", "mindspeed"] = "torch"
+    """`torch`: this project's engine; `mindspeed`: MindSpeed on Ascend."""
+
+    parallelism: UpdateParallelism = UpdateParallelism()
+    """Degrees of the update layout."""
+
+    dtype: Dtype = "float32"
+    """Type of the weights in training."""
+
+    optimizer: Optimizer = Optimizer()
+    """AdamW and its schedule."""
+
+
+class Resharding(Section):
+    """How weights go from the update layout to the rollout layout."""
+
+    strategy: Literal["allgather", "allgather-swap"] = "allgather"
+    """`allgather` keeps both layouts on the device; `allgather-swap` moves the update weights to the
+    host while the rollout runs (MindSpeed RL, Fig. 5)."""
+
+
+class Placement(Section):
+    """Which devices own which states."""
+
+    mode: Literal["colocated", "separated"] = "colocated"
+    """`colocated`: each device switches between all states; `separated`: devices belong to a role."""
+
+    update_devices: int | None = Field(default=None, ge=1)
+    """For `separated`: devices that train; default: those that do not generate."""
+
+    rollout_devices: int | None = Field(default=None, ge=1)
+    """For `separated`: devices that generate; default: those that do not train."""
+
+
+class Flow(Section):
+    """How stages follow each other."""
+
+    mode: Literal["sync"] = "sync"
+    """`sync`: every stage of a step ends before the next step begins; runs repeat bitwise."""
+
+    stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
+    """A stage of a step that takes longer fails the run, and the error names who is missing."""

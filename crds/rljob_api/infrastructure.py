@@ -1,0 +1,56 @@
+"""What the job runs on and keeps: devices, the transfer dock, checkpoints."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rljob_api.base import Quantity, Section
+
+
+class Accelerator(Section):
+    """The devices of the job."""
+
+    type: Literal["emulated", "ascend910b", "ascend910c"] = "emulated"
+    """`emulated`: processes on CPU, each with a memory ledger in place of a device's memory."""
+
+    nodes: int = Field(default=1, ge=1, le=10_000)
+    """Number of nodes."""
+
+    devices_per_node: int = Field(default=1, ge=1, le=64)
+    """Devices of each node."""
+
+    memory: Quantity | None = None
+    """Memory of one device; default: 64Gi on Ascend, no limit on emulated devices."""
+
+    resource_name: str = Field(
+        default="huawei.com/Ascend910",
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+    )
+    """Kubernetes resource of the device plugin that each node's pod asks for."""
+
+
+class Dock(Section):
+    """The distributed transfer dock: warehouses hold samples, controllers their metadata."""
+
+    warehouses: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of warehouses (the paper's S); default: one a node."""
+
+    capacity: Quantity = "1Gi"
+    """Bytes that each warehouse may hold; producers wait when it is full."""
+
+    lease_seconds: float = Field(default=600.0, gt=0, le=86_400)
+    """A claim that is neither acknowledged nor renewed for so long goes back to others."""
+
+    full_timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """A producer that waits this long for room fails and names the state that is stuck."""
+
+
+class Checkpoint(Section):
+    """What is saved and when."""
+
+    every: int | None = Field(default=None, ge=1)
+    """Save after every so many steps; the last step is always saved."""
+
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Number of checkpoints that are kept."""

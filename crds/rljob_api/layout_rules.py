@@ -1,0 +1,185 @@
+"""Rules on devices: who owns them, degrees of parallelism, shares of the batch, room in the dock.
+
+Pure functions from a spec to problems, called by `load` after those of `rules`.
+"""
+
+import math
+from collections.abc import Iterator
+
+from rljob_api.algorithms.grpo import response_columns, scalar_columns
+from rljob_api.base import parse_quantity
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule, divisors, use_one_of
+from rljob_api.topology import pods, roles, rollout_replicas, total_devices, update_replicas
+from rljob_api.volumes import BYTES_PER_ITEM
+
+
+def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Devices belong to roles only when separated, and then all of them do."""
+    placement, total = spec.placement, total_devices(spec.accelerator)
+    given = {
+        "updateDevices": placement.update_devices,
+        "rolloutDevices": placement.rollout_devices,
+    }
+    named = {name: value for name, value in given.items() if value is not None}
+    if placement.mode == "colocated":
+        for name in named:
+            yield Problem(
+                f"spec.placement.{name}",
+                "has no use with mode colocated, where every device does both; leave it out or set "
+                "mode: separated",
+            )
+        return
+    if not named:
+        yield Problem(
+            "spec.placement",
+            "separated needs updateDevices or rolloutDevices, to know which devices do what",
+        )
+    elif len(named) == 2 and sum(named.values()) != total:
+        yield Problem(
+            "spec.placement",
+            f"updateDevices {placement.update_devices} + rolloutDevices {placement.rollout_devices} "
+            f"is {sum(named.values())}, but there are {_devices(spec)}; make them equal",
+        )
+    for name, value in named.items():
+        if len(named) == 1 and value >= total:
+            yield Problem(
+                f"spec.placement.{name}",
+                f"is {value}, which leaves none of {_devices(spec)} to the other role; lower it",
+            )
+
+
+def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """data × tensor × pipeline × context is the number of devices that train."""
+    degrees, path = spec.update.parallelism, "spec.update.parallelism"
+    names = ("data", "tensor", "pipeline", "context")
+    yield from _product(spec, path, names, devices=roles(spec.placement, spec.accelerator).update)
+    if degrees.virtual_pipeline > 1 and degrees.pipeline == 1:
+        yield Problem(
+            f"{path}.virtualPipeline",
+            f"is {degrees.virtual_pipeline}, but pipeline is 1; raise pipeline or leave it out",
+        )
+    replicas = update_replicas(degrees, roles(spec.placement, spec.accelerator).update)
+    if replicas and (replicas * degrees.context) % degrees.expert:
+        yield Problem(
+            f"{path}.expert",
+            f"{degrees.expert} does not divide data × context, {replicas} × {degrees.context}; "
+            f"{use_one_of(divisors(replicas * degrees.context), degrees.expert)}",
+        )
+
+
+def rollout_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """data × tensor × pipeline is the number of devices that generate."""
+    degrees, path = spec.rollout.parallelism, "spec.rollout.parallelism"
+    devices = roles(spec.placement, spec.accelerator).rollout
+    yield from _product(spec, path, ("data", "tensor", "pipeline"), devices=devices)
+    replicas = rollout_replicas(degrees, devices)
+    if replicas and (replicas * degrees.tensor) % degrees.expert:
+        yield Problem(
+            f"{path}.expert",
+            f"{degrees.expert} does not divide data × tensor, {replicas} × {degrees.tensor}; "
+            f"{use_one_of(divisors(replicas * degrees.tensor), degrees.expert)}",
+        )
+
+
+def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Every rollout replica gets the same number of prompts."""
+    devices = roles(spec.placement, spec.accelerator).rollout
+    replicas = rollout_replicas(spec.rollout.parallelism, devices)
+    prompts = spec.batch.global_batch_size
+    if replicas and prompts % replicas:
+        yield Problem(
+            "spec.batch.globalBatchSize",
+            f"{prompts} prompts cannot be shared evenly by {replicas} rollout replicas "
+            f"(spec.rollout.parallelism.data on {devices} devices); {_multiples(replicas, prompts)}",
+        )
+
+
+def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Every update replica gets the same number of whole micro-batches."""
+    batch = spec.batch
+    devices = roles(spec.placement, spec.accelerator).update
+    replicas = update_replicas(spec.update.parallelism, devices)
+    if not replicas:
+        return
+    mini = batch.mini_batch_size or batch.global_batch_size
+    name = "miniBatchSize" if batch.mini_batch_size else "globalBatchSize"
+    if mini % replicas:
+        yield Problem(
+            f"spec.batch.{name}",
+            f"{mini} prompts cannot be shared evenly by {replicas} update replicas "
+            f"(spec.update.parallelism.data on {devices} devices); {_multiples(replicas, mini)}",
+        )
+    elif batch.micro_batch_size and (mini // replicas) % batch.micro_batch_size:
+        yield Problem(
+            "spec.batch.microBatchSize",
+            f"{batch.micro_batch_size} does not divide a rank's {mini // replicas} prompts "
+            f"({name} {mini} / {replicas} update replicas); "
+            f"{use_one_of(divisors(mini // replicas), batch.micro_batch_size)}",
+        )
+
+
+def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """The dock holds a whole step: a synchronous update waits for all of its samples."""
+    warehouses = pods(spec).warehouse
+    prompts = -(-spec.batch.global_batch_size // warehouses)
+    needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
+    if needed > capacity:
+        yield Problem(
+            "spec.dock.capacity",
+            f"is {spec.dock.capacity}, but each of {warehouses} warehouses keeps up to {prompts} "
+            f"prompts of a step, {-(-needed // 2**20)}Mi at the longest lengths; use at least "
+            f"{-(-needed // 2**20)}Mi, or more warehouses",
+        )
+
+
+def group_bytes(spec: RLJobSpec) -> int:
+    """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
+    batch, params = spec.batch, spec.algorithm.params
+    sample = len(response_columns(params)) * batch.max_response_length + len(scalar_columns(params))
+    return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
+
+
+def _product(
+    spec: RLJobSpec, path: str, names: tuple[str, ...], *, devices: int
+) -> Iterator[Problem]:
+    training = path.startswith("spec.update")
+    degrees = spec.update.parallelism if training else spec.rollout.parallelism
+    values = {name: getattr(degrees, name) for name in names}
+    product = math.prod(value or 1 for value in values.values())
+    shown = " × ".join(f"{name} {value}" for name, value in values.items() if value)
+    whose = f"{devices} devices that {'train' if training else 'generate'}"
+    if spec.placement.mode == "colocated":
+        whose = _devices(spec)
+    if devices < 1:
+        return
+    if values["data"] is None and devices % product:
+        yield Problem(path, f"{shown} is {product}, which does not divide {whose}; change a degree")
+    elif values["data"] is not None and product != devices:
+        left, rest = divmod(devices * values["data"], product)
+        remedy = "change a degree" if rest else f"use data: {left}, or leave data out"
+        yield Problem(path, f"{shown} is {product}, but there are {whose}; {remedy}")
+
+
+def _devices(spec: RLJobSpec) -> str:
+    accelerator = spec.accelerator
+    return (
+        f"{total_devices(accelerator)} devices (spec.accelerator: nodes {accelerator.nodes} × "
+        f"devicesPerNode {accelerator.devices_per_node})"
+    )
+
+
+def _multiples(of: int, near: int) -> str:
+    below = near // of * of
+    return f"use {below} or {below + of}" if below else f"use {of}"
+
+
+LAYOUT_RULES: tuple[Rule, ...] = (
+    placement_rule,
+    update_degrees_rule,
+    rollout_degrees_rule,
+    rollout_share_rule,
+    update_share_rule,
+    capacity_rule,
+)

@@ -1,0 +1,101 @@
+"""A file to a checked RLJob, or all of its problems at once.
+
+Called by the CLI, by the runtime (a resolved spec) and by the operator (`read_job` on a manifest).
+Reads nothing but the file; what needs the model's config.json is in `shape_rules`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from rljob_api.annotations import annotation_problems
+from rljob_api.layout_rules import LAYOUT_RULES
+from rljob_api.messages import problem_of, show
+from rljob_api.problems import InvalidJob, Problem
+from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.rules import RULES
+from rljob_api.yaml_text import parse_yaml
+
+
+def load_job(path: Path) -> RLJob:
+    """The job in a YAML file. Raises InvalidJob with every problem that can be seen."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise InvalidJob([Problem(str(path), f"cannot be read: {reason}")]) from error
+    except UnicodeDecodeError as error:
+        message = f"is no UTF-8 text (byte {error.start + 1}); save it as UTF-8"
+        raise InvalidJob([Problem(str(path), message)]) from error
+    return read_job(parse_yaml(text, name=str(path)), name=str(path))
+
+
+def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
+    """The job in a parsed manifest. Raises InvalidJob; name: what stands for the whole document."""
+    if not isinstance(manifest, dict):
+        found = "is empty" if manifest is None else f"is {show(manifest)}"
+        message = f"{found}; write an RLJob: apiVersion, kind, metadata, spec"
+        raise InvalidJob([Problem(name, message)])
+    try:
+        job = RLJob.model_validate(manifest, by_alias=True, by_name=False)
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        problems = [problem_of(detail, root=RLJob, prefix="") for detail in details]
+        broken = {str(d["loc"][1]) for d in details if d["loc"][0] == "spec" and len(d["loc"]) > 1}
+        if isinstance(manifest.get("spec"), dict):
+            problems += rule_problems(_whole_sections(manifest["spec"], broken))
+        raise InvalidJob(problems) from error
+    problems = [*rule_problems(job.spec), *annotation_problems(job.metadata.annotations)]
+    if problems:
+        raise InvalidJob(problems)
+    return job
+
+
+def rule_problems(spec: RLJobSpec) -> list[Problem]:
+    """What the cross-field rules find. A rule ends where it meets a section that is broken."""
+    problems: list[Problem] = []
+    for rule in (*RULES, *LAYOUT_RULES):
+        found = iter(rule(spec))
+        while (problem := _next(found)) is not None:
+            problems.append(problem)
+    return problems
+
+
+class _BrokenSection(Exception):
+    """A rule asked for a section that did not parse."""
+
+
+class _Sections:
+    """Stands in for RLJobSpec with the sections that parsed alone."""
+
+    def __init__(self, sections: dict[str, Any]) -> None:
+        self._sections = sections
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self._sections[name]
+        except KeyError:
+            raise _BrokenSection(name) from None
+
+
+def _next(found: Iterator[Problem]) -> Problem | None:
+    try:
+        return next(found, None)
+    except _BrokenSection:
+        return None
+
+
+def _whole_sections(spec: dict[str, Any], broken: set[str]) -> RLJobSpec:
+    sections: dict[str, Any] = {}
+    for name, field in RLJobSpec.model_fields.items():
+        alias = field.alias or name
+        if alias in broken:
+            continue
+        if alias in spec:
+            adapter = TypeAdapter(field.rebuild_annotation())
+            sections[name] = adapter.validate_python(spec[alias], by_alias=True, by_name=False)
+        elif not field.is_required():
+            sections[name] = field.get_default(call_default_factory=True)
+    return cast(RLJobSpec, _Sections(sections))

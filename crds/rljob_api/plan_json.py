@@ -1,0 +1,109 @@
+"""A plan as JSON for programs. Called by the CLI's `plan --json`; the keys are part of the contract."""
+
+from typing import Any
+
+from rljob_api.architecture import Shape
+from rljob_api.memory import Memory
+from rljob_api.plan import Plan, Resharding
+from rljob_api.topology import Mesh
+from rljob_api.volumes import GB, dispatch_seconds
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """The plan as JSON; keys with GB count 1024³ bytes, a part that is unknown is null."""
+    flow, samples = plan.samples.flow, plan.samples
+    total = flow.total_gb()
+    each = flow.per_warehouse_gb(warehouses=samples.warehouses, controllers=samples.controllers)
+    spec = plan.job.spec
+    return {
+        "name": plan.job.metadata.name,
+        "devices": {
+            "nodes": spec.accelerator.nodes,
+            "perNode": spec.accelerator.devices_per_node,
+            "update": plan.roles.update,
+            "rollout": plan.roles.rollout,
+        },
+        "pods": {
+            "head": plan.pods.head,
+            "worker": plan.pods.worker,
+            "warehouse": plan.pods.warehouse,
+        },
+        "update": _layout_json(plan.update, spec.update.parallelism.expert),
+        "rollout": _layout_json(plan.rollout, spec.rollout.parallelism.expert),
+        "dock": {
+            "states": list(samples.states),
+            "controllers": samples.controllers,
+            "warehouses": samples.warehouses,
+        },
+        "sampleVolume": {
+            "responseItems": flow.response_items,
+            "scalars": flow.scalars,
+            "updateGB": flow.stage_gb(),
+            "totalGB": total,
+            "perWarehouseGB": each,
+        },
+        "dispatchSeconds": {
+            "at100MBps": dispatch_seconds(total, megabytes_per_second=100),
+            "at1GBps": dispatch_seconds(total, megabytes_per_second=1024),
+            "perWarehouseAt100MBps": dispatch_seconds(each, megabytes_per_second=100),
+            "perWarehouseAt1GBps": dispatch_seconds(each, megabytes_per_second=1024),
+        },
+        "model": _model_json(plan.shape),
+        "resharding": _resharding_json(plan.resharding, spec.resharding.strategy),
+        "memory": _memory_json(plan.memory),
+        "problems": [
+            {"path": problem.path, "message": problem.message} for problem in plan.problems
+        ],
+        "notes": plan.notes,
+    }
+
+
+def _layout_json(mesh: Mesh, expert: int) -> dict[str, Any]:
+    return {"ranks": mesh.size, "mesh": dict(mesh.axes), "expert": expert}
+
+
+def _model_json(shape: Shape | None) -> dict[str, Any] | None:
+    if shape is None:
+        return None
+    total = shape.total()
+    return {
+        "family": shape.family,
+        "parameters": total.total,
+        "expertParameters": total.experts,
+        "layers": shape.layers,
+    }
+
+
+def _resharding_json(resharding: Resharding | None, strategy: str) -> dict[str, Any]:
+    """The three figures are null where the model is unknown."""
+    figures = {
+        "tensorGB": resharding and resharding.tensor / GB,
+        "expertGB": resharding and resharding.expert / GB,
+        "redundantGB": resharding and resharding.redundant / GB,
+        "releasedGBPerDevice": resharding and resharding.released / GB,
+    }
+    return {"strategy": strategy, **figures}
+
+
+def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
+    if memory is None:
+        return None
+    cache = memory.kv_cache
+    return {
+        "limitGB": None if memory.limit is None else memory.limit / GB,
+        "phases": [
+            {
+                "phase": phase.name,
+                "role": phase.role,
+                "deviceGB": phase.device / GB,
+                "hostGB": phase.host / GB,
+                "parts": {name: size / GB for name, size in phase.parts.items()},
+            }
+            for phase in memory.phases
+        ],
+        "kvCache": {
+            "sequenceGB": cache.sequence / GB,
+            "wantedSequences": cache.wanted,
+            "fittingSequences": cache.room,
+        },
+    }

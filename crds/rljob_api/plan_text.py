@@ -1,0 +1,120 @@
+"""A plan as plain text for the terminal. Called by the CLI's `plan`."""
+
+from collections.abc import Iterator
+
+from rljob_api.annotations import PREFIX
+from rljob_api.memory import Memory, Phase
+from rljob_api.plan import Plan, Resharding, Samples
+from rljob_api.topology import Mesh
+from rljob_api.volumes import GB, dispatch_seconds
+
+LABEL_WIDTH = 22
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan in aligned lines; problems are the caller's to print."""
+    spec = plan.job.spec
+    lines = [
+        f"{plan.job.metadata.name}: {spec.algorithm.name}, {spec.steps} step{'s' * (spec.steps > 1)}"
+    ]
+    lines += _section("Devices", _devices(plan))
+    lines += _section("Samples of a step", _samples(plan.samples, plan.job.metadata.annotations))
+    if plan.resharding:
+        strategy = spec.resharding.strategy
+        lines += _section(f"Resharding ({strategy})", _resharding(plan.resharding))
+    if plan.memory:
+        lines += ["", "Memory of the fullest device (GB, lower bounds)", *_memory(plan.memory)]
+    lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
+    return "\n".join(lines)
+
+
+def _section(title: str, rows: Iterator[tuple[str, str]]) -> list[str]:
+    return ["", title, *(f"  {label:<{LABEL_WIDTH}}{text}" for label, text in rows)]
+
+
+def _devices(plan: Plan) -> Iterator[tuple[str, str]]:
+    spec, shape = plan.job.spec, plan.shape
+    accelerator = spec.accelerator
+    if shape:
+        total = shape.total()
+        experts = f", of them {total.experts:,} in experts" if total.experts else ""
+        yield (
+            "model",
+            f"{spec.model.builtin or spec.model.path}: {total.total:,} parameters{experts}",
+        )
+    each = f"{accelerator.nodes} × {accelerator.devices_per_node} {accelerator.type}"
+    yield "devices", f"{each}, {spec.placement.mode}"
+    yield from _mesh("update", plan.update, spec.update.parallelism.expert)
+    yield from _mesh("rollout", plan.rollout, spec.rollout.parallelism.expert)
+    count = plan.pods
+    yield "pods", f"{count.head} head, {count.worker} worker, {count.warehouse} warehouse"
+
+
+def _mesh(role: str, mesh: Mesh, expert: int) -> Iterator[tuple[str, str]]:
+    axes = [(name, degree) for name, degree in mesh.axes if degree > 1] or [("data", 1)]
+    product = " × ".join(f"{name} {degree}" for name, degree in axes)
+    yield (
+        f"{role} ranks",
+        f"{mesh.size} = {product}" + (f", experts over {expert}" if expert > 1 else ""),
+    )
+    if mesh.size > 1:
+        groups = [f"{name} {_ranks(mesh.group(name, 0))}" for name, _ in axes]
+        yield "  groups of rank 0", "; ".join(groups)
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = [str(rank) for rank in ranks]
+    return ",".join(shown if len(shown) <= 4 else [*shown[:2], "…", shown[-1]])
+
+
+def _samples(samples: Samples, stated: dict[str, str]) -> Iterator[tuple[str, str]]:
+    flow = samples.flow
+    origin = "; annotations" if any(key.startswith(PREFIX) for key in stated) else ""
+    yield "states", f"{', '.join(samples.states)} ({samples.controllers} controllers)"
+    yield (
+        "sizes",
+        f"G {flow.global_batch_size}, N {flow.samples_per_prompt}, PL {flow.max_prompt_length}, "
+        f"SL {flow.max_response_length}, n {flow.response_items}, M {flow.scalars}{origin}",
+    )
+    total = flow.total_gb()
+    each = flow.per_warehouse_gb(warehouses=samples.warehouses, controllers=samples.controllers)
+    yield "update's request", f"{_number(flow.stage_gb())} GB (Eq. 1)"
+    yield "one central buffer", f"{_number(total)} GB (Eq. 2): {_times(total)}"
+    yield (
+        "each warehouse",
+        f"{_number(each)} GB (Eq. 4), {samples.warehouses} in all: {_times(each)}",
+    )
+
+
+def _times(volume_gb: float) -> str:
+    slow = dispatch_seconds(volume_gb, megabytes_per_second=100)
+    fast = dispatch_seconds(volume_gb, megabytes_per_second=1024)
+    return f"{_number(slow)} s at 100 MB/s, {_number(fast)} s at 1 GB/s"
+
+
+def _resharding(resharding: Resharding) -> Iterator[tuple[str, str]]:
+    experts = f", experts {_number(resharding.expert / GB)} GB" if resharding.expert else ""
+    yield "weights", f"matrices {_number(resharding.tensor / GB)} GB{experts}"
+    yield "redundant", f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3)"
+    yield "allgather-swap", f"releases {_number(resharding.released / GB)} GB on each device"
+
+
+def _memory(memory: Memory) -> Iterator[str]:
+    for phase in memory.phases:
+        yield f"  {phase.name:<10}{phase.device / GB:>10.3f}  {_parts(phase)}"
+    limit = "no limit" if memory.limit is None else f"limit {_number(memory.limit / GB)} GB"
+    cache = memory.kv_cache
+    yield (
+        f"  {limit}; KV cache for {cache.room} of {cache.wanted} sequences of the longest "
+        f"lengths, {_number(cache.sequence / GB)} GB each"
+    )
+
+
+def _parts(phase: Phase) -> str:
+    parts = " + ".join(f"{name} {_number(size / GB)}" for name, size in phase.parts.items() if size)
+    return f"{parts}; host {_number(phase.host / GB)}" if phase.host else parts
+
+
+def _number(value: float) -> str:
+    """Three digits, without exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}" if value >= 0.001 else f"{value:.6f}"

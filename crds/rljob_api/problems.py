@@ -1,0 +1,26 @@
+"""What is wrong with a job, said in one place: the path of a key and a message with its remedy.
+
+Filled by `load`, `rules`, `layout_rules` and `run_rules`; shown by the CLI and by the operator.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Problem:
+    """One fault of a job. path: the key as a user reads it, e.g. `spec.rewards[0].pattern`."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+
+class InvalidJob(Exception):
+    """A job that cannot be run or planned; `problems` holds every fault that was found."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = list(dict.fromkeys(problems))
+        super().__init__("\n".join(str(problem) for problem in self.problems))

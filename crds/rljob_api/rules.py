@@ -1,0 +1,189 @@
+"""Rules between fields of the workload: model, data, rewards, algorithm, batch, optimizer.
+
+Pure functions from a spec to problems, called by `load`; `layout_rules` holds those on devices.
+A rule reads only the sections that it needs, so that a fault elsewhere does not hide its own.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.workload import Reward
+
+Rule = Callable[[RLJobSpec], Iterable[Problem]]
+
+PATTERN_TYPES = ("regex", "format")
+PLACEHOLDER = r"(?<!\{)\{[A-Za-z_]\w*\}"
+
+
+def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Exactly one of path and builtin; a warm-up for `tiny` alone."""
+    model = spec.model
+    yield from _exactly_one("spec.model", {"path": model.path, "builtin": model.builtin})
+    if model.warmup is not None and model.builtin != "tiny":
+        yield Problem(
+            "spec.model.warmup",
+            f"is only for builtin: tiny, not for {model.builtin or model.path!r}; leave it out",
+        )
+
+
+def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Exactly one source; a template with a place for the question."""
+    data = spec.data
+    yield from _exactly_one("spec.data", {"reasoningGym": data.reasoning_gym, "jsonl": data.jsonl})
+    if not re.search(PLACEHOLDER, data.template):
+        yield Problem(
+            "spec.data.template",
+            f"is {data.template!r}, the same for every prompt; write {{question}} where the "
+            "question belongs",
+        )
+    for text, times in Counter(data.stop).items():
+        if times > 1:
+            yield Problem("spec.data.stop", f"has {text!r} {times} times; keep one")
+
+
+def chat_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """The built-in byte tokenizer has no chat template."""
+    if spec.data.chat and spec.model.builtin == "tiny":
+        yield Problem(
+            "spec.data.chat",
+            "is true, but builtin tiny has no chat template; set it to false or use another model",
+        )
+
+
+def reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Unique names, the members that each type needs, and some weight."""
+    seen: set[str] = set()
+    for index, reward in enumerate(spec.rewards):
+        path = f"spec.rewards[{index}]"
+        if reward.name in seen:
+            yield Problem(
+                f"{path}.name", f"{reward.name!r} is taken by an earlier reward; rename it"
+            )
+        seen.add(reward.name)
+        yield from _members(reward, path)
+    if all(reward.weight == 0 for reward in spec.rewards):
+        yield Problem("spec.rewards", "every weight is 0, so nothing can be learned; raise one")
+
+
+def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Only reasoning-gym's datasets bring a scorer along."""
+    if spec.data.reasoning_gym is not None:
+        return
+    for index, reward in enumerate(spec.rewards):
+        if reward.type == "dataset":
+            yield Problem(
+                f"spec.rewards[{index}].type",
+                "dataset needs spec.data.reasoningGym, whose scorer it calls; with jsonl use exact, "
+                "math-verify, regex, format or python",
+            )
+
+
+def group_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """GRPO compares the samples of a group."""
+    batch, params = spec.batch, spec.algorithm.params
+    if batch.samples_per_prompt < 2:
+        yield Problem(
+            "spec.batch.samplesPerPrompt",
+            f"is {batch.samples_per_prompt}; {spec.algorithm.name} compares the samples of a prompt "
+            "with each other and needs at least 2",
+        )
+    if params.min_groups_with_signal > batch.global_batch_size:
+        yield Problem(
+            "spec.algorithm.params.minGroupsWithSignal",
+            f"is {params.min_groups_with_signal}, more than the {batch.global_batch_size} prompts of "
+            "a step (spec.batch.globalBatchSize), so no step would train; lower it",
+        )
+
+
+def mini_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Mini-batches cut the step's prompts evenly."""
+    batch = spec.batch
+    if batch.mini_batch_size and batch.global_batch_size % batch.mini_batch_size:
+        yield Problem(
+            "spec.batch.miniBatchSize",
+            f"{batch.mini_batch_size} does not divide globalBatchSize {batch.global_batch_size}; "
+            f"{use_one_of(divisors(batch.global_batch_size), batch.mini_batch_size)}",
+        )
+
+
+def schedule_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """The learning rate's schedule fits the run."""
+    optimizer, path = spec.update.optimizer, "spec.update.optimizer"
+    lowest, peak = optimizer.min_learning_rate, optimizer.learning_rate
+    if optimizer.schedule == "constant" and lowest:
+        yield Problem(
+            f"{path}.minLearningRate",
+            f"is {lowest:g}, but the schedule is constant and never reaches it; set schedule: cosine "
+            "or leave it out",
+        )
+    elif lowest > peak:
+        yield Problem(
+            f"{path}.minLearningRate",
+            f"is {lowest:g}, above learningRate {peak:g}; lower it",
+        )
+    if optimizer.warmup_steps and optimizer.warmup_steps >= spec.steps:
+        yield Problem(
+            f"{path}.warmupSteps",
+            f"is {optimizer.warmup_steps}; must be less than spec.steps, {spec.steps}",
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """Divisors in rising order. number ≥ 1."""
+    small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
+    return sorted({*small, *(number // i for i in small)})
+
+
+def use_one_of(legal: list[int], value: int) -> str:
+    """`use 1, 2 or 4`: the legal numbers, those nearest to `value` where there are many."""
+    nearest = sorted(sorted(legal, key=lambda number: abs(number - value))[:6])
+    *most, last = [str(number) for number in nearest]
+    return f"use {', '.join(most)} or {last}" if most else f"use {last}"
+
+
+def _members(reward: Reward, path: str) -> Iterator[Problem]:
+    wanted = {"pattern": reward.type in PATTERN_TYPES, "python": reward.type == "python"}
+    for member, needed in wanted.items():
+        present = getattr(reward, member) is not None
+        if needed and not present:
+            yield Problem(f"{path}.{member}", f"is missing; type {reward.type} needs it")
+        elif present and not needed:
+            yield Problem(f"{path}.{member}", f"has no use with type {reward.type}; leave it out")
+    if reward.pattern is None:
+        return
+    try:
+        groups = re.compile(reward.pattern.pattern).groups
+    except re.error as error:
+        yield Problem(
+            f"{path}.pattern.pattern",
+            f"is no regular expression: {error.msg} at character {(error.pos or 0) + 1}; correct it",
+        )
+        return
+    group = reward.pattern.group
+    if group is not None and group > groups:
+        yield Problem(
+            f"{path}.pattern.group",
+            f"is {group}, but the pattern has {groups} capture groups; use at most {groups}",
+        )
+
+
+def _exactly_one(path: str, members: dict[str, object]) -> Iterator[Problem]:
+    given = [name for name, value in members.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "neither"
+        yield Problem(path, f"has {found}; give exactly one of {' and '.join(members)}")
+
+
+RULES: tuple[Rule, ...] = (
+    model_rule,
+    data_rule,
+    chat_rule,
+    reward_rule,
+    dataset_reward_rule,
+    group_rule,
+    mini_batch_rule,
+    schedule_rule,
+)

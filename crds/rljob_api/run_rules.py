@@ -1,0 +1,41 @@
+"""What a job may say and `rljob plan` may compute, but `rljob run` cannot do yet, by name.
+
+Called by the CLI before anything starts. Empty for a job that runs.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJob
+
+WHEN = "rljob run cannot do that yet (rljob plan can)"
+
+
+def refusals(job: RLJob) -> list[Problem]:
+    """Each setting that the runtime lacks, with the one that it has. job: passed the rules."""
+    return [
+        Problem(path, f"is {value}; {WHEN}; use {legal}")
+        for path, value, legal in _settings(job)
+        if value != legal
+    ]
+
+
+def _settings(job: RLJob) -> Iterator[tuple[str, object, object]]:
+    """(path, value, the only value that runs)."""
+    spec = job.spec
+    yield "spec.accelerator.type", spec.accelerator.type, "emulated"
+    yield "spec.update.engine", spec.update.engine, "torch"
+    yield "spec.update.dtype", spec.update.dtype, "float32"
+    yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
+    update, rollout = spec.update.parallelism, spec.rollout.parallelism
+    path = "spec.update.parallelism"
+    yield f"{path}.tensor", update.tensor, 1
+    yield f"{path}.pipeline", update.pipeline, 1
+    yield f"{path}.virtualPipeline", update.virtual_pipeline, 1
+    yield f"{path}.context", update.context, 1
+    yield f"{path}.expert", update.expert, 1
+    yield f"{path}.zero", update.zero, 0
+    path = "spec.rollout.parallelism"
+    yield f"{path}.tensor", rollout.tensor, 1
+    yield f"{path}.pipeline", rollout.pipeline, 1
+    yield f"{path}.expert", rollout.expert, 1

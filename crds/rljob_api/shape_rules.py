@@ -1,0 +1,84 @@
+"""Rules on how a model can be cut: its heads, layers and experts against the degrees.
+
+Called by `plan` and the CLI once the model's shape is known. Layers need not divide evenly: the
+first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the paper.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import divisors, use_one_of
+
+
+def shape_problems(spec: RLJobSpec, shape: Shape) -> list[Problem]:
+    """Degrees that do not divide the model. spec: passed the rules."""
+    update, rollout = spec.update.parallelism, spec.rollout.parallelism
+    return [
+        *_degrees(update, "spec.update.parallelism", shape),
+        *_update(update, "spec.update.parallelism", shape),
+        *_degrees(rollout, "spec.rollout.parallelism", shape),
+        *_vocabulary(spec, shape),
+    ]
+
+
+def _degrees(
+    degrees: UpdateParallelism | RolloutParallelism, path: str, shape: Shape
+) -> Iterator[Problem]:
+    tensor, expert = degrees.tensor, degrees.expert
+    yield from _divides(f"{path}.tensor", tensor, shape.heads, "attention heads")
+    yield from _divides(f"{path}.tensor", tensor, shape.intermediate, "intermediate features")
+    if shape.latent is None and shape.kv_heads % tensor and tensor % shape.kv_heads:
+        legal = [
+            d for d in divisors(shape.heads) if not (d % shape.kv_heads and shape.kv_heads % d)
+        ]
+        yield Problem(
+            f"{path}.tensor",
+            f"{tensor} neither divides the model's {shape.kv_heads} key heads nor repeats each "
+            f"equally often; {use_one_of(legal, tensor)}",
+        )
+    if shape.experts is not None:
+        yield from _divides(f"{path}.expert", expert, shape.experts.count, "experts")
+    elif expert > 1:
+        yield Problem(f"{path}.expert", f"is {expert}, but the model has no experts; leave it out")
+    if degrees.pipeline > shape.layers:
+        yield Problem(
+            f"{path}.pipeline",
+            f"is {degrees.pipeline}, more than the model's {shape.layers} layers; lower it",
+        )
+
+
+def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Problem]:
+    chunks = degrees.pipeline * degrees.virtual_pipeline
+    if degrees.virtual_pipeline > 1 and chunks > shape.layers:
+        yield Problem(
+            f"{path}.virtualPipeline",
+            f"{degrees.virtual_pipeline} × pipeline {degrees.pipeline} is {chunks} chunks, more than "
+            f"the model's {shape.layers} layers; lower it",
+        )
+    both = degrees.tensor * degrees.context
+    if degrees.context_algorithm == "ulysses" and degrees.context > 1 and shape.heads % both:
+        yield Problem(
+            f"{path}.context",
+            f"{degrees.context} × tensor {degrees.tensor} does not divide the model's {shape.heads} "
+            "attention heads, which Ulysses shares out; lower it or set contextAlgorithm: ring",
+        )
+
+
+def _vocabulary(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
+    if spec.rollout.top_k > shape.vocab:
+        yield Problem(
+            "spec.rollout.topK",
+            f"is {spec.rollout.top_k}, more than the model's {shape.vocab} tokens; use 0 for all",
+        )
+
+
+def _divides(path: str, degree: int, number: int, what: str) -> Iterator[Problem]:
+    if number % degree:
+        yield Problem(
+            path,
+            f"{degree} does not divide the model's {number} {what}; "
+            f"{use_one_of(divisors(number), degree)}",
+        )

@@ -1,0 +1,153 @@
+"""Arithmetic of devices: who owns which, meshes of ranks, pods, and the defaults that follow.
+
+Called by the rules, `plan`, the runtime's placement and the operator. Pure; assumes that the values
+are in bounds, not that they fit together.
+"""
+
+import math
+from dataclasses import dataclass
+
+from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.infrastructure import Accelerator
+from rljob_api.rljob import RLJob, RLJobSpec
+
+ASCEND_MEMORY = "64Gi"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roles:
+    """Devices of each role. Colocated, both roles own all devices."""
+
+    update: int
+    rollout: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Ranks of one role on named axes. axes: (name, degree), the slowest first."""
+
+    axes: tuple[tuple[str, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return math.prod(degree for _, degree in self.axes)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Place of a rank on each axis. rank: 0 ≤ rank < size."""
+        place: dict[str, int] = {}
+        for name, degree in reversed(self.axes):
+            rank, place[name] = divmod(rank, degree)
+        return place
+
+    def group(self, axis: str, rank: int) -> list[int]:
+        """The ranks that differ from `rank` on `axis` alone, itself among them."""
+        names = [name for name, _ in self.axes]
+        degrees = [degree for _, degree in self.axes]
+        index = names.index(axis)
+        stride = math.prod(degrees[index + 1 :])
+        first = rank - self.coordinates(rank)[axis] * stride
+        return [first + stride * i for i in range(degrees[index])]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pods:
+    """Pods of the job on a cluster."""
+
+    head: int
+    worker: int
+    warehouse: int
+
+
+def total_devices(accelerator: Accelerator) -> int:
+    """Devices of the whole job."""
+    return accelerator.nodes * accelerator.devices_per_node
+
+
+def roles(placement: Placement, accelerator: Accelerator) -> Roles:
+    """Devices of each role; a role that `separated` leaves open gets the rest, maybe 0 or less."""
+    total = total_devices(accelerator)
+    if placement.mode == "colocated":
+        return Roles(update=total, rollout=total)
+    update, rollout = placement.update_devices, placement.rollout_devices
+    if update is None:
+        update = total - (rollout if rollout is not None else total // 2)
+    return Roles(update=update, rollout=rollout if rollout is not None else total - update)
+
+
+def update_replicas(parallelism: UpdateParallelism, devices: int) -> int | None:
+    """The data degree of the update layout; None where the other degrees do not divide `devices`."""
+    return parallelism.data or _left(
+        devices, parallelism.tensor * parallelism.pipeline * parallelism.context
+    )
+
+
+def rollout_replicas(parallelism: RolloutParallelism, devices: int) -> int | None:
+    """The data degree of the rollout layout; None where the others do not divide `devices`."""
+    return parallelism.data or _left(devices, parallelism.tensor * parallelism.pipeline)
+
+
+def update_mesh(parallelism: UpdateParallelism) -> Mesh:
+    """Ranks that train, as Megatron orders them. parallelism: resolved."""
+    assert parallelism.data is not None, "resolve() fills update.parallelism.data"
+    return Mesh(
+        axes=(
+            ("pipeline", parallelism.pipeline),
+            ("data", parallelism.data),
+            ("context", parallelism.context),
+            ("tensor", parallelism.tensor),
+        )
+    )
+
+
+def rollout_mesh(parallelism: RolloutParallelism) -> Mesh:
+    """Ranks that generate, as vLLM orders them. parallelism: resolved."""
+    assert parallelism.data is not None, "resolve() fills rollout.parallelism.data"
+    return Mesh(
+        axes=(
+            ("data", parallelism.data),
+            ("pipeline", parallelism.pipeline),
+            ("tensor", parallelism.tensor),
+        )
+    )
+
+
+def pods(spec: RLJobSpec) -> Pods:
+    """One head without devices, one worker a node, one pod a warehouse."""
+    nodes = spec.accelerator.nodes
+    return Pods(head=1, worker=nodes, warehouse=spec.dock.warehouses or nodes)
+
+
+def resolve(job: RLJob) -> RLJob:
+    """The job with every default that depends on other values filled in; twice changes nothing.
+
+    job: passed the rules.
+    """
+    spec = job.spec
+    own = roles(spec.placement, spec.accelerator)
+    update = spec.update.parallelism
+    update = update.model_copy(update={"data": update_replicas(update, own.update)})
+    rollout = spec.rollout.parallelism
+    rollout = rollout.model_copy(update={"data": rollout_replicas(rollout, own.rollout)})
+    assert update.data and rollout.data, "degrees that do not divide the devices passed the rules"
+    placement, batch, accelerator = spec.placement, spec.batch, spec.accelerator
+    if placement.mode == "separated":
+        devices = {"update_devices": own.update, "rollout_devices": own.rollout}
+        placement = placement.model_copy(update=devices)
+    mini = batch.mini_batch_size or batch.global_batch_size
+    micro = batch.micro_batch_size or mini // update.data
+    if accelerator.type != "emulated" and accelerator.memory is None:
+        accelerator = accelerator.model_copy(update={"memory": ASCEND_MEMORY})
+    filled = {
+        "update": spec.update.model_copy(update={"parallelism": update}),
+        "rollout": spec.rollout.model_copy(update={"parallelism": rollout}),
+        "placement": placement,
+        "batch": batch.model_copy(update={"mini_batch_size": mini, "micro_batch_size": micro}),
+        "dock": spec.dock.model_copy(update={"warehouses": pods(spec).warehouse}),
+        "accelerator": accelerator,
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=filled)})
+
+
+def _left(devices: int, used: int) -> int | None:
+    return devices // used if devices >= used and devices % used == 0 else None

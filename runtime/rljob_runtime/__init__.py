@@ -1,0 +1,1 @@
+"""The runtime that an RLJob launches: Ray processes, engines, the transfer dock."""

@@ -1,0 +1,114 @@
+"""The device worker: one process per device, which switches between the states that its seat has.
+
+Holds the update, rollout and reference engines of its device behind one memory ledger. Samples come
+from and go to the dock; weights go between engines here, or over the process group when placement
+is separated.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from rljob_api.base import parse_quantity
+from rljob_api.rljob import RLJob
+from rljob_runtime.batches import BatchName
+
+if TYPE_CHECKING:
+    from rljob_runtime.spans import Span
+    from rljob_runtime.states.generate import GenerateReport
+    from rljob_runtime.states.update import UpdateReport
+    from rljob_runtime.states.weight_sync import SyncReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """What one device does.
+
+    rank: among all devices of the job. update_rank, rollout_rank: rank among the devices with that
+    role, None without it. node: index of the node that the device belongs to.
+    """
+
+    rank: int
+    world_size: int
+    update_rank: int | None
+    num_updating: int
+    rollout_rank: int | None
+    num_generating: int
+    node: int
+
+
+@ray.remote
+class DeviceWorker:
+    """A device. `prepare` makes its states; then the driver calls them in turn.
+
+    torch is imported here and not above, so that the driver can name this class without it.
+    """
+
+    def __init__(
+        self, job_json: str, model: Path, dock: dict[str, Any], seat: Seat, num_threads: int
+    ) -> None:
+        from rljob_runtime.backends.cpu import CpuBackend
+
+        self._spec = RLJob.model_validate_json(job_json).spec
+        self._seat = seat
+        self._model = model
+        self._dock = dock
+        memory = self._spec.accelerator.memory
+        self._backend = CpuBackend(
+            name=f"{self._spec.accelerator.type}:{seat.rank}",
+            limit_bytes=parse_quantity(memory) if memory else None,
+        )
+        self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
+
+    def address(self) -> str:
+        """Where this worker's node can be reached, for the process group."""
+        return str(ray.util.get_node_ip_address())
+
+    def prepare(self, meeting_point: str) -> None:
+        """Make the states; the devices meet at `meeting_point` (tcp://host:port) for it."""
+        from rljob_runtime.states.device_states import join, make_states
+
+        timeout = self._spec.flow.stage_timeout_seconds
+        self._states = make_states(
+            self._spec,
+            self._seat,
+            model=self._model,
+            dock=self._dock,
+            backend=self._backend,
+            meet=lambda: join(self._backend, self._seat, meeting_point, timeout),
+        )
+
+    def generate(self, batch: BatchName) -> "GenerateReport":
+        """Generate this device's share."""
+        assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
+        return self._states.generate.run(batch, self._states.sampling(batch.kind))
+
+    def reference(self, batch: BatchName) -> "Span":
+        """Score this device's share under the reference model."""
+        assert self._states.reference is not None, f"device {self._seat.rank} has no reference"
+        return self._states.reference.run(batch)
+
+    def update(self, batch: BatchName) -> "UpdateReport":
+        """Train on this device's share."""
+        assert self._states.update is not None, f"device {self._seat.rank} has no update"
+        return self._states.update.run(batch)
+
+    def sync(self, version: int) -> "SyncReport":
+        """Give the rollout layout the update layout's weights."""
+        return self._states.weight_sync.run(version)
+
+    def save(self, folder: Path) -> None:
+        """Write model and optimizer into a checkpoint's folder."""
+        self._states.save(folder)
+
+    def load(self, folder: Path) -> int:
+        """Read model and optimizer from a checkpoint; returns the version of the weights."""
+        return self._states.load(folder)
+
+    def peaks(self) -> dict[str, int]:
+        """Largest bytes of each memory kind since the last call, and `total`."""
+        report = self._backend.ledger.report()
+        self._backend.ledger.reset_peaks()
+        return {**report.kind_peak_bytes, "total": report.total_peak_bytes}

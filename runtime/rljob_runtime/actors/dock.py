@@ -1,0 +1,75 @@
+"""The dock's servers as Ray actors: Ray places them and restarts them on the same port.
+
+The servers themselves (`dock/`) know nothing of Ray. A restarted controller learns everything anew
+from the warehouses; a restarted warehouse is empty, and the driver repeats the step.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from rljob_runtime.dock.controller import ControllerServer
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.dock.warehouse import WarehouseServer
+
+
+@ray.remote
+class WarehouseActor:
+    """One warehouse."""
+
+    def __init__(
+        self, *, index: int, graph: list[dict[str, Any]], capacity_bytes: int, token: str, port: int
+    ) -> None:
+        self._thread = ServerThread(
+            WarehouseServer(
+                index=index,
+                graph=StateGraph.from_json(graph),
+                capacity_bytes=capacity_bytes,
+                token=token,
+                host=_node_ip(),
+                port=port,
+            )
+        )
+        self._address = self._thread.start()
+
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._address
+
+
+@ray.remote
+class ControllerActor:
+    """One state's controller."""
+
+    def __init__(
+        self,
+        *,
+        state: str,
+        graph: list[dict[str, Any]],
+        warehouses: Sequence[tuple[str, int]],
+        lease_seconds: float,
+        token: str,
+        port: int,
+    ) -> None:
+        self._thread = ServerThread(
+            ControllerServer(
+                state=state,
+                graph=StateGraph.from_json(graph),
+                warehouses=warehouses,
+                lease_seconds=lease_seconds,
+                token=token,
+                host=_node_ip(),
+                port=port,
+            )
+        )
+        self._address = self._thread.start()
+
+    def address(self) -> tuple[str, int]:
+        """Where it listens."""
+        return self._address
+
+
+def _node_ip() -> str:
+    return str(ray.util.get_node_ip_address())

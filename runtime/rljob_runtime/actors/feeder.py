@@ -1,0 +1,89 @@
+"""The prompt feeder: puts a step's prompts into the dock, so that the driver moves no sample data."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.batches import BatchName
+from rljob_runtime.data.source import Prompt, PromptSource
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.flow import EVALUATION_STATES, written_bytes
+from rljob_runtime.models.tokenizer import load_tokenizer
+
+
+@ray.remote
+class PromptFeeder:
+    """Owns the prompt source of a run."""
+
+    def __init__(self, job_json: str, model: Path, base_dir: Path, dock: dict[str, Any]) -> None:
+        self._spec = RLJob.model_validate_json(job_json).spec
+        evaluation = self._spec.evaluation
+        self._source = PromptSource(
+            self._spec.data,
+            batch=self._spec.batch,
+            tokenizer=load_tokenizer(model),
+            seed=self._spec.seed,
+            base_dir=base_dir,
+            held_out=evaluation.prompts if evaluation else 0,
+        )
+        self._dock = DockClient(DockAddress.from_json(dock), state="feed", owner="feeder")
+
+    def feed(self, batch: BatchName, version: int) -> int:
+        """Put the batch's rows; a second call changes nothing. Returns the number of rows."""
+        if batch.kind == "train":
+            prompts = self._source.train(batch.step)
+            return self._put(batch, prompts, self._spec.batch.samples_per_prompt, version, None)
+        evaluation = self._spec.evaluation
+        assert evaluation is not None, "an evaluation batch without spec.evaluation"
+        prompts = self._source.heldout()
+        return self._put(batch, prompts, evaluation.samples_per_prompt, version, EVALUATION_STATES)
+
+    def drop(self, batch: BatchName) -> int:
+        """Free the batch's rows; claims that wait for it end. Returns rows freed."""
+        return self._dock.drop_batch(str(batch))
+
+    def facts(self) -> dict[str, int]:
+        """Counts of what was left out: too long prompts, held-out prompts that training uses."""
+        return self._source.facts()
+
+    def _put(
+        self,
+        batch: BatchName,
+        prompts: Sequence[Prompt],
+        samples: int,
+        version: int,
+        states: tuple[str, ...] | None,
+    ) -> int:
+        rows = []
+        reserve = written_bytes(self._spec, states=states)
+        for number, prompt in enumerate(prompts):
+            columns: dict[str, NDArray[Any]] = {
+                "prompt": np.asarray(prompt.token_ids, dtype=np.int32),
+                "task": np.frombuffer(_task(prompt), dtype=np.uint8),
+            }
+            rows += [
+                NewRow(
+                    uid=batch.row(number, sample),
+                    group=batch.group(number),
+                    group_index=number,
+                    version=version,
+                    group_columns=columns,
+                    reserve_bytes=reserve,
+                )
+                for sample in range(samples)
+            ]
+        self._dock.put_rows(str(batch), rows, total=len(rows), states=states)
+        return len(rows)
+
+
+def _task(prompt: Prompt) -> bytes:
+    task = {"prompt": prompt.text, "answer": prompt.answer, "entry": prompt.entry}
+    return json.dumps(task).encode()

@@ -1,0 +1,150 @@
+"""The reward worker: scores complete groups from the dock in child processes.
+
+Returns sums for the metrics and a few groups as text for the report; rewards go to the dock.
+"""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.batches import BatchName
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
+from rljob_runtime.rewards.pool import RewardPool, RewardRequest, RewardResult
+from rljob_runtime.spans import Span
+
+SHOWN_GROUPS = 3
+CLAIM_GROUPS = 32
+
+
+@dataclass(slots=True, kw_only=True)
+class RewardReport:
+    """What one reward worker scored of a batch.
+
+    totals, passes, prompts: of each sample, its reward, 1 where it passed the first reward, and its
+    prompt's number. failed: samples with an error in any reward.
+    groups_with_signal: groups whose rewards differ. shown: groups as text, for the report.
+    """
+
+    totals: list[float] = field(default_factory=list)
+    parts: Counter[str] = field(default_factory=Counter)
+    passes: list[float] = field(default_factory=list)
+    prompts: list[int] = field(default_factory=list)
+    failed: int = 0
+    groups: int = 0
+    groups_with_signal: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    first_error: str = ""
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    span: Span | None = None
+
+
+@ray.remote
+class RewardWorker:
+    """Scores groups until the batch is done."""
+
+    def __init__(
+        self, job_json: str, model: Path, base_dir: Path, dock: dict[str, Any], index: int
+    ) -> None:
+        spec = RLJob.model_validate_json(job_json).spec
+        self._stop = list(spec.data.stop)
+        self._timeout = spec.flow.stage_timeout_seconds
+        self._primary = spec.rewards[0]
+        self._tokenizer = load_tokenizer(model)
+        self._pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=base_dir)
+        self._dock = DockClient(
+            DockAddress.from_json(dock), state="reward", owner=f"reward-{index}"
+        )
+
+    def score(self, batch: BatchName) -> RewardReport:
+        """Score until every row of the batch has a reward."""
+        report, started = RewardReport(), 0.0
+        while True:
+            claim = self._dock.claim(
+                str(batch),
+                limit=CLAIM_GROUPS,
+                whole_groups=True,
+                timeout_seconds=self._timeout,
+            )
+            if claim.rows:
+                started = started or time.time()
+                self._score_rows(claim.rows, report)
+                report.span = Span.since(started)
+            if claim.done:
+                return report
+
+    def close(self) -> None:
+        """End the child processes."""
+        self._pool.close()
+
+    def _score_rows(self, rows: Sequence[RowMeta], report: RewardReport) -> None:
+        columns = self._dock.read(rows, ["task", "response"])
+        requests = []
+        for i in range(len(rows)):
+            task = json.loads(columns["task"].row(i).tobytes())
+            text = self._tokenizer.decode(columns["response"].row(i).tolist())
+            requests.append(RewardRequest(response=cut_at_stop(text, self._stop), **task))
+        results = self._pool.score(requests)
+        self._dock.write(
+            rows,
+            {
+                "reward": Ragged.from_rows(
+                    [np.asarray([result.total], dtype=np.float32) for result in results]
+                )
+            },
+        )
+        self._add(rows, requests, results, columns["response"].lengths.tolist(), report)
+
+    def _add(
+        self,
+        rows: Sequence[RowMeta],
+        requests: Sequence[RewardRequest],
+        results: Sequence[RewardResult],
+        lengths: Sequence[int],
+        report: RewardReport,
+    ) -> None:
+        groups: dict[str, list[int]] = {}
+        for i, (row, result) in enumerate(zip(rows, results, strict=True)):
+            groups.setdefault(row.group, []).append(i)
+            report.totals.append(result.total)
+            report.passes.append(float(self._passed(result)))
+            report.prompts.append(row.group_index)
+            report.failed += bool(result.errors)
+            report.parts.update(result.parts)
+            report.errors.update(list(result.errors))
+            if result.errors and not report.first_error:
+                report.first_error = next(iter(result.errors.values()))
+        report.groups += len(groups)
+        for members in groups.values():
+            report.groups_with_signal += len({results[i].total for i in members}) > 1
+        for members in list(groups.values())[: SHOWN_GROUPS - len(report.shown)]:
+            report.shown.append(
+                {
+                    "prompt": requests[members[0]].prompt,
+                    "answer": requests[members[0]].answer,
+                    "responses": [
+                        {
+                            "text": requests[i].response,
+                            "reward": results[i].total,
+                            "parts": results[i].parts,
+                            "length": lengths[i],
+                        }
+                        for i in members
+                    ],
+                }
+            )
+
+    def _passed(self, result: RewardResult) -> bool:
+        needed = 1.0 if self._primary.threshold is None else self._primary.threshold
+        return result.parts.get(self._primary.name, 0.0) >= needed - 1e-9

@@ -1,0 +1,60 @@
+"""What an algorithm is to the rest: advantages from rewards, and a loss that adds up over parts.
+
+The update engine calls the loss once a micro-batch; the update state calls the advantages.
+"""
+
+# B samples, T response tokens of all samples together
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from rljob_api.algorithms.grpo import GRPOParams
+from rljob_runtime.sample import SampleBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """Counts over the global batch of one optimizer step, all ranks and micro-batches together.
+
+    num_tokens: response tokens. num_sequences: samples with at least one response token.
+    """
+
+    num_tokens: int
+    num_sequences: int
+
+    @classmethod
+    def of(cls, batches: Iterable[SampleBatch]) -> "Totals":
+        """Counts of these batches."""
+        lengths = [len(response) for batch in batches for response in batch.responses]
+        return cls(num_tokens=sum(lengths), num_sequences=sum(length > 0 for length in lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossOutput:
+    """A micro-batch's share of the loss: the sum over all ranks and micro-batches is the loss.
+
+    loss: scalar with gradient, already divided by global counts. token_sums: metrics whose sum over
+    everything, divided by the global number of tokens, is their mean. maxima: metrics to be
+    maximised over everything. Metrics are scalars without gradient.
+    """
+
+    loss: Tensor
+    token_sums: dict[str, Tensor]
+    maxima: dict[str, Tensor]
+
+
+class Algorithm(Protocol):
+    """The module of one algorithm."""
+
+    def advantages(self, rewards_B: Tensor, group_of_B: Tensor, params: GRPOParams) -> Tensor:
+        """Advantages [B]; whole groups at once."""
+        ...
+
+    def loss(
+        self, logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Totals
+    ) -> LossOutput:
+        """The micro-batch's share of the loss."""
+        ...

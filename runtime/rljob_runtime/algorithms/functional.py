@@ -1,0 +1,128 @@
+"""Advantages, surrogates, KL estimators and aggregations as pure functions on packed tokens.
+
+Called by the algorithms. Nothing here is padded or masked: a tensor `_T` holds the response tokens
+of all samples one after the other, and divisors are always counts over the global batch.
+"""
+
+# B samples, T response tokens of all samples together, G groups
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+LOG_RATIO_LIMIT = 20.0
+KlEstimator = Literal["k1", "k2", "k3"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrogate:
+    """losses_T: to be minimised, with gradient. ratio_T, clipped_T (bool): without."""
+
+    losses_T: Tensor
+    ratio_T: Tensor
+    clipped_T: Tensor
+
+
+def group_advantages(
+    rewards_B: Tensor, group_of_B: Tensor, *, scale: bool, epsilon: float = 1e-6
+) -> Tensor:
+    """Rewards relative to their group, float32 [B] (GRPO, arXiv:2402.03300, §4.1.2).
+
+    (R − mean) / (std + epsilon) with the unbiased std; with scale=False only R − mean (Dr.GRPO,
+    arXiv:2503.20783). A group of one keeps its reward. A group whose rewards are all equal gets
+    exact zeros: rounding of its mean, divided by epsilon, would make a signal out of nothing.
+    """
+    rewards_B = rewards_B.double()
+    group_B, sizes_G = _count_groups(group_of_B)
+    zeros_G = torch.zeros_like(sizes_G, dtype=rewards_B.dtype)
+    mean_G = zeros_G.index_add(0, group_B, rewards_B) / sizes_G
+    centred_B = rewards_B - mean_G[group_B]
+    square_G = zeros_G.index_add(0, group_B, centred_B.square())
+    std_G = (square_G / (sizes_G - 1).clamp(min=1)).sqrt()
+    advantages_B = centred_B / (std_G[group_B] + epsilon) if scale else centred_B
+    advantages_B = advantages_B.where(_has_signal(rewards_B, group_B, sizes_G)[group_B], 0.0)
+    return advantages_B.where(sizes_G[group_B] > 1, rewards_B).float()
+
+
+def groups_with_signal(rewards_B: Tensor, group_of_B: Tensor) -> int:
+    """Number of groups whose advantages are not all zero: those whose rewards differ.
+
+    A group of one has a signal when its reward is not 0.
+    """
+    group_B, sizes_G = _count_groups(group_of_B)
+    differ_G = _has_signal(rewards_B, group_B, sizes_G)
+    reward_G = torch.zeros_like(sizes_G, dtype=rewards_B.dtype).index_add(0, group_B, rewards_B)
+    return int(differ_G.where(sizes_G > 1, reward_G != 0).sum())
+
+
+def clipped_surrogate(
+    logprobs_T: Tensor,
+    old_logprobs_T: Tensor,
+    advantages_T: Tensor,
+    *,
+    clip_low: float,
+    clip_high: float,
+) -> Surrogate:
+    """−min(r·A, clip(r, 1−low, 1+high)·A) per token (PPO, arXiv:1707.06347, eq. 7).
+
+    r = exp(logprobs − old_logprobs), the exponent limited to ±20. Different bounds are DAPO's
+    clip-higher (arXiv:2503.14476). A token counts as clipped when the clip made its loss larger.
+    """
+    log_ratio_T = (logprobs_T - old_logprobs_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    ratio_T = log_ratio_T.exp()
+    free_T = -ratio_T * advantages_T
+    held_T = -ratio_T.clamp(1 - clip_low, 1 + clip_high) * advantages_T
+    return Surrogate(
+        losses_T=torch.maximum(free_T, held_T),
+        ratio_T=ratio_T.detach(),
+        clipped_T=(held_T > free_T).detach(),
+    )
+
+
+def kl_divergence(
+    logprobs_T: Tensor, reference_logprobs_T: Tensor, estimator: KlEstimator
+) -> Tensor:
+    """Schulman's estimators of KL(policy ‖ reference) per token that the policy drew.
+
+    With d = reference − policy: k1 = −d; k2 = d²/2; k3 = exp(d) − d − 1, d limited to ±20 there.
+    verl also limits k3 itself to ±10; that stops the pull towards the reference exactly where it is
+    strongest, and is left out. As a loss only k2 has the gradient of the true KL on policy; that of
+    k1 is zero on average.
+    """
+    difference_T = reference_logprobs_T - logprobs_T
+    if estimator == "k1":
+        return -difference_T
+    if estimator == "k2":
+        return difference_T.square() / 2
+    difference_T = difference_T.clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
+    return torch.expm1(difference_T) - difference_T
+
+
+def token_mean(values_T: Tensor, *, num_tokens: int) -> Tensor:
+    """This part's share of the mean over the global batch's `num_tokens` response tokens."""
+    return values_T.sum() / max(num_tokens, 1)
+
+
+def sequence_mean(values_T: Tensor, sample_of_T: Tensor, *, num_sequences: int) -> Tensor:
+    """This part's share of the mean over sequences of their token means.
+
+    num_sequences: sequences of the global batch with at least one token. A sequence is never split.
+    """
+    lengths_B = torch.bincount(sample_of_T)
+    return (values_T / lengths_B[sample_of_T]).sum() / max(num_sequences, 1)
+
+
+def _count_groups(group_of_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Each sample's group, numbered from 0, int64 [B]; and the groups' sizes, int64 [G]."""
+    _, group_B = torch.unique(group_of_B, return_inverse=True)
+    return group_B, torch.bincount(group_B)
+
+
+def _has_signal(rewards_B: Tensor, group_B: Tensor, sizes_G: Tensor) -> Tensor:
+    """Whether a group's rewards differ, bool [G]; group_B counts from 0."""
+    empty_G = torch.zeros_like(sizes_G, dtype=rewards_B.dtype)
+    highest_G = empty_G.scatter_reduce(0, group_B, rewards_B, "amax", include_self=False)
+    lowest_G = empty_G.scatter_reduce(0, group_B, rewards_B, "amin", include_self=False)
+    return highest_G != lowest_G

@@ -1,0 +1,1 @@
+"""Devices: memory ledger, collectives."""

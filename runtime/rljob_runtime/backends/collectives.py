@@ -1,0 +1,37 @@
+"""The collectives of data parallel training. `group` None stands for one rank: nothing happens."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+BUCKET_BYTES = 32 * 2**20
+
+
+def rank_of(group: ProcessGroup | None) -> int:
+    """This process' rank in the group."""
+    return 0 if group is None else group.rank()
+
+
+def size_of(group: ProcessGroup | None) -> int:
+    """Ranks in the group."""
+    return 1 if group is None else group.size()
+
+
+def sum_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
+    """Replace a flat tensor [n] by its sum over the group's ranks, [n] → [n], in place.
+
+    Each rank sends and receives about 2·bytes·(ranks − 1)/ranks, one bucket after the other. gloo's
+    ring adds in the order of ranks and shares the sum out: all ranks hold the same bits, and the
+    same again in the next run.
+    """
+    if group is None:
+        return
+    for bucket in torch.split(values, BUCKET_BYTES // values.element_size()):
+        dist.all_reduce(bucket, op=dist.ReduceOp.SUM, group=group)
+
+
+def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
+    """Replace a flat tensor [n] by its maximum over the group's ranks, [n] → [n], in place."""
+    if group is not None and len(values):
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)

@@ -1,0 +1,133 @@
+"""A device's memory as a ledger: bytes by kind, for as long as their tensors' storage lives.
+
+Engines track what they allocate; an emulated device refuses what exceeds its limit, and the peaks
+go into metrics. Nothing is released by hand: a storage counts until it dies or is resized to 0.
+"""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from rljob_runtime.errors import DeviceMemoryError
+
+REMEDY = (
+    "raise spec.accelerator.memory, lower spec.batch.microBatchSize or spec.rollout.maxSequences, "
+    "or spread the model over more devices"
+)
+
+
+class MemoryKind(StrEnum):
+    """What device memory is used for."""
+
+    UPDATE_WEIGHTS = "update weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    ROLLOUT_WEIGHTS = "rollout weights"
+    KV_CACHE = "kv cache"
+    REFERENCE_WEIGHTS = "reference weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """Bytes on a device. peaks: largest so far; the kinds' peaks need not fall together."""
+
+    device: str
+    limit_bytes: int | None
+    total_bytes: int
+    total_peak_bytes: int
+    kind_bytes: dict[str, int]
+    kind_peak_bytes: dict[str, int]
+
+
+class MemoryLedger:
+    """Bytes of the tensors that were tracked, each storage once whatever shares it.
+
+    device: name for messages. limit_bytes: None for no limit.
+    """
+
+    def __init__(self, *, device: str, limit_bytes: int | None = None) -> None:
+        self.device = device
+        self.limit_bytes = limit_bytes
+        self._entries: dict[int, tuple[MemoryKind, weakref.ref[torch.UntypedStorage]]] = {}
+        self._peaks: dict[MemoryKind, int] = {}
+        self._total_peak = 0
+
+    def track(self, kind: MemoryKind, tensors: Iterable[Tensor]) -> None:
+        """Count the storages of these tensors until they die; a storage keeps its first kind.
+
+        Raises DeviceMemoryError, with none of them counted, if they exceed the limit.
+        """
+        storages = {id(storage): storage for storage in (t.untyped_storage() for t in tensors)}
+        known = set(self._live())  # not the storages: an error's traceback would keep them alive
+        new = [storage for key, storage in storages.items() if key not in known]
+        self.require(kind, sum(storage.nbytes() for storage in new))
+        self._entries |= {id(storage): (kind, weakref.ref(storage)) for storage in new}
+        self._raise_peaks()
+
+    def require(self, kind: MemoryKind, num_bytes: int) -> None:
+        """Raise DeviceMemoryError if so many more bytes do not fit; called before allocating."""
+        total = self.total_bytes()
+        if self.limit_bytes is None or total + num_bytes <= self.limit_bytes:
+            return
+        held = ", ".join(f"{name} {size}" for name, size in self._kinds().items() if size)
+        raise DeviceMemoryError(
+            f"device {self.device}: {kind} need {num_bytes} bytes, but {total} of "
+            f"{self.limit_bytes} bytes are in use ({held or 'nothing held'}); {REMEDY}"
+        )
+
+    def total_bytes(self) -> int:
+        """Bytes in use now."""
+        return sum(self._kinds().values())
+
+    def kind_bytes(self, kind: MemoryKind) -> int:
+        """Bytes in use now for one kind."""
+        return self._kinds().get(kind, 0)
+
+    def report(self) -> MemoryReport:
+        """Bytes in use now and at most so far."""
+        self._raise_peaks()
+        kinds = self._kinds()
+        return MemoryReport(
+            device=self.device,
+            limit_bytes=self.limit_bytes,
+            total_bytes=sum(kinds.values()),
+            total_peak_bytes=self._total_peak,
+            kind_bytes={str(kind): size for kind, size in kinds.items()},
+            kind_peak_bytes={str(kind): size for kind, size in self._peaks.items()},
+        )
+
+    def reset_peaks(self) -> None:
+        """Begin a new period of peaks, from what is in use now."""
+        self._peaks, self._total_peak = {}, 0
+        self._raise_peaks()
+
+    def _live(self) -> dict[int, tuple[MemoryKind, torch.UntypedStorage]]:
+        """Storages that are alive, by identity; forgets the dead ones.
+
+        The Python object of a storage lives exactly as long as the storage, so that its identity
+        and a weak reference to it stand for the memory itself.
+        """
+        alive = {
+            key: (kind, storage)
+            for key, (kind, reference) in self._entries.items()
+            if (storage := reference()) is not None
+        }
+        self._entries = {key: self._entries[key] for key in alive}
+        return alive
+
+    def _kinds(self) -> dict[MemoryKind, int]:
+        sizes: dict[MemoryKind, int] = {}
+        for kind, storage in self._live().values():
+            sizes[kind] = sizes.get(kind, 0) + storage.nbytes()
+        return sizes
+
+    def _raise_peaks(self) -> None:
+        kinds = self._kinds()
+        for kind, size in kinds.items():
+            self._peaks[kind] = max(self._peaks.get(kind, 0), size)
+        self._total_peak = max(self._total_peak, sum(kinds.values()))

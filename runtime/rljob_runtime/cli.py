@@ -1,0 +1,166 @@
+"""The command line: validate, plan, run, report.
+
+`--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
+job is valid. The only place outside `backends/` that reads the environment.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from rljob_api.problems import InvalidJob, Problem
+
+if TYPE_CHECKING:
+    from rljob_api.rljob import RLJob
+
+EXIT_INVALID = 2
+EXIT_CODES = """\b
+Exit codes:
+  0    done
+  1    the run failed
+  2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
+  3    interrupted, with a checkpoint; --resume goes on
+  130  ended at once by a second Ctrl-C
+"""
+
+app = typer.Typer(
+    help="Reinforcement-learning post-training of language models, one RLJob at a time.",
+    epilog=EXIT_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML file.")]
+
+
+@app.command()
+def validate(file: JobFile) -> None:
+    """Check a job and print every problem, each with its path."""
+    from rljob_api.plan import model_problems
+
+    job = _load(file)
+    notes = _refusals(job)
+    try:
+        _refuse(model_problems(job, base_dir=file.parent))
+    except InvalidJob as unreadable:  # the model may lie on another machine
+        notes += unreadable.problems
+    for note in notes:
+        _say(f"note: {note}")
+    _print(f"{file}: {job.metadata.name} is valid")
+
+
+@app.command()
+def plan(
+    file: JobFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print ranks, pods, sample volumes, resharding and memory; needs no cluster and no torch."""
+    from rljob_api.plan import make_plan
+    from rljob_api.plan_json import plan_json
+    from rljob_api.plan_text import plan_text
+
+    job = _load(file)
+    planned = make_plan(job, base_dir=file.parent)
+    _print(json.dumps(plan_json(planned), indent=2) if as_json else plan_text(planned))
+    _refuse(planned.problems)
+
+
+@app.command()
+def run(
+    file: JobFile,
+    output: Annotated[
+        Path | None, typer.Option(help="The run's folder; default: runs/NAME.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")
+    ] = False,
+) -> None:
+    """Train on this machine, on emulated devices."""
+    from rljob_api.plan import model_problems
+
+    job = _load(file)
+    try:
+        _refuse([*_refusals(job), *model_problems(job, base_dir=file.parent)])
+    except InvalidJob as unreadable:
+        _invalid(unreadable.problems)
+    from rljob_runtime.errors import ConfigError
+    from rljob_runtime.launch import RunRequest, problems_of, run_job
+
+    _refuse(problems_of(job, file.parent))
+    # Some data sets iterate over sets: their items must not depend on the process that makes them.
+    os.environ["PYTHONHASHSEED"] = "0"
+    request = RunRequest(
+        job=job,
+        job_file=file,
+        output=output,
+        resume=resume,
+        cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
+        ray_address=os.environ.get("RAY_ADDRESS"),
+    )
+    try:
+        code = run_job(request)
+    except ConfigError as error:
+        _say(str(error))
+        code = EXIT_INVALID
+    raise typer.Exit(code)
+
+
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+) -> None:
+    """Write report.html of a run again, from its events."""
+    if not (directory / "events.jsonl").is_file():
+        _say(f"{directory} holds no events.jsonl; name the folder of a run")
+        raise typer.Exit(EXIT_INVALID)
+    from rljob_runtime.display.report import write_report
+
+    write_report(directory)
+    _print(str(directory / "report.html"))
+
+
+def main() -> None:
+    """Entry point of `rljob`."""
+    app()
+
+
+def _load(file: Path) -> "RLJob":
+    from rljob_api.load import load_job
+
+    try:
+        return load_job(file)
+    except InvalidJob as invalid:
+        _invalid(invalid.problems)
+
+
+def _refusals(job: "RLJob") -> list[Problem]:
+    from rljob_api.run_rules import refusals
+
+    return refusals(job)
+
+
+def _refuse(problems: Iterable[Problem]) -> None:
+    if found := list(problems):
+        _invalid(found)
+
+
+def _invalid(problems: Iterable[Problem]) -> NoReturn:
+    for problem in problems:
+        _say(str(problem))
+    raise typer.Exit(EXIT_INVALID)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

@@ -1,0 +1,138 @@
+"""Datasets of the reasoning-gym package: their names, parameters and items.
+
+Called by the data source, by `problems` before a run, and by the dataset reward.
+The package seeds item i with seed + i, so seeds near each other give the same items; callers keep
+theirs far apart.
+"""
+
+import dataclasses
+import typing
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+from rljob_runtime.data.entries import to_json
+from rljob_runtime.data.question import Question
+
+# These make every item when they are constructed, so they are made in parts of so many items.
+EAGER = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
+EAGER_PART = 1000
+UNBOUNDED = 2**31 - 1
+RESERVED = frozenset({"seed", "size"})
+
+
+class GymItems:
+    """The endless items of one dataset under one seed."""
+
+    def __init__(self, name: str, params: Mapping[str, Any], *, seed: int) -> None:
+        self._name, self._params, self._seed = name, params, seed
+        self._part_size = EAGER_PART if name in EAGER else UNBOUNDED
+        self._part = lru_cache(maxsize=16)(self._make_part)
+
+    def __getitem__(self, index: int) -> Question:
+        part, place = divmod(index, self._part_size)
+        return question_of(self._part(part)[place])
+
+    def _make_part(self, part: int) -> Any:
+        seed = self._seed + part * self._part_size
+        return make_dataset(self._name, self._params, seed=seed, size=self._part_size)
+
+
+def make_dataset(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> Any:
+    """The package's dataset; raises what the dataset's own validation raises."""
+    factory = import_factory()
+    config = factory.DATASETS[name][1]
+    return factory.create_dataset(name, **_typed(config, params), seed=seed, size=size)
+
+
+def import_factory() -> Any:
+    """reasoning_gym.factory with all datasets registered; imported late, it takes a second."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a dependency compiles with SyntaxWarnings
+        import reasoning_gym.factory
+    return reasoning_gym.factory
+
+
+def question_of(entry: Mapping[str, Any]) -> Question:
+    """An item as a question; keys of its metadata with plain values can be used in templates."""
+    answer = entry["answer"]
+    fields = {"question": str(entry["question"])}
+    for key, value in entry["metadata"].items():
+        if isinstance(value, str | int | float) and key != "answer":
+            fields.setdefault(key, str(value))
+    return Question(
+        fields=fields, answer="" if answer is None else str(answer), entry=to_json(dict(entry))
+    )
+
+
+def gym_problems(name: str, params: Mapping[str, Any]) -> list[Problem]:
+    """What is wrong with a dataset's name and parameters; empty when an item can be made."""
+    path = "spec.data.reasoningGym"
+    datasets = import_factory().DATASETS
+    if name not in datasets:
+        hint = suggestion(name, datasets)
+        text = f"is {name!r}{hint or ';'} reasoning-gym has {len(datasets)} datasets"
+        return [Problem(f"{path}.dataset", f"{text}: {', '.join(_listed(name, datasets))}")]
+    config = datasets[name][1]
+    problems = _param_problems(name, config, params, path=f"{path}.params")
+    if problems:
+        return problems
+    try:
+        make_dataset(name, params, seed=0, size=EAGER_PART)[0]
+    except Exception as error:  # the package's datasets raise anything
+        text = str(error) or type(error).__name__
+        return [Problem(f"{path}.params", f"the dataset {name!r} refuses them: {text}")]
+    return []
+
+
+def _param_problems(
+    name: str, config: Any, params: Mapping[str, Any], *, path: str
+) -> list[Problem]:
+    fields = [field.name for field in dataclasses.fields(config) if field.name not in RESERVED]
+    problems = []
+    for key, value in params.items():
+        if key in RESERVED:
+            problems.append(
+                Problem(f"{path}.{key}", "is decided by spec.seed and spec.data.trainSize; drop it")
+            )
+        elif key not in fields:
+            hint = suggestion(key, fields) or ";"
+            text = f"is no parameter of {name!r}{hint} it takes {', '.join(fields) or 'none'}"
+            problems.append(Problem(f"{path}.{key}", text))
+        elif wrong := _wrong_type(config, key, value):
+            problems.append(Problem(f"{path}.{key}", wrong))
+    return problems
+
+
+def _wrong_type(config: Any, key: str, value: Any) -> str | None:
+    """A message when a plain parameter has the wrong kind; unions and lists are left to it."""
+    expected = typing.get_type_hints(config)[key]
+    if expected not in (int, float, bool, str):
+        return None
+    accepted = (int, float) if expected is float else (expected,)
+    if isinstance(value, accepted) and (expected is bool or not isinstance(value, bool)):
+        return None
+    default = next(f.default for f in dataclasses.fields(config) if f.name == key)
+    return f"is {value!r}; must be of type {expected.__name__} (its default is {default!r})"
+
+
+def _typed(config: Any, params: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML knows no tuples; parameters that are tuples by type become so."""
+    hints = typing.get_type_hints(config)
+    return {
+        key: tuple(value) if isinstance(value, list) and _is_tuple(hints.get(key)) else value
+        for key, value in params.items()
+    }
+
+
+def _is_tuple(hint: Any) -> bool:
+    return tuple in (hint, typing.get_origin(hint), *map(typing.get_origin, typing.get_args(hint)))
+
+
+def _listed(name: str, datasets: Mapping[str, Any]) -> Sequence[str]:
+    """Names to show: those with the same first letter first, then others, a dozen in all."""
+    ordered = sorted(datasets, key=lambda other: (other[:1] != name[:1], other))
+    return [*ordered[:12], "..."]

@@ -1,0 +1,86 @@
+"""Prompts from a JSON Lines file. Bad lines are named by their number, all of them at once."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+from rljob_api.workload import JsonlData
+from rljob_runtime.data.question import Question
+
+PATH = "spec.data.jsonl"
+SHOWN_LINES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonlFile:
+    """The good lines, in the file's order, and what is wrong with the others."""
+
+    questions: list[Question]
+    problems: list[Problem]
+
+
+def read_jsonl(source: JsonlData, *, base_dir: Path) -> JsonlFile:
+    """Read a whole file; empty lines are passed over."""
+    file = base_dir / source.path
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return _only(Problem(f"{PATH}.path", f"there is no file {file}; paths start at the job's"))
+    except (OSError, UnicodeDecodeError) as error:
+        return _only(Problem(f"{PATH}.path", f"{file} cannot be read as UTF-8 text: {error}"))
+    questions: list[Question] = []
+    bad: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        found = _question(line, source)
+        if isinstance(found, str):
+            bad.append((number, found))
+        else:
+            questions.append(found)
+    if not questions and not bad:
+        return _only(Problem(f"{PATH}.path", f"{file} is empty; write one JSON object a line"))
+    return JsonlFile(questions=questions, problems=_line_problems(file, bad))
+
+
+def _only(problem: Problem) -> JsonlFile:
+    return JsonlFile(questions=[], problems=[problem])
+
+
+def _line_problems(file: Path, bad: list[tuple[int, str]]) -> list[Problem]:
+    shown = [Problem(f"{PATH}.path", f"{file}:{n}: {text}") for n, text in bad[:SHOWN_LINES]]
+    if len(bad) > SHOWN_LINES:
+        others = len(bad) - SHOWN_LINES
+        shown.append(Problem(f"{PATH}.path", f"{file}: {others} other lines are bad as well"))
+    return shown
+
+
+def _question(line: str, source: JsonlData) -> Question | str:
+    """The line's question, or what is wrong with it."""
+    try:
+        row = json.loads(line)
+    except json.JSONDecodeError as error:
+        return f"is no JSON ({error.msg} at column {error.colno})"
+    if not isinstance(row, dict):
+        return f"is a {type(row).__name__}; each line must be an object"
+    for option, key in (("promptField", source.prompt_field), ("answerField", source.answer_field)):
+        if key not in row:
+            return f"has no key {key!r} ({option}){suggestion(key, row)}"
+        if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
+            return f"{key!r} is a {type(row[key]).__name__}; must be text or a number"
+    prompt, answer = str(row[source.prompt_field]), str(row[source.answer_field])
+    if not prompt.strip():
+        return f"{source.prompt_field!r} is empty"
+    return Question(fields=_fields(row, prompt, source), answer=answer, entry=row)
+
+
+def _fields(row: dict[str, Any], prompt: str, source: JsonlData) -> dict[str, str]:
+    others = {
+        key: str(value)
+        for key, value in row.items()
+        if isinstance(value, str | int | float) and key != source.answer_field
+    }
+    return {**others, "question": prompt}

@@ -1,0 +1,196 @@
+"""Training items, held-out items and worked examples of a dataset: three sets without a common text.
+
+The held-out set is drawn first and training leaves its texts out, so the two are disjoint for any
+number of steps, and for the warm-up too. Prompts that are too long are left out of both.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rljob_api.workload import Data, ReasoningGymData
+from rljob_runtime.data.gym import GymItems
+from rljob_runtime.data.order import permute
+from rljob_runtime.data.question import Prompt, PromptMaker, Question
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.seeds import derive_seed
+
+# Held-out prompts take at most this share of a small dataset's different prompts.
+MAX_HELD_OUT_SHARE = 1 / 4
+# A generator counts as small when more than this share of its draws repeat an earlier one.
+REPEATS_OF_SMALL = 1 / 8
+SCAN_FACTOR, MIN_SCAN = 8, 256
+MAX_REPLACEMENTS = 200
+# Distances between the sets' seeds: item i is seeded with seed + i.
+BASE_SEEDS, HELD_OUT_SEEDS, EXAMPLE_SEEDS = 2**29, 2**30, 2**30 + 2**29
+
+MakePromptMaker = Callable[[Sequence[Question]], PromptMaker]
+
+
+@dataclass(slots=True, kw_only=True)
+class LeftOut:
+    """Items that were drawn for training and left out, each counted once."""
+
+    too_long: set[int] = field(default_factory=set)
+    held_out: set[int] = field(default_factory=set)
+
+
+class Split(Protocol):
+    """A dataset in its sets. size: number of training items; held_out: the evaluation's prompts."""
+
+    size: int
+    held_out: list[Prompt]
+    left_out: LeftOut
+
+    def train(self, index: int) -> Prompt:
+        """The training item `index`, below `size`. Raises ConfigError when none can be had."""
+        ...
+
+
+class GymSplit:
+    """Items of a generator: one that is left out is replaced by the item `size` further on."""
+
+    def __init__(
+        self,
+        source: ReasoningGymData,
+        data: Data,
+        make_maker: MakePromptMaker,
+        *,
+        held_out: int,
+        seed: int,
+    ) -> None:
+        base = derive_seed(seed, "items") % BASE_SEEDS
+
+        def items(offset: int) -> GymItems:
+            return GymItems(source.dataset, source.params, seed=base + offset)
+
+        self.size = data.train_size
+        self.left_out = LeftOut()
+        drawn, self._items = items(HELD_OUT_SEEDS), items(0)
+        examples = take_examples(items(EXAMPLE_SEEDS), data)
+        self._maker = make_maker(examples)
+        self._taken = {self._maker.question_text(example) for example in examples}
+        scan = max(MIN_SCAN, SCAN_FACTOR * held_out)
+        self.held_out = draw_held_out(
+            (drawn[i] for i in range(scan)), self._maker, wanted=held_out, taken=self._taken
+        )
+
+    def train(self, index: int) -> Prompt:
+        """The item, or the first good one of its replacements."""
+        for place in range(index, index + MAX_REPLACEMENTS * self.size, self.size):
+            question = self._items[place]
+            if self._maker.question_text(question) in self._taken:
+                self.left_out.held_out.add(place)
+            elif (prompt := self._maker.prompt(question, index=index)) is None:
+                self.left_out.too_long.add(place)
+            else:
+                return prompt
+        raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} items in a row"))
+
+
+class JsonlSplit:
+    """Lines of a file in an order made by the seed: examples, then held-out, then training."""
+
+    def __init__(
+        self,
+        questions: Sequence[Question],
+        data: Data,
+        make_maker: MakePromptMaker,
+        *,
+        held_out: int,
+        seed: int,
+    ) -> None:
+        order_seed = derive_seed(seed, "lines")
+        lines = [
+            questions[permute(i, size=len(questions), seed=order_seed)]
+            for i in range(len(questions))
+        ]
+        examples = take_examples(lines, data)
+        maker = make_maker(examples)
+        taken = {maker.question_text(example) for example in examples}
+        self.held_out = draw_held_out(lines, maker, wanted=held_out, taken=taken, exhaustive=True)
+        self.left_out = LeftOut()
+        self._prompts: list[Prompt] = []
+        for place, question in enumerate(lines):
+            if maker.question_text(question) in taken:
+                self.left_out.held_out.add(place)
+            elif (prompt := maker.prompt(question, index=len(self._prompts))) is None:
+                self.left_out.too_long.add(place)
+            elif len(self._prompts) < data.train_size:
+                self._prompts.append(prompt)
+        self.size = len(self._prompts)
+        if not self.size:
+            raise ConfigError(no_prompts(maker, f"all {len(lines)} lines of the file"))
+
+    def train(self, index: int) -> Prompt:
+        """The item; all of them were made at the start."""
+        return self._prompts[index]
+
+
+def take_examples(items: Sequence[Question] | GymItems, data: Data) -> list[Question]:
+    """The worked examples: the first different questions. Raises ConfigError when too few."""
+    wanted = data.few_shot.examples if data.few_shot else 0
+    found: dict[str, Question] = {}
+    for i in range(MIN_SCAN if wanted else 0):
+        if isinstance(items, Sequence) and i >= len(items):
+            break
+        found.setdefault(items[i].fields["question"], items[i])
+        if len(found) == wanted:
+            break
+    if len(found) < wanted:
+        raise ConfigError(
+            f"spec.data.fewShot.examples is {wanted}, but the data has only {len(found)} different "
+            "questions; lower it, or add data"
+        )
+    return list(found.values())
+
+
+def draw_held_out(
+    questions: Iterable[Question],
+    maker: PromptMaker,
+    *,
+    wanted: int,
+    taken: set[str],
+    exhaustive: bool = False,
+) -> list[Prompt]:
+    """Different held-out prompts, as many as wanted or as a small dataset can spare.
+
+    taken: texts that other sets hold; those of the held-out prompts are added to it.
+    exhaustive: `questions` is the whole dataset, not draws from it. Raises ConfigError for none.
+    """
+    if not wanted:
+        return []
+    found: dict[str, Prompt | None] = {}
+    scanned = repeats = 0
+    for question in questions:
+        scanned += 1
+        text = maker.question_text(question)
+        if text in found or text in taken:
+            repeats += 1
+            continue
+        found[text] = maker.prompt(question, index=len(found))
+        usable = sum(prompt is not None for prompt in found.values()) if len(found) >= wanted else 0
+        if usable >= wanted and not exhaustive and repeats <= REPEATS_OF_SMALL * scanned:
+            break
+    else:
+        wanted = min(wanted, int(MAX_HELD_OUT_SHARE * len(found)))
+    kept = [(text, prompt) for text, prompt in found.items() if prompt is not None][:wanted]
+    if not kept:
+        raise ConfigError(
+            f"of {scanned} questions {len(found)} are different, and "
+            f"{sum(p is not None for p in found.values())} of these fit into "
+            f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength): too few to hold "
+            "prompts out for spec.evaluation; add data, choose parameters that give more "
+            "questions, or leave the evaluation out"
+        )
+    taken.update(text for text, _ in kept)
+    return [prompt for _, prompt in kept]
+
+
+def no_prompts(maker: PromptMaker, what: str) -> str:
+    """The message of a dataset without prompts to train on."""
+    return (
+        f"{what} are held out, worked examples, or longer than {maker.max_prompt_length} tokens "
+        "(spec.batch.maxPromptLength): nothing is left to train on; raise maxPromptLength, lower "
+        "spec.evaluation.prompts, or choose data with more, or shorter, questions"
+    )

@@ -1,0 +1,26 @@
+"""Prompt templates: `{question}` and the other keys of an item, filled in as text.
+
+`{{` and `}}` are literal braces; a brace that names nothing stays as it is, so that `\\boxed{}` and
+JSON can be written as they are.
+"""
+
+import re
+from collections.abc import Mapping
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")
+
+
+def placeholders(template: str) -> list[str]:
+    """Names between single braces, in order, each once."""
+    names = (match.group(1) for match in _TOKEN.finditer(template) if match.group(1))
+    return list(dict.fromkeys(names))
+
+
+def fill(template: str, values: Mapping[str, str]) -> str:
+    """The template with its placeholders replaced. Raises KeyError for a name without a value."""
+
+    def value_of(match: re.Match[str]) -> str:
+        name = match.group(1)
+        return values[name] if name else match.group(0)[0]
+
+    return _TOKEN.sub(value_of, template)

@@ -1,0 +1,215 @@
+"""Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from rljob_runtime.display.figures import charts, phase_chart, shown_steps
+from rljob_runtime.display.history import (
+    PHASES,
+    RunHistory,
+    gain95,
+    interval95,
+    number,
+    row_name,
+)
+from rljob_runtime.display.wording import count, duration, figure, percent
+from rljob_runtime.events import Event
+
+MAX_DETAILED_STEPS = 200
+MAX_TEXT = 4000
+MAX_NOTICES = 200
+Document = dict[str, Any]
+
+
+def document(history: RunHistory, spec: str) -> Document:
+    """Everything that the page shows, JSON-able."""
+    phases = phase_chart(history)
+    return {
+        "name": history.name,
+        "status": status(history),
+        "started": started(history),
+        "facts": facts(history),
+        "result": result(history),
+        "charts": [asdict(chart) for chart in charts(history)],
+        "phaseChart": asdict(phases) if phases else None,
+        "timeline": timeline(history),
+        "samples": samples(history),
+        "dock": dock(history),
+        "notices": notices(history),
+        "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
+        "machine": history.started.get("machine", {}),
+        "versions": history.started.get("versions", {}),
+        "resumedFrom": history.resumed_from,
+        "next": [str(hint) for hint in (history.finished or {}).get("next", [])],
+        "spec": spec,
+    }
+
+
+def status(history: RunHistory) -> Document:
+    """How the run ended, or how far it is."""
+    finished = history.finished or {}
+    return {
+        "kind": str(finished.get("status", "running")),
+        "message": str(finished.get("message") or ""),
+        "step": history.step,
+        "total": history.total_steps,
+    }
+
+
+def facts(history: RunHistory) -> list[tuple[str, str]]:
+    """The line under the job's name: label and text."""
+    started = history.started
+    devices = started.get("devices")
+    batch, group = started.get("global_batch_size"), started.get("samples_per_prompt")
+    known = [
+        ("model", started.get("model")),
+        ("data", started.get("dataset")),
+        ("algorithm", started.get("algorithm")),
+        ("devices", f"{devices} {started.get('placement', '')}".strip() if devices else None),
+        ("rollout", started.get("rollout_engine")),
+        ("batch", f"{batch} prompts × {group} samples" if batch and group else None),
+        ("seed", started.get("seed")),
+    ]
+    return [(label, str(value)) for label, value in known if value is not None]
+
+
+def started(history: RunHistory) -> str:
+    """When the run began, in this machine's time."""
+    if history.first_time is None:
+        return ""
+    return time.strftime("%d %B %Y, %H:%M", time.localtime(history.first_time)).lstrip("0")
+
+
+def result(history: RunHistory) -> Document:
+    """The big numbers: accuracy before and after, reward, steps and time, speed."""
+    change, reward = history.accuracy_change(), history.reward_change()
+    speeds = [v for v in history.series("tokens_per_second") if v == v]
+    finished = history.finished or {}
+    began = history.started.get("time", history.first_time or history.last_time)
+    seconds = number(finished.get("seconds", history.last_time - began))
+    shown: Document = {
+        "steps": f"{count(history.step)} / {count(history.total_steps)}",
+        "time": duration(seconds),
+        "speed": count(sum(speeds) / len(speeds)) if speeds else None,
+    }
+    if change:
+        gain, low, high = gain95(*change)
+        shown["gain"] = f"{100 * gain:+.1f} points"
+        shown["gainInterval"] = f"95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        shown["gainSign"] = "up" if low > 0 else "down" if high < 0 else "open"
+    if history.evaluations:
+        ends = change or (history.evaluations[max(history.evaluations)],)
+        shown["accuracy"] = [
+            {
+                "share": event["accuracy"],
+                "interval": interval95(event),
+                "text": percent(event["accuracy"]),
+                "step": event["step"],
+                "prompts": count(event["n"]),
+            }
+            for event in ends
+        ]
+    if reward:
+        shown["reward"] = {"before": figure(reward[0]), "after": figure(reward[1]), "k": reward[2]}
+    elif history.steps:
+        shown["reward"] = {"after": figure(history.series("reward/mean")[-1])}
+    return shown
+
+
+def timeline(history: RunHistory) -> list[Document]:
+    """When each phase ran on each worker, in seconds from the step's start."""
+    shown = []
+    for step in shown_steps(history, MAX_DETAILED_STEPS):
+        event = history.steps[step]
+        start = event["time"] - event["seconds"]
+        rows: dict[str, list[tuple[str, float, float]]] = {}
+        for phase in history.phases.get(step, []):
+            if phase["end"] > start and not phase.get("evaluation"):
+                span = (phase["name"], max(phase["start"] - start, 0.0), phase["end"] - start)
+                rows.setdefault(row_name(phase), []).append(span)
+        if rows:
+            seconds = max(event["seconds"], *(end for spans in rows.values() for *_, end in spans))
+            order = sorted(rows, key=lambda row: (_first_phase(rows[row]), row))
+            named = [{"row": row, "spans": rows[row]} for row in order]
+            shown.append({"step": step, "seconds": seconds, "rows": named})
+    return shown
+
+
+def _first_phase(spans: list[tuple[str, float, float]]) -> int:
+    places = [PHASES.index(name) if name in PHASES else len(PHASES) for name, *_ in spans]
+    return min(places)
+
+
+def samples(history: RunHistory) -> list[Document]:
+    """Groups of samples by step, best reward first; long texts are cut, and say so."""
+    steps = [step for step in sorted(history.steps) if history.steps[step].get("samples")]
+    stride = -(-len(steps) // MAX_DETAILED_STEPS) or 1
+    return [
+        {"step": step, "groups": [_group(group) for group in history.steps[step]["samples"]]}
+        for step in steps[::-stride][::-1]
+    ]
+
+
+def _group(group: Event) -> Document:
+    responses = [
+        {
+            "text": _cut(str(response.get("text", ""))),
+            "reward": response.get("reward"),
+            "parts": response.get("parts", {}),
+            "length": response.get("length"),
+        }
+        for response in group.get("responses", [])
+    ]
+    ranked = sorted(responses, key=lambda r: -_rank(r["reward"]))
+    answer = group.get("answer")
+    return {
+        "prompt": _cut(str(group.get("prompt", ""))),
+        "answer": None if answer is None else _cut(str(answer)),
+        "responses": ranked,
+    }
+
+
+def _rank(reward: object) -> float:
+    value = number(reward)
+    return value if value == value else float("-inf")
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}… ({count(len(text) - MAX_TEXT)} more characters)"
+
+
+def dock(history: RunHistory) -> Document | None:
+    """Rows, bytes and waiting of each state, summed over the run, and each warehouse's peak."""
+    states: dict[str, dict[str, float]] = {}
+    warehouses: dict[str, dict[str, float]] = {}
+    for event in history.docks.values():
+        for name, values in event.get("states", {}).items():
+            sums = states.setdefault(name, {})
+            for key, value in values.items():
+                sums[key] = sums.get(key, 0.0) + (number(value) if value is not None else 0.0)
+        for warehouse in event.get("warehouses", []):
+            peaks = warehouses.setdefault(str(warehouse.get("index", 0)), {})
+            for key in ("peak_bytes", "capacity_bytes"):
+                peaks[key] = max(peaks.get(key, 0.0), number(warehouse.get(key, 0)))
+    return {"states": states, "warehouses": warehouses} if states or warehouses else None
+
+
+def notices(history: RunHistory) -> list[Document]:
+    """Warnings and failed rewards, the latest ones."""
+    shown = [
+        {"step": event.get("step"), "kind": "warning", "text": event["message"], "count": 1}
+        for event in history.warnings
+    ]
+    shown += [
+        {
+            "step": event["step"],
+            "kind": f"reward {event['reward']}",
+            "text": event["message"],
+            "count": event.get("count", 1),
+        }
+        for event in history.reward_errors
+    ]
+    return sorted(shown, key=lambda notice: notice["step"] or 0)[-MAX_NOTICES:]

@@ -1,0 +1,187 @@
+"""What is known of a run, folded from its events. Shared by both displays and the report.
+
+Pure: no clock, no I/O. A resumed run's later steps replace the earlier ones.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljob_runtime.events import Event
+
+PHASES = ("generate", "reference", "reward", "update", "sync")
+Z95 = 1.96
+
+
+@dataclass(slots=True, kw_only=True)
+class RunHistory:
+    """State of a run after its events so far. steps, evaluations, phases, docks: by step."""
+
+    started: Event = field(default_factory=dict)
+    finished: Event | None = None
+    progress: Event | None = None
+    first_time: float | None = None
+    last_time: float = 0.0
+    steps: dict[int, Event] = field(default_factory=dict)
+    evaluations: dict[int, Event] = field(default_factory=dict)
+    phases: dict[int, list[Event]] = field(default_factory=dict)
+    docks: dict[int, Event] = field(default_factory=dict)
+    checkpoints: dict[int, Event] = field(default_factory=dict)
+    warnings: list[Event] = field(default_factory=list)
+    reward_errors: list[Event] = field(default_factory=list)
+    resumed_from: list[int] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "RunHistory":
+        """The history of these events."""
+        history = cls()
+        for event in events:
+            history.add(event)
+        return history
+
+    def add(self, event: Event) -> None:
+        """Fold one event in. Unknown kinds change nothing."""
+        self.first_time = event["time"] if self.first_time is None else self.first_time
+        self.last_time = max(self.last_time, event["time"])
+        match event["kind"]:
+            case "run_started":
+                self._start(event)
+            case "progress":
+                self.progress = event
+            case "phase":
+                self.phases.setdefault(event["step"], []).append(event)
+            case "step":
+                self.steps[event["step"]] = event
+            case "evaluation":
+                self.evaluations[event["step"]] = event
+            case "dock":
+                self.docks[event["step"]] = event
+            case "checkpoint":
+                self.checkpoints[event["step"]] = event
+            case "warning":
+                self.warnings.append(event)
+            case "reward_error":
+                self.reward_errors.append(event)
+            case "run_finished":
+                self.finished = event
+
+    def forget_details(self, *, before: int) -> None:
+        """Drop samples and phases of earlier steps: a live display shows those of the last."""
+        for step in [s for s in self.phases if s < before]:
+            del self.phases[step]
+        for events in (self.steps, self.evaluations):
+            for step, event in events.items():
+                if step < before and "samples" in event:
+                    events[step] = {k: v for k, v in event.items() if k != "samples"}
+
+    def _start(self, event: Event) -> None:
+        if self.started:
+            resumed_from = int(event.get("resumed_from") or 0)
+            self.resumed_from = [step for step in self.resumed_from if step < resumed_from]
+            self.resumed_from.append(resumed_from)
+            for by_step in (self.steps, self.evaluations, self.docks, self.checkpoints):
+                for step in [s for s in by_step if s > resumed_from]:
+                    del by_step[step]
+            for step in [s for s in self.phases if s > resumed_from]:
+                del self.phases[step]
+        self.started, self.finished, self.progress = event, None, None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.started.get("name", "run"))
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that the job asks for; those done, while that is unknown."""
+        return max(int(self.started.get("steps", 0)), self.step)
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return max(self.steps, default=0)
+
+    def last_step(self) -> Event | None:
+        """Event of the last step."""
+        return self.steps.get(self.step)
+
+    def series(self, metric: str) -> list[float]:
+        """A metric over the steps that have it; nan where it was not finite."""
+        events = (self.steps[step] for step in sorted(self.steps))
+        return [number(e["metrics"][metric]) for e in events if metric in e["metrics"]]
+
+    def eta_seconds(self) -> float | None:
+        """Seconds to the last step, from the median of the last 20 steps."""
+        recent = [float(self.steps[step]["seconds"]) for step in sorted(self.steps)[-20:]]
+        if not recent:
+            return None
+        return statistics.median(recent) * (self.total_steps - self.step)
+
+    def phase_seconds(self, step: int) -> dict[str, float]:
+        """Seconds of each phase of a step: the step's own figures, else the busiest row's."""
+        given = self.steps.get(step, {}).get("phases")
+        if given:
+            return {name: seconds for name, seconds in given.items() if number(seconds) > 0}
+        rows: dict[str, dict[str, float]] = {}
+        for phase in self.phases.get(step, []):
+            if not phase.get("evaluation"):
+                sums = rows.setdefault(phase["name"], {})
+                row = row_name(phase)
+                sums[row] = sums.get(row, 0.0) + phase["end"] - phase["start"]
+        order = {name: i for i, name in enumerate(PHASES)}
+        names = sorted(rows, key=lambda name: order.get(name, len(order)))
+        return {name: max(rows[name].values()) for name in names}
+
+    def reward_change(self) -> tuple[float, float, int] | None:
+        """Mean reward of the first and the last k steps, and k."""
+        rewards = [r for r in self.series("reward/mean") if not math.isnan(r)]
+        if len(rewards) < 2:
+            return None
+        k = max(1, min(10, len(rewards) // 4))
+        return statistics.fmean(rewards[:k]), statistics.fmean(rewards[-k:]), k
+
+    def accuracy_change(self) -> tuple[Event, Event] | None:
+        """First and last evaluation, if there are two."""
+        steps = sorted(self.evaluations)
+        if len(steps) < 2:
+            return None
+        return self.evaluations[steps[0]], self.evaluations[steps[-1]]
+
+    def errors(self) -> int:
+        """Rewards that failed: their samples counted 0."""
+        return sum(int(event.get("count", 1)) for event in self.reward_errors)
+
+
+def number(value: object) -> float:
+    """A metric as a float; nan for null and for what is no number."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def row_name(phase: Mapping[str, Any]) -> str:
+    """Row of a phase in a timeline: its role and device."""
+    role = str(phase.get("role") or phase["name"])
+    device = phase.get("device")
+    return role if device is None else f"{role} {device}"
+
+
+def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:
+    """95 % interval of an accuracy: normal, or Wilson's where the error is 0 or unknown."""
+    accuracy, n = float(evaluation["accuracy"]), max(int(evaluation["n"]), 1)
+    stderr = number(evaluation.get("stderr"))
+    if stderr > 0:
+        return max(0.0, accuracy - Z95 * stderr), min(1.0, accuracy + Z95 * stderr)
+    scale = 1 + Z95**2 / n
+    centre = (accuracy + Z95**2 / (2 * n)) / scale
+    half = Z95 * math.sqrt(accuracy * (1 - accuracy) / n + Z95**2 / (4 * n * n)) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def gain95(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Difference of two accuracies with its 95 % interval, taken as independent samples."""
+    low_before, high_before = interval95(before)
+    low_after, high_after = interval95(after)
+    gain = float(after["accuracy"]) - float(before["accuracy"])
+    half = math.hypot(high_before - low_before, high_after - low_after) / 2
+    return gain, gain - half, gain + half

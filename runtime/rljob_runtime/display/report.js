@@ -1,0 +1,287 @@
+"use strict";
+// Fills the report from its JSON. Every text of the run goes in as text, never as markup.
+const data = JSON.parse(document.getElementById("data").textContent);
+const byId = (id) => document.getElementById(id);
+const PHASE_COLOURS = { reward: "--reward-phase" };
+const KNOWN_PHASES = ["generate", "reference", "reward", "update", "sync"];
+
+function make(tag, className, ...content) {
+  const element = document.createElement(tag);
+  if (className) element.className = className;
+  for (const part of content) if (part !== null && part !== undefined) element.append(part);
+  return element;
+}
+
+function phaseColour(name) {
+  return "var(" + (PHASE_COLOURS[name] || (KNOWN_PHASES.includes(name) ? "--" + name : "--other")) + ")";
+}
+
+function number(value, digits = 3) {
+  if (value === null || value === undefined) return "nan";
+  return Number.isInteger(value) ? String(value) : String(Number(value.toPrecision(digits)));
+}
+
+function bytes(value) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  while (value >= 1024 && i < units.length - 1) { value /= 1024; i += 1; }
+  return number(value) + " " + units[i];
+}
+
+function seconds(value) {
+  return value < 0.1 ? number(value * 1000, 2) + " ms" : number(value, 3) + " s";
+}
+
+function table(heads, rows, rightFrom = heads.length) {
+  const cells = (tag, texts) => texts.map((text, i) => make(tag, i >= rightFrom ? "right" : "", String(text)));
+  const body = make("tbody", "", ...rows.map((row) => make("tr", "", ...cells("td", row))));
+  if (!heads.some(Boolean)) return make("div", "scroll", make("table", "", body));
+  return make("div", "scroll", make("table", "", make("thead", "", make("tr", "", ...cells("th", heads))), body));
+}
+
+function header() {
+  byId("name").textContent = data.name;
+  byId("started").textContent = data.started;
+  const { kind, message, step, total } = data.status;
+  const pill = byId("status");
+  pill.classList.add(kind);
+  pill.textContent = kind === "succeeded" ? kind : `${kind} at step ${step} of ${total}`;
+  for (const [label, text] of data.facts) byId("facts").append(make("div", "", make("dt", "", label), make("dd", "", text)));
+  if (message) { byId("message").hidden = false; byId("message").textContent = message; }
+}
+
+function tile(place, label, big, under) {
+  return make("div", "card " + place, make("div", "label", label), make("div", "big", ...big), make("div", "under", ...under));
+}
+
+function change(before, after) {
+  return before === undefined ? [after] : [make("span", "from", before), make("span", "arrow", "→"), after];
+}
+
+function accuracyTile(result) {
+  const points = result.accuracy;
+  if (!points) return tile("first", "Held-out accuracy", ["–"], [data.status.kind === "running" ? "no evaluation yet" : "no evaluation in this run"]);
+  const last = points[points.length - 1];
+  const under = result.gain
+    ? [make("span", "gain " + result.gainSign, result.gain), ` · ${result.gainInterval}`]
+    : [`after step ${last.step} · 95 % interval ${last.interval.map((v) => (100 * v).toFixed(1)).join("–")}`];
+  const card = tile("first", `Held-out accuracy · ${last.prompts} prompts`, change(points.length > 1 ? points[0].text : undefined, last.text), under);
+  const scale = make("div", "scale", make("i", "rail"));
+  points.forEach((point, i) => {
+    const kind = i === points.length - 1 ? " after" : " before";
+    const range = make("i", "range" + kind), dot = make("i", "dot" + kind);
+    range.style.left = 100 * point.interval[0] + "%";
+    range.style.width = 100 * (point.interval[1] - point.interval[0]) + "%";
+    dot.style.left = 100 * point.share + "%";
+    scale.append(range, dot);
+  });
+  scale.append(make("span", "", "0 %"), make("span", "", "100 %"));
+  card.append(scale);
+  return card;
+}
+
+function resultTiles() {
+  const { reward, steps, time, speed } = data.result;
+  const rewardNote = !reward ? "" : reward.before === undefined ? "latest step"
+    : reward.k > 1 ? `mean of first and last ${reward.k} steps` : "first and last step";
+  byId("result").append(
+    accuracyTile(data.result),
+    tile("second", "Reward", reward ? change(reward.before, reward.after) : ["–"], [rewardNote]),
+    tile("second", "Steps", [steps], [`in ${time}`]),
+    tile("third", "Tokens per second", [speed || "–"], ["prompt and response, mean of the steps"]),
+  );
+}
+
+// Colours of the present theme in place of the figures' tokens.
+function themed(value, style) {
+  if (typeof value === "string" && value.startsWith("@")) {
+    const name = value.slice(1);
+    return style.getPropertyValue("--" + name).trim() || style.getPropertyValue("--other").trim();
+  }
+  if (Array.isArray(value)) return value.map((item) => themed(item, style));
+  if (value && typeof value === "object") {
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item, style)]));
+  }
+  return value;
+}
+
+function axis(style, options) {
+  return { gridcolor: style.getPropertyValue("--grid").trim(), zeroline: false, automargin: true, nticks: 6, ...options };
+}
+
+function draw(element, chart) {
+  const style = getComputedStyle(document.documentElement);
+  const figure = themed(chart.figure, style);
+  const colour = (name) => style.getPropertyValue(name).trim();
+  const layout = {
+    ...figure.layout,
+    margin: { l: 8, r: 8, t: figure.layout.showlegend ? 30 : 12, b: 8 },
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--quiet") },
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--text"), size: 12 } },
+    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    xaxis: axis(style, { showgrid: false, tickformat: ",d", hoverformat: ",d", rangemode: "normal", linecolor: colour("--line"), showline: true, ...figure.layout.xaxis }),
+    yaxis: axis(style, figure.layout.yaxis),
+  };
+  if (figure.layout.yaxis2) layout.yaxis2 = axis(style, figure.layout.yaxis2);
+  Plotly.react(element, figure.data, layout, { displayModeBar: false, responsive: true });
+}
+
+function chartCard(chart) {
+  const plot = make("div", "plot");
+  plot.id = "plot-" + chart.key;
+  const place = "card chart" + (chart.wide ? " wide" : "");
+  return [make("div", place, make("h3", "", chart.title), make("p", "", chart.note), plot), plot];
+}
+
+function drawCharts() {
+  const all = data.charts.map((chart) => [chart, byId("charts")]);
+  if (data.phaseChart) all.push([data.phaseChart, byId("phase-chart")]);
+  const drawn = all.map(([chart, place]) => {
+    const [card, plot] = chartCard(chart);
+    place.append(card);
+    return [plot, chart];
+  });
+  byId("learning").hidden = data.charts.length === 0;
+  const redraw = () => drawn.forEach(([plot, chart]) => draw(plot, chart));
+  redraw();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}
+
+// A slider over the steps that calls `show` with an index.
+function stepper(place, steps, show) {
+  const slider = make("input"), shown = make("output");
+  const back = make("button", "", "‹"), forth = make("button", "", "›");
+  slider.type = "range"; slider.min = 0; slider.max = steps.length - 1; slider.value = steps.length - 1;
+  slider.setAttribute("aria-label", "Step"); back.setAttribute("aria-label", "Earlier step"); forth.setAttribute("aria-label", "Later step");
+  const update = () => {
+    const i = Number(slider.value);
+    shown.textContent = "step " + steps[i];
+    back.disabled = i === 0; forth.disabled = i === steps.length - 1;
+    show(i);
+  };
+  back.onclick = () => { slider.value = Number(slider.value) - 1; update(); };
+  forth.onclick = () => { slider.value = Number(slider.value) + 1; update(); };
+  slider.oninput = update;
+  byId(place).append(back, slider, forth, shown);
+  update();
+}
+
+function gantt() {
+  byId("gantt-card").hidden = data.timeline.length === 0;
+  byId("time").hidden = data.timeline.length === 0 && !data.phaseChart;
+  if (!data.timeline.length) return;
+  stepper("gantt-stepper", data.timeline.map((entry) => entry.step), (i) => showStep(data.timeline[i]));
+}
+
+function showStep(entry) {
+  const place = byId("gantt"), names = new Set();
+  place.replaceChildren();
+  for (const { row, spans } of entry.rows) {
+    const lane = make("div", "lane");
+    for (const [name, start, end] of spans) {
+      const block = make("i");
+      names.add(name);
+      block.style.left = (100 * start) / entry.seconds + "%";
+      block.style.width = (100 * (end - start)) / entry.seconds + "%";
+      block.style.background = phaseColour(name);
+      block.title = `${name} · ${seconds(end - start)} · from ${seconds(start)} to ${seconds(end)}`;
+      lane.append(block);
+    }
+    place.append(make("div", "row", row), lane);
+  }
+  const ticks = make("div", "axis");
+  for (let i = 0; i <= 4; i += 1) {
+    const tick = make("span", "", seconds((entry.seconds * i) / 4));
+    tick.style.left = 25 * i + "%";
+    ticks.append(tick);
+  }
+  place.append(make("div", "blank"), ticks);
+  const legend = [...names].map((name) => {
+    const item = make("span", "", name);
+    item.style.setProperty("--swatch", phaseColour(name));
+    return item;
+  });
+  byId("gantt-legend").replaceChildren(...legend);
+}
+
+function sampleBrowser() {
+  byId("samples").hidden = data.samples.length === 0;
+  if (!data.samples.length) return;
+  let group = 0;
+  const show = (i) => {
+    const groups = data.samples[i].groups;
+    group = Math.min(group, groups.length - 1);
+    byId("group-tabs").replaceChildren(...groups.map((entry, j) => {
+      const tab = make("button", "", groups.length > 1 ? `Group ${j + 1}` : "Group");
+      tab.setAttribute("role", "tab");
+      tab.setAttribute("aria-selected", String(j === group));
+      tab.onclick = () => { group = j; show(i); };
+      return tab;
+    }));
+    showGroup(groups[group]);
+  };
+  stepper("sample-stepper", data.samples.map((entry) => entry.step), show);
+}
+
+function showGroup(group) {
+  const prompt = make("div", "prompt", make("div", "label", "Prompt"), make("div", "mono text", group.prompt));
+  if (group.answer !== null) prompt.append(make("div", "label", "Answer"), make("div", "mono text", group.answer));
+  const rewards = group.responses.map((response) => response.reward).filter((reward) => reward !== null);
+  const low = Math.min(...rewards), high = Math.max(...rewards);
+  const cards = group.responses.map((response) => {
+    const tone = response.reward === null ? "--muted" : high === low ? "--muted"
+      : response.reward === high ? "--good" : response.reward === low ? "--bad" : "--warn";
+    const length = response.length === null || response.length === undefined ? "" : response.length + " tokens";
+    const card = make("div", "response",
+      make("div", "head", make("span", "score", number(response.reward)), make("span", "label", length)),
+      make("div", "mono text", response.text));
+    const parts = Object.entries(response.parts || {});
+    if (parts.length > 1) card.append(make("div", "parts", ...parts.map(([name, value]) => make("span", "", `${name} ${number(value)}`))));
+    card.style.setProperty("--tone", `var(${tone})`);
+    return card;
+  });
+  byId("group").replaceChildren(prompt, make("div", "responses", ...cards));
+}
+
+function dock() {
+  byId("dock").hidden = !data.dock;
+  if (!data.dock) return;
+  const states = Object.entries(data.dock.states).map(([name, s]) => [
+    name, number(s.rows || 0, 9), bytes(s.bytes_read || 0), bytes(s.bytes_written || 0), seconds(s.wait_seconds || 0)]);
+  const stores = Object.entries(data.dock.warehouses).map(([index, w]) => [
+    "warehouse " + index, bytes(w.peak_bytes), w.capacity_bytes ? bytes(w.capacity_bytes) : "–",
+    w.capacity_bytes ? ((100 * w.peak_bytes) / w.capacity_bytes).toFixed(1) + " %" : "–"]);
+  if (states.length) byId("dock-card").append(make("h3", "", "Flow by state, over the run"), table(["state", "rows", "read", "written", "waited"], states, 1));
+  if (stores.length) byId("dock-card").append(make("h3", "", "Fullest moment"), table(["", "held", "capacity", "share"], stores, 1));
+}
+
+function notices() {
+  byId("notices").hidden = data.notices.length === 0;
+  const rows = data.notices.map((n) => [n.step ?? "–", n.kind, n.count > 1 ? `${n.text} (${n.count} times)` : n.text]);
+  byId("notice-card").append(table(["step", "from", "message"], rows));
+}
+
+function runDetails() {
+  const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
+  byId("checkpoints").append(make("h3", "", "Checkpoints"),
+    checkpoints.length ? table(["step", "path"], checkpoints) : make("p", "under", "none"));
+  const machine = [...Object.entries(data.machine), ...Object.entries(data.versions)];
+  if (data.resumedFrom.length) machine.push(["resumed after step", data.resumedFrom.join(", ")]);
+  byId("machine").append(make("h3", "", "Machine and versions"),
+    machine.length ? table(["", ""], machine) : make("p", "under", "not recorded"));
+  byId("spec").textContent = data.spec;
+  document.querySelector(".spec").hidden = !data.spec;
+}
+
+header();
+resultTiles();
+drawCharts();
+gantt();
+sampleBrowser();
+dock();
+notices();
+runDetails();
+document.documentElement.dataset.ready = "true";

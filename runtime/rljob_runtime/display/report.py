@@ -1,0 +1,63 @@
+"""Write `report.html` of a run: one file that opens offline and asks no one for anything.
+
+Reads the run folder's events and resolved spec; called at the end of a run and by `rljob report`.
+The page's words, style and behaviour are `report.html`, `report.css` and `report.js` beside this file.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from rljob_runtime.display.document import document
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.events import read_events
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `run_dir/report.html` from what the folder holds and return its path.
+
+    Works for a run that still goes on or was cut off. Raises ConfigError without an event log.
+    """
+    source = run_dir / "events.jsonl"
+    if not source.is_file():
+        raise ConfigError(f"{source} does not exist; name the folder of a run (rljob report DIR)")
+    spec = run_dir / "rljob.yaml"
+    page = render(RunHistory.of(read_events(source)), spec.read_text() if spec.exists() else "")
+    path = run_dir / "report.html"
+    draft = path.with_suffix(".html.part")
+    draft.write_text(page, encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def render(history: RunHistory, spec: str) -> str:
+    """The whole page. All texts of the run are data: the page shows them, never runs them."""
+    here = files("rljob_runtime.display")
+    plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    scripts = [plotly, (here / "report.js").read_text(encoding="utf-8")]
+    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return Template((here / "report.html").read_text(encoding="utf-8")).substitute(
+        title=html.escape(history.name),
+        policy=policy,
+        style=(here / "report.css").read_text(encoding="utf-8"),
+        data=script_json(document(history, spec)),
+        plotly=scripts[0],
+        script=scripts[1],
+    )
+
+
+def script_json(value: object) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,144 @@
+"""Numbers and texts as people read them, the same on the terminal and in the report."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljob_runtime.display.history import RunHistory, gain95, interval95, number
+
+BARS = "▁▂▃▄▅▆▇"  # no full block: lines above each other stay apart
+ASCII_BARS = "_.-=+*#"
+
+
+def duration(seconds: float) -> str:
+    """`0:41`, `12:05`, `3:07:00`; `–` for what is unknown."""
+    if not math.isfinite(seconds):
+        return "–"
+    whole = round(max(seconds, 0.0))
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def seconds_of(value: float) -> str:
+    """A phase's seconds: `0.004 s`, `0.21 s`, `3.4 s`, `41 s`, `2:05`."""
+    if not math.isfinite(value):
+        return "–"
+    if value >= 100:
+        return duration(value)
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.01 else 3
+    return f"{value:.{digits}f} s"
+
+
+def figure(value: float) -> str:
+    """A number in at most seven characters: `0.612`, `0.0031`, `12.3`, `4 800`, `3.1e-06`, `nan`."""
+    if math.isnan(value):
+        return "nan"
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 0.001:
+        return f"{value:.1e}"
+    if size >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    digits = 4 if 0 < size < 0.01 else 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
+    return f"{value:.{digits}f}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`58.2 %` of a share 0–1."""
+    return "nan" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def count(value: float) -> str:
+    """`12 300`; `nan` for what is none."""
+    return "nan" if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """The course of a metric in `width` characters, from its least to its largest value.
+
+    More values than characters are averaged; nan leaves a gap; a constant is drawn low.
+    """
+    bars = ASCII_BARS if ascii_only else BARS
+    cells = _binned(values, max(width, 1))
+    finite = [cell for cell in cells if math.isfinite(cell)]
+    if not finite or width < 1:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    return "".join(
+        " " if not math.isfinite(c) else bars[int((c - low) / span * 6.999)] if span else bars[0]
+        for c in cells
+    )
+
+
+def _binned(values: Sequence[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return list(values)
+    edges = [i * len(values) // width for i in range(width + 1)]
+    cells = []
+    for start, end in itertools.pairwise(edges):
+        finite = [v for v in values[start:end] if math.isfinite(v)]
+        cells.append(sum(finite) / len(finite) if finite else math.nan)
+    return cells
+
+
+def one_line(text: str) -> str:
+    """Text on one line: line breaks and other control characters as visible marks or blanks."""
+    shown = text.replace("\n", "⏎").replace("\t", " ")
+    return "".join(c if c.isprintable() else "·" for c in shown)
+
+
+def accuracy_text(evaluation: Mapping[str, Any]) -> str:
+    """`73.0 % (69.1–76.9)`: an accuracy with its 95 % interval."""
+    low, high = interval95(evaluation)
+    return f"{percent(evaluation['accuracy'])} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
+    """What a run came to, as label and text: accuracy, reward, speed, checkpoint."""
+    rows = []
+    change = history.accuracy_change()
+    if change:
+        gain, low, high = gain95(*change)
+        rows += [
+            (
+                "held-out accuracy",
+                f"{percent(change[0]['accuracy'])} → {percent(change[1]['accuracy'])}",
+            ),
+            (
+                "gain",
+                f"{100 * gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+                f" ({count(change[1]['n'])} held-out prompts)",
+            ),
+        ]
+    elif history.evaluations:
+        rows.append(("held-out accuracy", accuracy_text(list(history.evaluations.values())[-1])))
+    reward = history.reward_change()
+    if reward:
+        first, last, k = reward
+        over = f"mean of the first and the last {k} steps" if k > 1 else "first and last step"
+        rows.append(("reward", f"{figure(first)} → {figure(last)} ({over})"))
+    speeds = [v for v in history.series("tokens_per_second") if math.isfinite(v)]
+    if speeds:
+        rows.append(("speed", f"{count(sum(speeds) / len(speeds))} tokens/s, mean of the steps"))
+    checkpoint = (history.finished or {}).get("checkpoint")
+    if checkpoint:
+        rows.append(("checkpoint", str(checkpoint)))
+    return rows
+
+
+def headline(history: RunHistory) -> str:
+    """`done: 140 of 140 steps in 1:12` and its like for runs that failed or were interrupted."""
+    finished = history.finished or {}
+    status = {"succeeded": "done", "failed": "failed", "interrupted": "interrupted"}.get(
+        str(finished.get("status")), "ended"
+    )
+    began = history.started.get("time", history.first_time or history.last_time)
+    seconds = number(finished.get("seconds", history.last_time - began))
+    return f"{status}: {history.step} of {history.total_steps} steps in {duration(seconds)}"
+
+
+def metric_of(history: RunHistory, name: str) -> float | None:
+    """Latest value of a metric: None where the last step has none, nan where it was not finite."""
+    last = history.last_step()
+    return number(last["metrics"][name]) if last and name in last["metrics"] else None

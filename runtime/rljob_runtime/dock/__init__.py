@@ -1,0 +1,1 @@
+"""The distributed transfer dock: warehouses hold samples, controllers their metadata."""

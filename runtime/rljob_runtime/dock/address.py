@@ -1,0 +1,41 @@
+"""Where a job's dock is: what a client needs to reach it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockAddress:
+    """Addresses (host, port) of a dock's servers and the job's token.
+
+    controllers: by state. The token is a secret: it is in `to_json`, and not in `repr`.
+    """
+
+    token: str = field(repr=False)
+    warehouses: tuple[tuple[str, int], ...]
+    controllers: Mapping[str, tuple[str, int]]
+
+    def to_json(self) -> dict[str, Any]:
+        """For passing to another process."""
+        return {
+            "token": self.token,
+            "warehouses": [list(address) for address in self.warehouses],
+            "controllers": {state: list(address) for state, address in self.controllers.items()},
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "DockAddress":
+        """The inverse of to_json."""
+        return cls(
+            token=data["token"],
+            warehouses=tuple((host, port) for host, port in data["warehouses"]),
+            controllers={
+                state: (host, port) for state, (host, port) in data["controllers"].items()
+            },
+        )
+
+    def server(self, role: str) -> tuple[str, int]:
+        """Address of "warehouse/0" or "controller/reward"."""
+        kind, _, name = role.partition("/")
+        return self.warehouses[int(name)] if kind == "warehouse" else self.controllers[name]

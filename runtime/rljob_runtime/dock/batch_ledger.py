@@ -1,0 +1,206 @@
+"""A controller's view of one batch: its groups and rows, which are ready, and what may be chosen.
+
+Pure bookkeeping under `ControllerLedger`. A choice costs O(rows chosen), for a share O(groups).
+"""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from itertools import islice
+
+Share = tuple[int, int]
+"""(rank, of): the groups whose number modulo `of` is `rank`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Entry:
+    """A row that the state has not acknowledged. missing: needed columns that it lacks."""
+
+    uid: str
+    batch: str
+    group: str
+    group_index: int
+    group_size: int
+    sample: int
+    version: int
+    warehouse: int
+    lengths: dict[str, int]
+    missing: set[str]
+    lease: str | None = None
+    attempt: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """True when it may be claimed."""
+        return not self.missing and self.lease is None
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupLedger:
+    """A group's rows that are left; all of them came with one broadcast."""
+
+    index: int
+    rows: dict[str, Entry] = field(default_factory=dict)
+    num_ready: int = 0
+
+    @property
+    def ready(self) -> bool:
+        """True when every row that is left may be claimed."""
+        return self.num_ready == len(self.rows) > 0
+
+    def in_order(self) -> list[Entry]:
+        """The rows that are left, by their place in the group."""
+        return sorted(self.rows.values(), key=lambda entry: entry.sample)
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchLedger:
+    """One batch. total: rows that pass this state; 0 when the batch does not.
+
+    known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
+    had before it restarted. settled: the state was done before a restart, so nothing is missed.
+    """
+
+    name: str
+    total: int
+    dropped: bool = False
+    settled: bool = False
+    known: Counter[int] = field(default_factory=Counter)
+    acked: Counter[int] = field(default_factory=Counter)
+    expected: Counter[int] = field(default_factory=Counter)
+    groups: dict[str, GroupLedger] = field(default_factory=dict)
+    ready_rows: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
+
+    @property
+    def num_known(self) -> int:
+        """Rows that warehouses have or had."""
+        return self.known.total()
+
+    @property
+    def num_lost(self) -> int:
+        """Rows that were known before their warehouse restarted and were not put again."""
+        if self.settled:
+            return 0
+        return sum(max(0, count - self.known[w]) for w, count in self.expected.items())
+
+    @property
+    def finished(self) -> bool:
+        """True when the state has nothing to do here any more."""
+        settled = self.settled and not self.groups
+        return self.dropped or settled or self.acked.total() == self.total
+
+    def count(self, warehouse: int, *, known: int = 0, acked: int = 0) -> None:
+        """Add to a warehouse's counts."""
+        self.known[warehouse] += known
+        self.acked[warehouse] += acked
+
+    def forget_counts(self, warehouse: int, *, lost: bool) -> None:
+        """A snapshot of the warehouse follows. lost: it restarted, and holds nothing of old."""
+        if lost:
+            self.settled = self.finished
+            self.expected[warehouse] = max(self.expected[warehouse], self.known[warehouse])
+        self.known[warehouse] = self.acked[warehouse] = 0
+
+    def add(self, entry: Entry) -> None:
+        """A new row."""
+        group = self.groups.get(entry.group)
+        if group is None:
+            group = GroupLedger(index=entry.group_index)
+            self.groups[entry.group] = group
+        group.rows[entry.uid] = entry
+        if entry.ready:
+            group.num_ready += 1
+            self.ready_rows[entry.uid] = entry
+        self._sort_in(entry.group)
+
+    def remove(self, entry: Entry) -> None:
+        """The row is no more."""
+        group = self.groups[entry.group]
+        group.num_ready -= entry.ready
+        del group.rows[entry.uid]
+        self.ready_rows.pop(entry.uid, None)
+        if not group.rows:
+            del self.groups[entry.group]
+        self._sort_in(entry.group)
+
+    def column_came(self, entry: Entry, column: str, length: int) -> None:
+        """A needed column of the row is there."""
+        entry.lengths[column] = length
+        if column in entry.missing:
+            entry.missing.discard(column)
+            if entry.ready:
+                self._now_ready(entry)
+
+    def leased(self, entry: Entry, lease: str) -> None:
+        """A ready row was given to somebody."""
+        assert entry.ready, f"row {entry.uid} was leased twice"
+        entry.lease = lease
+        del self.ready_rows[entry.uid]
+        self.groups[entry.group].num_ready -= 1
+        self._sort_in(entry.group)
+
+    def returned(self, entry: Entry) -> None:
+        """A leased row came back; it goes first."""
+        entry.lease = None
+        self._now_ready(entry)
+        self.ready_rows.move_to_end(entry.uid, last=False)
+        if entry.group in self.ready_groups:
+            self.ready_groups.move_to_end(entry.group, last=False)
+
+    def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> list[Entry]:
+        """Rows for a claim, none when it must wait."""
+        if share is not None:
+            return self._choose_share(share)
+        if not whole_groups:
+            return list(islice(self.ready_rows.values(), limit))
+        chosen: list[Entry] = []
+        for group in self.ready_groups.values():
+            if chosen and limit is not None and len(chosen) + len(group.rows) > limit:
+                break
+            chosen += group.in_order()
+        return chosen
+
+    def done(self, share: Share | None) -> bool:
+        """True when every row (of the share) was acknowledged."""
+        if share is None or self.finished:
+            return self.finished
+        return self.num_known == self.total and not self._groups_of(share)
+
+    def reasons(self, share: Share | None) -> list[str]:
+        """What keeps rows from being claimed or the batch from being done."""
+        lines = []
+        if self.num_known < self.total:
+            lines.append(f"{self.num_known} of {self.total} rows were put")
+        lacking: Counter[str] = Counter()
+        for group in self.groups.values() if share is None else self._groups_of(share):
+            for entry in group.rows.values():
+                lacking.update(entry.missing)
+        for column, count in lacking.most_common():
+            lines.append(f"{count} of {self.total} rows lack column {column}")
+        return lines
+
+    def _choose_share(self, share: Share) -> list[Entry]:
+        if self.num_known != self.total:
+            return []
+        groups = self._groups_of(share)
+        if not all(group.ready for group in groups):
+            return []
+        groups.sort(key=lambda group: group.index)
+        return [entry for group in groups for entry in group.in_order()]
+
+    def _groups_of(self, share: Share) -> list[GroupLedger]:
+        rank, of = share
+        return [group for group in self.groups.values() if group.index % of == rank]
+
+    def _now_ready(self, entry: Entry) -> None:
+        self.ready_rows[entry.uid] = entry
+        self.groups[entry.group].num_ready += 1
+        self._sort_in(entry.group)
+
+    def _sort_in(self, name: str) -> None:
+        """Keep `ready_groups` true for a group whose rows changed."""
+        group = self.groups.get(name)
+        if group is None or not group.ready:
+            self.ready_groups.pop(name, None)
+        elif name not in self.ready_groups:
+            self.ready_groups[name] = group

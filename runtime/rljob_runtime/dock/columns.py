@@ -1,0 +1,177 @@
+"""Ragged columns, in memory and on the wire: all values in one array, one length a row, no padding.
+
+The client and the servers share this code; a later data path replaces where the bytes lie, not
+their form. Values are little-endian, C order; on the wire each column starts at a 64-byte boundary.
+"""
+
+# n rows, V values of all rows together
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_runtime.dock.frames import Fields, MalformedFrame
+
+ALIGNMENT_BYTES = 64
+DTYPES = {
+    name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
+}
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ragged:
+    """One column of n rows.
+
+    values: [V, ...] of bool, uint8, int32, int64, float16 or float32, row after row.
+    lengths: int64 [n], values of each row along the first axis; they sum to V.
+    Raises ValueError when the two disagree or the type is another.
+    """
+
+    values: Array
+    lengths: NDArray[np.int64]
+    _starts: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.values.dtype.name not in DTYPES:
+            raise ValueError(
+                f"dtype {self.values.dtype} cannot be a column; use one of {[*DTYPES]}"
+            )
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        if self.values.ndim < 1 or total != len(self.values) or (self.lengths < 0).any():
+            raise ValueError(
+                f"lengths of {len(self.lengths)} rows sum to {total}, values have shape "
+                f"{self.values.shape}"
+            )
+        object.__setattr__(self, "_starts", ends - self.lengths)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def row(self, i: int) -> Array:
+        """Values of row i [length, ...], a view."""
+        start = int(self._starts[i])
+        return self.values[start : start + int(self.lengths[i])]
+
+    def rows(self) -> list[Array]:
+        """Values of every row, views."""
+        return [self.row(i) for i in range(len(self))]
+
+    def take(self, rows: Sequence[int]) -> "Ragged":
+        """A copy of these rows in this order; a row may be taken many times."""
+        return Ragged.from_rows([self.row(i) for i in rows], like=self)
+
+    def row_bytes(self) -> list[int]:
+        """Bytes of each row's values."""
+        each = self.values.itemsize * int(np.prod(self.values.shape[1:], dtype=np.int64))
+        return [length * each for length in self.lengths.tolist()]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Array], *, like: "Ragged | None" = None) -> "Ragged":
+        """Concatenate rows of one type and trailing shape; `like` gives them when there is no row."""
+        lengths = np.fromiter((len(row) for row in rows), dtype=np.int64, count=len(rows))
+        if not rows:
+            empty = like.values[:0] if like is not None else np.zeros(0, dtype=np.float32)
+            return cls(values=empty, lengths=lengths)
+        kinds = {(row.dtype, row.shape[1:]) for row in rows}
+        if len(kinds) > 1:
+            raise ValueError(f"rows of one column differ in type or trailing shape: {kinds}")
+        return cls(values=np.concatenate(rows), lengths=lengths)
+
+    @classmethod
+    def concatenate(cls, parts: Sequence["Ragged"]) -> "Ragged":
+        """The rows of the parts, one part after the other."""
+        return cls(
+            values=np.concatenate([part.values for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """What all rows of one column share: type name and shape of one value."""
+
+    dtype: str
+    tail: tuple[int, ...]
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of one value."""
+        size = DTYPES[self.dtype].itemsize
+        for extent in self.tail:
+            size *= extent
+        return size
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.tail) if self.tail else ''}"
+
+
+def format_of(column: Ragged) -> Format:
+    """The format of a column's values."""
+    return Format(column.values.dtype.name, column.values.shape[1:])
+
+
+def as_bytes(values: Array) -> memoryview:
+    """The bytes of an array, without a copy when it is contiguous."""
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
+
+
+def descriptor(name: str, form: Format, lengths: Iterable[int]) -> dict[str, Any]:
+    """The wire header's entry for one column."""
+    packed = np.fromiter(lengths, dtype="<i8").tobytes()
+    return {"name": name, "dtype": form.dtype, "tail": list(form.tail), "lengths": packed}
+
+
+def padding(num_bytes: int) -> bytes:
+    """Zero bytes that lead from there to the next column's boundary."""
+    return bytes(-num_bytes % ALIGNMENT_BYTES)
+
+
+def encode_columns(columns: Mapping[str, Ragged]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Columns as (header entries, payload buffers); values are not copied."""
+    entries, buffers = [], []
+    for name, column in columns.items():
+        entries.append(descriptor(name, format_of(column), column.lengths.tolist()))
+        data = as_bytes(column.values)
+        buffers += [data, padding(len(data))]
+    return entries, buffers
+
+
+def decode_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Ragged]:
+    """Columns from header entries and payload; the values are views of the payload.
+
+    Raises MalformedFrame when sizes disagree or a type is unknown.
+    """
+    columns: dict[str, Ragged] = {}
+    place = 0
+    for entry in entries:
+        name, dtype = entry.text("name"), entry.text("dtype")
+        tail = tuple(entry.integers("tail"))
+        if dtype not in DTYPES or name in columns or len(tail) > 8 or any(e < 0 for e in tail):
+            raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} twice or unknown")
+        lengths = _lengths(entry.binary("lengths"))
+        form = Format(dtype, tail)
+        end = place + int(lengths.sum(dtype=object)) * form.value_bytes
+        if end > len(payload):
+            raise MalformedFrame(f"column {name!r} ends at byte {end} of {len(payload)}")
+        values = np.frombuffer(payload[place:end], dtype=DTYPES[dtype])
+        shape = (int(lengths.sum()), *tail)
+        columns[name] = Ragged(values=values.reshape(shape), lengths=lengths)
+        place = end + len(padding(end - place))
+    if place != len(payload):
+        raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
+    return columns
+
+
+def _lengths(packed: bytes) -> NDArray[np.int64]:
+    if len(packed) % 8:
+        raise MalformedFrame(f"lengths of {len(packed)} bytes are not 64-bit integers")
+    lengths = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
+    if (lengths < 0).any():
+        raise MalformedFrame("a length is negative")
+    return lengths

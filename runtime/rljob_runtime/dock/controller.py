@@ -1,0 +1,246 @@
+"""The controller server: `ControllerLedger` behind a socket, fed by the warehouses.
+
+One process a worker state, placed with its workers. Claims that cannot be met wait here until a
+broadcast makes rows ready; nothing polls.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_runtime.dock.batch_ledger import Entry, Share
+from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
+from rljob_runtime.dock.notices import decode_notices, decode_snapshot
+from rljob_runtime.dock.peer import Answer, Peer, Reply
+from rljob_runtime.dock.server import DockServer, optional_integer
+from rljob_runtime.dock.subscription import Subscription
+from rljob_runtime.errors import DockError, DockRefused, DockTimeout
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A parked claim."""
+
+    request: ClaimRequest
+    answer: asyncio.Future[Reply]
+
+
+class ControllerServer(DockServer):
+    """Serves one state's claims. warehouses: (host, port) of each, in the dock's order."""
+
+    def __init__(
+        self,
+        *,
+        state: str,
+        graph: StateGraph,
+        warehouses: Sequence[tuple[str, int]],
+        token: str,
+        lease_seconds: float = 600.0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> None:
+        super().__init__(role=f"controller/{state}", token=token, host=host, port=port)
+        needs = frozenset(graph.state(state).needs)
+        self.ledger = ControllerLedger(
+            state=state,
+            needs=needs,
+            lease_seconds=lease_seconds,
+            epoch=secrets.token_hex(8),
+            num_warehouses=len(warehouses),
+        )
+        self._waiting: deque[_Waiting] = deque()
+        self._sessions: dict[str, set[Peer]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._subscriptions = [
+            Subscription(
+                index=index,
+                address=address,
+                hello={"token": token, "owner": self.role, "session": self.ledger.epoch},
+                wish={"state": state, "needs": sorted(needs)},
+                on_snapshot=self._take_snapshot,
+                on_notices=self._take_notices,
+            )
+            for index, address in enumerate(warehouses)
+        ]
+        self._answers = {
+            Kind.CLAIM: self._claim,
+            Kind.RENEW: self._renew,
+            Kind.GIVE_BACK: self._give_back,
+            Kind.OWNER_GONE: self._owner_gone,
+            Kind.STATS: self._stats,
+        }
+
+    async def start(self) -> tuple[str, int]:
+        """Listen and subscribe to the warehouses; does not wait for them."""
+        address = await super().start()
+        for subscription in self._subscriptions:
+            subscription.start()
+        return address
+
+    async def stop(self) -> None:
+        """End the subscriptions, then the server."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for subscription in self._subscriptions:
+            await subscription.stop()
+        await super().stop()
+
+    def welcome(self) -> dict[str, object]:
+        """A peer learns how often to renew."""
+        return {**super().welcome(), "lease_seconds": self.ledger.lease_seconds}
+
+    def lost(self, peer: Peer) -> None:
+        """The last connection of an owner's process is gone: its rows go back at once."""
+        peers = self._sessions.get(peer.session, set())
+        peers.discard(peer)
+        if not peers and self._sessions.pop(peer.session, None) is not None:
+            self.ledger.owner_gone(peer.owner, peer.session)
+            self._changed()
+
+    def _claim(self, peer: Peer, frame: Frame) -> Answer:
+        self._sessions.setdefault(peer.session, set()).add(peer)
+        request = _claim_request(peer, frame.fields)
+        timeout = frame.fields.number("timeout")
+        grant = self.ledger.claim(request, time.monotonic())
+        if grant is not None:
+            self._set_alarm()
+            return _granted(grant)
+        return self._wait(request, timeout)
+
+    async def _wait(self, request: ClaimRequest, timeout_seconds: float) -> Reply:
+        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._changed()  # a broadcast may have come between the claim and this turn of the loop
+        try:
+            return await asyncio.wait_for(waiting.answer, timeout_seconds)
+        except TimeoutError:
+            text = self.ledger.explain(request, timeout_seconds)
+            raise DockTimeout(text) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def _renew(self, peer: Peer, frame: Frame) -> Reply:
+        self._sessions.setdefault(peer.session, set()).add(peer)
+        now, lost = time.monotonic(), []
+        for item in frame.fields.maps("leases"):
+            lost += self.ledger.renew(
+                item.text("lease"),
+                owner=peer.owner,
+                session=peer.session,
+                uids=item.texts("uids"),
+                now=now,
+            )
+        self._set_alarm()
+        return Reply(header={"lost": lost})
+
+    def _give_back(self, peer: Peer, frame: Frame) -> Reply:
+        returned = self.ledger.give_back(frame.fields.text("lease"), frame.fields.texts("uids"))
+        self._changed()
+        return Reply(header={"returned": returned})
+
+    def _owner_gone(self, peer: Peer, frame: Frame) -> Reply:
+        returned = self.ledger.owner_gone(frame.fields.text("owner"))
+        self._changed()
+        return Reply(header={"returned": returned})
+
+    def _stats(self, peer: Peer, frame: Frame) -> Reply:
+        ledger = self.ledger
+        leased = sum(len(lease.rows) for lease in ledger.leases.values())
+        ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
+        return Reply(
+            header={
+                "role": self.role,
+                "rows": len(ledger.entries),
+                "ready": ready,
+                "leased": leased,
+                "leases": len(ledger.leases),
+                "expired": ledger.expired_leases,
+                "waiting": len(self._waiting),
+                "refused": dict(self.refused),
+                "requests": dict(self.requests),
+                "warehouses": sum(s.connected for s in self._subscriptions),
+            }
+        )
+
+    def _take_snapshot(self, warehouse: int, epoch: str, fields: Fields) -> None:
+        batches, rows = decode_snapshot(fields)
+        self.ledger.apply_snapshot(warehouse, epoch, batches, rows, time.monotonic())
+        self._changed()
+
+    def _take_notices(self, warehouse: int, fields: Fields) -> None:
+        self.ledger.apply(warehouse, decode_notices(fields))
+        self._changed()
+
+    def _changed(self) -> None:
+        """After a change: answer every parked claim that can be met now, oldest first."""
+        now = time.monotonic()
+        for waiting in list(self._waiting):
+            if waiting.answer.done():
+                continue
+            try:
+                grant = self.ledger.claim(waiting.request, now)
+            except DockError as error:
+                waiting.answer.set_exception(error)
+                continue
+            if grant is not None:
+                waiting.answer.set_result(_granted(grant))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Wake when the first lease expires. Renewals only move it later, so one alarm is enough."""
+        deadline = self.ledger.next_deadline()
+        if self._alarm is None and deadline is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        if self.ledger.expire(time.monotonic()):
+            self._changed()
+        self._set_alarm()
+
+
+def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
+    limit, share = optional_integer(fields, "limit"), _share(fields)
+    if limit is not None and (limit < 1 or share is not None):
+        raise DockRefused(
+            f"claim of {fields.text('batch')} with limit={limit}, share={share}: a limit is at "
+            "least 1, and a share is claimed as a whole, without limit"
+        )
+    return ClaimRequest(
+        owner=peer.owner,
+        session=peer.session,
+        request=fields.text("request"),
+        batch=fields.text("batch"),
+        limit=limit,
+        whole_groups=fields.flag("whole_groups"),
+        share=share,
+    )
+
+
+def _share(fields: Fields) -> Share | None:
+    if not fields.has("share"):
+        return None
+    share = fields.integers("share")
+    if len(share) != 2:
+        raise MalformedFrame(f"share {share} is no (rank, of)")
+    rank, of = share
+    if not 0 <= rank < of:
+        raise DockRefused(f"share ({rank}, {of}): rank is from 0 to {of - 1}")
+    return rank, of
+
+
+def _granted(grant: Grant) -> Reply:
+    rows = [_row(entry) for entry in grant.entries]
+    return Reply(header={"rows": rows, "done": grant.done, "lease": grant.lease})
+
+
+def _row(entry: Entry) -> list[object]:
+    place = [entry.uid, entry.batch, entry.group, entry.group_index, entry.group_size]
+    return [*place, entry.sample, entry.version, entry.warehouse, entry.lengths, entry.attempt]

@@ -1,0 +1,343 @@
+"""What one controller knows: which rows its state may claim, who holds them, what is done.
+
+Pure: no I/O, and `now` comes in. The controller server applies the warehouses' broadcasts to it,
+asks it for claims, and asks again for parked ones after each change.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.dock.batch_ledger import BatchLedger, Entry, Share
+from rljob_runtime.dock.notices import BatchNotice, Broadcast, RowNotice
+from rljob_runtime.errors import DockLost
+
+REMEMBERED_BATCHES = 1000
+"""Finished batches whose counts are kept, so that a late claim is told that they are done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRequest:
+    """What a worker asks for. session: its process; request: repeated when it asks again.
+
+    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of).
+    """
+
+    owner: str
+    session: str
+    request: str
+    batch: str
+    limit: int | None = None
+    whole_groups: bool = False
+    share: Share | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Lease:
+    """Rows that one owner holds until `deadline` or until they are acknowledged."""
+
+    id: str
+    owner: str
+    session: str
+    deadline: float
+    rows: dict[str, Entry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """A lease of this controller's predecessor, as its owner told it."""
+
+    lease: str
+    owner: str
+    session: str
+    uids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The answer to a claim. done: nothing of what was asked about is left for this state."""
+
+    entries: tuple[Entry, ...]
+    done: bool
+    lease: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ControllerLedger:
+    """Metadata of one state's rows. epoch: unique for each start, part of every lease's id."""
+
+    state: str
+    needs: frozenset[str]
+    lease_seconds: float
+    epoch: str
+    num_warehouses: int
+    batches: dict[str, BatchLedger] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+    warehouse_epochs: dict[int, str] = field(default_factory=dict)
+    expired_leases: int = 0
+    _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
+    _announced: dict[str, Announced] = field(default_factory=dict)
+    _granted: int = 0
+
+    @property
+    def synced(self) -> bool:
+        """True once every warehouse has sent a snapshot."""
+        return len(self.warehouse_epochs) == self.num_warehouses
+
+    def claim(self, request: ClaimRequest, now: float) -> Grant | None:
+        """Lease rows to the owner; None when it must wait. Raises DockLost.
+
+        A repeated request gets the same answer again as long as its lease lives.
+        """
+        last = self._last_grants.get(request.session)
+        if last is not None and last[0] == request.request and last[1].lease in self.leases:
+            return last[1]
+        batch = self.batches.get(request.batch)
+        if batch is None:
+            return None
+        if batch.dropped:
+            raise DockLost(f"batch {batch.name} was dropped")
+        if batch.num_lost:
+            raise DockLost(
+                f"{batch.num_lost} of {batch.total} rows of {batch.name} were lost with their "
+                "warehouse; put them again or start the batch over under another name"
+            )
+        chosen = batch.choose(request.limit, request.whole_groups, request.share)
+        if chosen:
+            return self._grant(request, batch, chosen, now)
+        if batch.done(request.share):
+            return Grant(entries=(), done=True, lease="")
+        return None
+
+    def renew(
+        self, lease_id: str, *, owner: str, session: str, uids: Sequence[str], now: float
+    ) -> list[str]:
+        """Move a lease's deadline; returns the uids that it does not hold any more.
+
+        A lease that this controller never gave (it was restarted) is taken over with those of its
+        rows that nobody has claimed since; until every warehouse was heard, none is called lost.
+        """
+        foreign = not lease_id.startswith(f"{self.epoch}-")
+        if foreign:
+            announced = Announced(lease=lease_id, owner=owner, session=session, uids=tuple(uids))
+            self._adopt(announced, now)
+            if not self.synced:
+                self._announced[lease_id] = announced
+                return []
+        lease = self.leases.get(lease_id)
+        if lease is None:
+            return list(uids)
+        lease.deadline = now + self.lease_seconds
+        return [uid for uid in uids if uid not in lease.rows]
+
+    def give_back(self, lease_id: str, uids: Iterable[str]) -> int:
+        """Return rows before they are done; returns how many."""
+        lease = self.leases.get(lease_id)
+        held = [] if lease is None else [lease.rows[uid] for uid in uids if uid in lease.rows]
+        for entry in held:
+            self._release(entry)
+        return len(held)
+
+    def owner_gone(self, owner: str, session: str | None = None) -> int:
+        """Return all rows of an owner (of one of its processes); returns how many."""
+        gone = [
+            lease
+            for lease in self.leases.values()
+            if lease.owner == owner and session in (None, lease.session)
+        ]
+        if session is not None:
+            self._last_grants.pop(session, None)
+        for known in [a for a in self._announced.values() if a.owner == owner]:
+            if session in (None, known.session):
+                del self._announced[known.lease]
+        return self._return(gone)
+
+    def expire(self, now: float) -> int:
+        """Return rows of leases past their deadline; returns how many."""
+        late = [lease for lease in self.leases.values() if lease.deadline <= now]
+        self.expired_leases += len(late)
+        return self._return(late)
+
+    def next_deadline(self) -> float | None:
+        """When the first lease expires."""
+        return min((lease.deadline for lease in self.leases.values()), default=None)
+
+    def apply(self, warehouse: int, news: Broadcast) -> None:
+        """What a warehouse broadcast."""
+        for batch in news.batches:
+            self._batch(batch)
+        for row in news.rows:
+            self._add(warehouse, row)
+            self.batches[row.batch].count(warehouse, known=1)
+        for column in news.columns:
+            entry = self.entries.get(column.uid)
+            if entry is not None:
+                entry.version = column.version
+                self.batches[entry.batch].column_came(entry, column.column, column.length)
+        for name, uid in news.acks:
+            self.batches[name].count(warehouse, acked=1)
+            if uid in self.entries:
+                self._remove(self.entries[uid])
+        for name in news.drops:
+            self._drop(name)
+        self._forget_old()
+
+    def apply_snapshot(
+        self,
+        warehouse: int,
+        epoch: str,
+        batches: Sequence[BatchNotice],
+        rows: Sequence[RowNotice],
+        now: float,
+    ) -> None:
+        """All that a warehouse holds, at the start of a subscription.
+
+        Leases on rows that it still holds live on. Rows of an earlier epoch that it does not know
+        are lost until somebody puts them again.
+        """
+        restarted = self.warehouse_epochs.get(warehouse, epoch) != epoch
+        self.warehouse_epochs[warehouse] = epoch
+        there = {row.uid for row in rows}
+        for entry in [e for e in self.entries.values() if e.warehouse == warehouse]:
+            if entry.uid not in there:
+                self._remove(entry)
+        for batch in self.batches.values():
+            batch.forget_counts(warehouse, lost=restarted)
+        for told in batches:
+            self._batch(told).count(warehouse, known=told.known, acked=told.acked)
+            if told.dropped:
+                self._drop(told.name)
+        for row in rows:
+            entry_now = self.entries.get(row.uid)
+            if entry_now is None:
+                self._add(warehouse, row)
+                continue
+            entry_now.version = row.version
+            for column, length in row.lengths.items():
+                self.batches[row.batch].column_came(entry_now, column, length)
+        for announced in self._announced.values():
+            self._adopt(announced, now)
+        if self.synced:
+            self._announced.clear()
+        self._forget_old()
+
+    def explain(self, request: ClaimRequest, waited_seconds: float) -> str:
+        """Why a claim is still waiting, in a sentence for its error."""
+        head = f"state {self.state} waited {waited_seconds:.3g} s for rows of {request.batch}: "
+        reasons = [
+            f"warehouse {index} has not been reached by this controller"
+            for index in range(self.num_warehouses)
+            if index not in self.warehouse_epochs
+        ]
+        batch = self.batches.get(request.batch)
+        reasons += ["no row of it was put"] if batch is None else batch.reasons(request.share)
+        holders = self._holders(request.batch)
+        return head + "; ".join(reasons + holders or ["its rows became ready just now"])
+
+    def _holders(self, batch: str) -> list[str]:
+        counts: dict[str, int] = {}
+        for lease in self.leases.values():
+            held = sum(entry.batch == batch for entry in lease.rows.values())
+            counts[lease.owner] = counts.get(lease.owner, 0) + held
+        return [f"{owner} holds {count} rows" for owner, count in counts.items() if count]
+
+    def _grant(
+        self, request: ClaimRequest, batch: BatchLedger, chosen: list[Entry], now: float
+    ) -> Grant:
+        self._granted += 1
+        lease = Lease(
+            id=f"{self.epoch}-{self._granted}",
+            owner=request.owner,
+            session=request.session,
+            deadline=now + self.lease_seconds,
+        )
+        self.leases[lease.id] = lease
+        for entry in chosen:
+            entry.attempt += 1
+            self._lease(entry, lease)
+        grant = Grant(entries=tuple(chosen), done=False, lease=lease.id)
+        self._last_grants[request.session] = (request.request, grant)
+        return grant
+
+    def _adopt(self, announced: Announced, now: float) -> None:
+        free = [self.entries[uid] for uid in announced.uids if uid in self.entries]
+        free = [entry for entry in free if entry.ready]
+        if not free:
+            return
+        lease = self.leases.get(announced.lease)
+        if lease is None:
+            lease = Lease(
+                id=announced.lease,
+                owner=announced.owner,
+                session=announced.session,
+                deadline=now + self.lease_seconds,
+            )
+            self.leases[lease.id] = lease
+        for entry in free:
+            entry.attempt = max(1, entry.attempt)
+            self._lease(entry, lease)
+
+    def _lease(self, entry: Entry, lease: Lease) -> None:
+        lease.rows[entry.uid] = entry
+        self.batches[entry.batch].leased(entry, lease.id)
+
+    def _return(self, leases: Sequence[Lease]) -> int:
+        entries = [entry for lease in leases for entry in lease.rows.values()]
+        for entry in reversed(entries):  # each goes to the front, so the first ends up first
+            self._release(entry)
+        return len(entries)
+
+    def _release(self, entry: Entry) -> None:
+        """Take a row out of its lease; it is claimable again."""
+        self._leave_lease(entry)
+        self.batches[entry.batch].returned(entry)
+
+    def _leave_lease(self, entry: Entry) -> None:
+        lease = self.leases[entry.lease] if entry.lease is not None else None
+        if lease is not None:
+            del lease.rows[entry.uid]
+            if not lease.rows:
+                del self.leases[lease.id]
+
+    def _batch(self, told: BatchNotice) -> BatchLedger:
+        batch = self.batches.get(told.name)
+        if batch is None:
+            passes = self.state in told.states
+            batch = BatchLedger(name=told.name, total=told.total if passes else 0)
+            self.batches[told.name] = batch
+        return batch
+
+    def _add(self, warehouse: int, row: RowNotice) -> None:
+        entry = Entry(
+            uid=row.uid,
+            batch=row.batch,
+            group=row.group,
+            group_index=row.group_index,
+            group_size=row.group_size,
+            sample=row.sample,
+            version=row.version,
+            warehouse=warehouse,
+            lengths=dict(row.lengths),
+            missing=set(self.needs - set(row.lengths)),
+        )
+        self.entries[row.uid] = entry
+        self.batches[row.batch].add(entry)
+
+    def _remove(self, entry: Entry) -> None:
+        """The row is acknowledged, dropped or lost."""
+        self._leave_lease(entry)
+        del self.entries[entry.uid]
+        self.batches[entry.batch].remove(entry)
+
+    def _drop(self, name: str) -> None:
+        batch = self.batches.setdefault(name, BatchLedger(name=name, total=0))
+        batch.dropped = True
+        for entry in [e for e in self.entries.values() if e.batch == name]:
+            self._remove(entry)
+
+    def _forget_old(self) -> None:
+        if len(self.batches) <= REMEMBERED_BATCHES:
+            return
+        over = [name for name, batch in self.batches.items() if batch.finished]
+        for name in over[: len(self.batches) - REMEMBERED_BATCHES]:
+            del self.batches[name]

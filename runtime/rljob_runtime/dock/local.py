@@ -1,0 +1,141 @@
+"""A whole dock on this machine, one process a server: for tests, benchmarks and use on its own."""
+
+import json
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, Self
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.errors import DockError
+
+STOP_SECONDS = 5.0
+
+
+class LocalDock:
+    """Starts S warehouses and one controller a state; a context manager.
+
+    states: the dataflow graph. capacity: bytes of each warehouse. `address` is for clients.
+    """
+
+    def __init__(
+        self,
+        states: Sequence[State],
+        *,
+        warehouses: int = 1,
+        capacity: int = 256 << 20,
+        lease_seconds: float = 600.0,
+        derived_share: float = 0.25,
+    ) -> None:
+        graph = StateGraph(states=tuple(states))
+        token = secrets.token_urlsafe(32)
+        ports = _free_ports(warehouses + len(states))
+        places = [("127.0.0.1", port) for port in ports]
+        self.address = DockAddress(
+            token=token,
+            warehouses=tuple(places[:warehouses]),
+            controllers=dict(zip(graph.names, places[warehouses:], strict=True)),
+        )
+        shared = {"graph": graph.to_json(), "token": token, "host": "127.0.0.1"}
+        self._configs: dict[str, dict[str, Any]] = {}
+        for i, (_, port) in enumerate(self.address.warehouses):
+            limits = {"capacity_bytes": capacity, "derived_share": derived_share}
+            self._configs[f"warehouse/{i}"] = {**shared, **limits, "index": i, "port": port}
+        for state, (_, port) in self.address.controllers.items():
+            self._configs[f"controller/{state}"] = {
+                **shared,
+                "state": state,
+                "port": port,
+                "warehouses": self.address.warehouses,
+                "lease_seconds": lease_seconds,
+            }
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._clients: list[DockClient] = []
+
+    def __enter__(self) -> Self:
+        try:
+            for role in self._configs:
+                self._launch(role)
+            for role in self._configs:
+                self._await(role)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def client(self, state: str, owner: str, **options: Any) -> DockClient:
+        """A client that is closed with the dock. options: further arguments of DockClient."""
+        client = DockClient(self.address, state=state, owner=owner, **options)
+        self._clients.append(client)
+        return client
+
+    def kill(self, role: str) -> None:
+        """End a server at once, e.g. "controller/reward"; what it held in memory is gone."""
+        self._processes[role].kill()
+        self._processes[role].wait()
+
+    def start(self, role: str) -> None:
+        """Start a killed server again, on its port. Raises DockError when it does not listen."""
+        assert self._processes[role].poll() is not None, f"{role} runs; kill it first"
+        self._launch(role)
+        self._await(role)
+
+    def close(self) -> None:
+        """Close the clients and end every server."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+        for process in self._processes.values():
+            process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for process in self._processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None, "a server without its output"
+            process.stdout.close()
+        self._processes.clear()
+
+    def _launch(self, role: str) -> None:
+        kind = role.partition("/")[0]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rljob_runtime.dock.serve", kind, "--with-parent"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert process.stdin is not None, "a server without its input"
+        process.stdin.write(json.dumps(self._configs[role]))
+        process.stdin.close()
+        earlier = self._processes.get(role)
+        if earlier is not None and earlier.stdout is not None:
+            earlier.stdout.close()
+        self._processes[role] = process
+
+    def _await(self, role: str) -> None:
+        process = self._processes[role]
+        assert process.stdout is not None, "a server without its output"
+        if not process.stdout.readline():
+            raise DockError(f"{role} ended with exit code {process.wait()} before it listened")
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

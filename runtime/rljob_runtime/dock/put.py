@@ -1,0 +1,76 @@
+"""New rows cut into put messages: by warehouse, whole groups together, in bounded chunks. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.rows import NewRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """One put message's rows (wire form) and columns."""
+
+    rows: list[list[Any]]
+    columns: dict[str, Ragged]
+    group_columns: dict[str, Ragged]
+
+
+def warehouse_of(group_index: int, num_warehouses: int) -> int:
+    """Where a group lives: groups go round the warehouses, so each gets its part of every batch."""
+    return group_index % num_warehouses
+
+
+def puts_of(rows: Sequence[NewRow], num_warehouses: int, chunk_bytes: int) -> dict[int, list[Put]]:
+    """Messages for each warehouse. chunk_bytes: bound of one message, unless a group is larger.
+
+    Raises ValueError when the rows of one group disagree on its number.
+    """
+    groups: dict[str, list[NewRow]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row)
+        if groups[row.group][0].group_index != row.group_index:
+            raise ValueError(
+                f"rows of group {row.group} have group_index {row.group_index} and "
+                f"{groups[row.group][0].group_index}; a group has one"
+            )
+    puts: dict[int, list[Put]] = {}
+    chunks: dict[int, tuple[int, list[list[NewRow]]]] = {}
+    for members in groups.values():
+        warehouse = warehouse_of(members[0].group_index, num_warehouses)
+        size = _group_bytes(members)
+        held, chunk = chunks.get(warehouse, (0, []))
+        if chunk and held + size > chunk_bytes:
+            puts.setdefault(warehouse, []).append(_put(chunk))
+            held, chunk = 0, []
+        chunk.append(members)
+        chunks[warehouse] = (held + size, chunk)
+    for warehouse, (_, chunk) in chunks.items():
+        puts.setdefault(warehouse, []).append(_put(chunk))
+    return puts
+
+
+def _group_bytes(members: Sequence[NewRow]) -> int:
+    shared = sum(np.asarray(v).nbytes for v in members[0].group_columns.values())
+    own = sum(np.asarray(v).nbytes for row in members for v in row.columns.values())
+    return shared + own + sum(row.reserve_bytes for row in members)
+
+
+def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
+    rows = [row for members in groups for row in members]
+    firsts = [members[0] for members in groups]
+    return Put(
+        rows=[
+            [row.uid, row.group, row.group_index, len(members), i, row.version, row.reserve_bytes]
+            for members in groups
+            for i, row in enumerate(members)
+        ],
+        columns={n: Ragged.from_rows([row.columns[n] for row in rows]) for n in rows[0].columns},
+        group_columns={
+            name: Ragged.from_rows([first.group_columns[name] for first in firsts])
+            for name in firsts[0].group_columns
+        },
+    )

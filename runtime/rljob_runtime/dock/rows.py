@@ -1,0 +1,72 @@
+"""Rows as the dock's callers see them: new ones, their metadata, a claim, what a write did."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewRow:
+    """A row to put, with its first columns.
+
+    uid: unique for ever. group: rows with one prompt; all of them go into one `put_rows`.
+    group_index: the group's number in its batch; decides warehouse and share.
+    columns: this row's, group_columns: stored once a group (the first row's count), each [V, ...].
+    reserve_bytes: upper bound of what the states will write to the row. The warehouse keeps that
+    room free; with an honest bound consumers never wait for room.
+    """
+
+    uid: str
+    group: str
+    group_index: int
+    version: int = 0
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    group_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    reserve_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowMeta:
+    """What a controller knows of a claimed row.
+
+    sample: place in its group. warehouse: index of the one that holds it. lengths: values of each
+    column that the state needs. lease: the claim that holds it. attempt: 1 for the first claim.
+    """
+
+    uid: str
+    batch: str
+    group: str
+    group_index: int
+    group_size: int
+    sample: int
+    version: int
+    warehouse: int
+    lengths: dict[str, int]
+    lease: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Rows leased to one owner. done: the state has acknowledged all that the claim asked about."""
+
+    rows: tuple[RowMeta, ...]
+    done: bool
+    lease: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a write did. stored: rows it was the first for. duplicates: uids acknowledged before.
+
+    foreign: those of the duplicates that another lease acknowledged.
+    """
+
+    stored: int
+    duplicates: tuple[str, ...] = ()
+    foreign: tuple[str, ...] = ()

@@ -1,0 +1,50 @@
+"""Statistics of a dock: what each server reports, and their sums."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rljob_runtime.dock.frames import Fields
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockStats:
+    """servers: each server's report by role, as docs/dock.md lists it.
+
+    rows, bytes: in all warehouses. batches: live rows of each batch. unacknowledged: live rows that
+    each state has not acknowledged. refused: connections and frames refused by all servers, by
+    reason. waiting: parked requests. leased: rows under a lease in all controllers.
+    """
+
+    servers: Mapping[str, Mapping[str, Any]]
+    rows: int
+    bytes: int
+    batches: Mapping[str, int]
+    unacknowledged: Mapping[str, int]
+    refused: Mapping[str, int]
+    waiting: int
+    leased: int
+
+    @classmethod
+    def from_answers(cls, answers: Mapping[str, Fields]) -> "DockStats":
+        """Sums over the servers' answers."""
+        warehouses = [answer for answer in answers.values() if answer.has("capacity")]
+        controllers = [answer for answer in answers.values() if not answer.has("capacity")]
+        return cls(
+            servers={role: answer.map for role, answer in answers.items()},
+            rows=sum(w.integer("rows") for w in warehouses),
+            bytes=sum(w.integer("bytes") for w in warehouses),
+            batches=_summed(warehouses, "batches"),
+            unacknowledged=_summed(warehouses, "unacknowledged"),
+            refused=_summed(list(answers.values()), "refused"),
+            waiting=sum(answer.integer("waiting") for answer in answers.values()),
+            leased=sum(c.integer("leased") for c in controllers),
+        )
+
+
+def _summed(answers: list[Fields], name: str) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for answer in answers:
+        total.update(answer.map[name])
+    return dict(total)

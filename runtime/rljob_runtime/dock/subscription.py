@@ -1,0 +1,107 @@
+"""A controller's link to one warehouse: connect, show the token, take the snapshot, then notices.
+
+Reconnects for ever with a growing pause; each connection starts from a new snapshot.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.peer import Peer, Reply
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.05
+LAST_PAUSE_SECONDS = 1.0
+
+
+class Subscription:
+    """Keeps one warehouse's metadata flowing.
+
+    on_snapshot(index, epoch, fields) comes first on each connection, then on_notices(index, fields).
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        address: tuple[str, int],
+        hello: Mapping[str, Any],
+        wish: Mapping[str, Any],
+        on_snapshot: Callable[[int, str, Fields], None],
+        on_notices: Callable[[int, Fields], None],
+    ) -> None:
+        self.connected = False
+        self._index, self._address = index, address
+        self._hello = {**hello, "role": f"warehouse/{index}"}
+        self._wish = dict(wish)
+        self._on_snapshot, self._on_notices = on_snapshot, on_notices
+        self._epoch: str | None = None
+        self._ended = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Disconnect for good."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_SECONDS
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                transport, peer = await loop.create_connection(self._new_peer, *self._address)
+            except OSError as error:
+                log.debug("warehouse %d is not reached: %s", self._index, error)
+            else:
+                try:
+                    peer.send_now(Reply(kind=Kind.HELLO, header=self._hello))
+                    await self._ended.wait()
+                    pause = FIRST_PAUSE_SECONDS if self.connected else pause
+                finally:
+                    self.connected = False
+                    transport.close()
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_SECONDS)
+
+    def _new_peer(self) -> Peer:
+        self._ended = asyncio.Event()
+        self._epoch = None
+        ended = self._ended
+        peer = Peer(
+            on_frame=self._on_frame,
+            on_lost=lambda peer: ended.set(),
+            on_malformed=self._on_malformed,
+        )
+        peer.trusted = True
+        return peer
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind is Kind.FAILED:
+            log.warning("warehouse %d: %s", self._index, frame.fields.text("text"))
+            peer.close()
+        elif self._epoch is None:
+            self._epoch = frame.fields.text("epoch")
+            peer.send_now(Reply(kind=Kind.SUBSCRIBE, header=self._wish))
+        elif not self.connected:
+            self._apply(self._on_snapshot, self._index, self._epoch, frame.fields)
+            self.connected = True
+        else:
+            self._apply(self._on_notices, self._index, frame.fields)
+
+    def _apply(self, take: Callable[..., None], *arguments: Any) -> None:
+        """A message that does not fit what is known ends the connection; a snapshot follows."""
+        try:
+            take(*arguments)
+        except (KeyError, TypeError) as error:
+            raise MalformedFrame(f"notices do not fit: {type(error).__name__} {error}") from error
+
+    def _on_malformed(self, peer: Peer, reason: str) -> None:
+        log.warning("warehouse %d sent what cannot be read: %s", self._index, reason)

@@ -1,0 +1,57 @@
+"""A dock server on a thread of its own, for processes that do other things too (a Ray actor)."""
+
+import asyncio
+import threading
+from typing import Self
+
+from rljob_runtime.dock.server import DockServer
+
+
+class ServerThread:
+    """Runs a server on a loop of its own between `start` and `stop`; a context manager."""
+
+    def __init__(self, server: DockServer) -> None:
+        self.server = server
+        # Not new_event_loop: Ray's workers make that uvloop's, which the servers are not tested on.
+        self._loop = asyncio.SelectorEventLoop()
+        self._ended = asyncio.Event()
+        self._started = threading.Event()
+        self._address: tuple[str, int] = ("", 0)
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="dock-server", daemon=True)
+
+    def start(self) -> tuple[str, int]:
+        """Listen; returns (host, port). Raises OSError when the port is taken."""
+        self._thread.start()
+        self._started.wait()
+        if self._error is not None:
+            raise self._error
+        return self._address
+
+    def stop(self) -> None:
+        """Stop the server and wait for its thread."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._ended.set)
+            self._thread.join()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._loop.close()
+            self._started.set()
+
+    async def _serve(self) -> None:
+        self._address = await self.server.start()
+        self._started.set()
+        await self._ended.wait()
+        await self.server.stop()

@@ -1,0 +1,246 @@
+"""The warehouse server: `WarehouseStore` behind a socket, with its broadcast and its back pressure.
+
+One process a node. Producers of new rows are parked while it is full; every change is broadcast to
+the controllers that subscribed.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rljob_runtime.dock.columns import decode_columns, descriptor, padding
+from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.notices import Notice, encode_notices, encode_snapshot
+from rljob_runtime.dock.peer import Answer, Peer, Reply
+from rljob_runtime.dock.server import DockServer, optional_integer
+from rljob_runtime.dock.store import NoRoom, RowHead, WarehouseStore
+from rljob_runtime.errors import DockError, DockFull
+
+MAX_UNSENT_BYTES = 64 << 20
+"""A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    """A message that waits for room."""
+
+    attempt: Callable[[], Reply]
+    answer: asyncio.Future[Reply]
+
+
+class WarehouseServer(DockServer):
+    """Serves one warehouse.
+
+    index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        graph: StateGraph,
+        capacity_bytes: int,
+        token: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        derived_share: float = 0.25,
+    ) -> None:
+        super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
+        self.store = WarehouseStore(
+            graph=graph, capacity_bytes=capacity_bytes, derived_share=derived_share
+        )
+        self.epoch = secrets.token_hex(8)
+        self._subscribers: dict[Peer, tuple[str, frozenset[str]]] = {}
+        self._parked_writes: deque[_Parked] = deque()
+        self._parked_puts: deque[_Parked] = deque()
+        self._unsent: list[Notice] = []
+        self._answers = {
+            Kind.PUT_ROWS: self._put_rows,
+            Kind.WRITE: self._write,
+            Kind.READ: self._read,
+            Kind.DROP_BATCH: self._drop_batch,
+            Kind.SUBSCRIBE: self._subscribe,
+            Kind.STATS: self._stats,
+        }
+
+    def welcome(self) -> dict[str, object]:
+        """A peer learns the epoch and how large a put may be."""
+        return {**super().welcome(), "epoch": self.epoch, "capacity": self.store.capacity_bytes}
+
+    def lost(self, peer: Peer) -> None:
+        """A subscriber or a client left."""
+        self._subscribers.pop(peer, None)
+
+    def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
+        fields = frame.fields
+        entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
+        columns = decode_columns([*entries, *group_entries], frame.payload)
+        group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
+        heads = [_row_head(item) for item in fields.items("rows")]
+        batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
+        if total < 0 or not heads:
+            raise MalformedFrame(f"put of {len(heads)} rows with total {total}")
+
+        def attempt() -> Reply:
+            new = self.store.put_rows(
+                batch,
+                total=total,
+                states=states,
+                heads=heads,
+                columns=columns,
+                group_columns=group_columns,
+            )
+            return Reply(header={"stored": new})
+
+        return self._with_room(attempt, self._parked_puts, fields.number("timeout"))
+
+    def _write(self, peer: Peer, frame: Frame) -> Answer:
+        fields = frame.fields
+        columns = decode_columns(fields.maps("columns"), frame.payload)
+        state, lease, uids = fields.text("state"), fields.text("lease"), fields.texts("uids")
+        version = optional_integer(fields, "version")
+
+        def attempt() -> Reply:
+            written = self.store.write(
+                state=state, lease=lease, uids=uids, columns=columns, version=version
+            )
+            return Reply(header=asdict(written))
+
+        return self._with_room(attempt, self._parked_writes, fields.number("timeout"))
+
+    def _read(self, peer: Peer, frame: Frame) -> Reply:
+        uids = frame.fields.texts("uids")
+        entries: list[dict[str, Any]] = []
+        buffers: list[bytes] = []
+        for name in frame.fields.texts("columns"):
+            form, of_groups, cells = self.store.read(uids, name)
+            entry = descriptor(name, form, (cell.length for cell in cells))
+            entries.append({**entry, "of_groups": of_groups})
+            buffers += [cell.data for cell in cells]
+            buffers.append(padding(sum(len(cell.data) for cell in cells)))
+        return Reply(header={"columns": entries}, buffers=buffers)
+
+    def _drop_batch(self, peer: Peer, frame: Frame) -> Reply:
+        freed = self.store.drop_batch(frame.fields.text("batch"))
+        self._changed()
+        return Reply(header={"freed": freed})
+
+    def _subscribe(self, peer: Peer, frame: Frame) -> Reply:
+        state, needs = frame.fields.text("state"), frozenset(frame.fields.texts("needs"))
+        self._flush()
+        self._subscribers[peer] = (state, needs)
+        return Reply(header=encode_snapshot(self.store, state=state, needs=needs))
+
+    def _stats(self, peer: Peer, frame: Frame) -> Reply:
+        store = self.store
+        return Reply(
+            header={
+                "role": self.role,
+                "rows": len(store.rows),
+                "bytes": store.charged_bytes,
+                "capacity": store.capacity_bytes,
+                "waiting": len(self._parked_puts) + len(self._parked_writes),
+                "refused": dict(self.refused),
+                "requests": dict(self.requests),
+                "subscribers": len(self._subscribers),
+                "unacknowledged": store.unacknowledged(),
+                "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
+            }
+        )
+
+    def _with_room(
+        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
+    ) -> Answer:
+        """Run now, or in turn when there is room. Raises DockFull at the deadline."""
+        if not lane:
+            try:
+                reply = attempt()
+            except NoRoom:
+                pass
+            else:
+                self._changed()
+                return reply
+        return self._park(attempt, lane, timeout_seconds)
+
+    async def _park(
+        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
+    ) -> Reply:
+        parked = _Parked(attempt, asyncio.get_running_loop().create_future())
+        lane.append(parked)
+        self._changed()  # room may have come between the message and this turn of the loop
+        try:
+            return await asyncio.wait_for(parked.answer, timeout_seconds)
+        except TimeoutError:
+            raise self._full(timeout_seconds) from None
+        finally:
+            if parked in lane:
+                lane.remove(parked)
+
+    def _full(self, waited_seconds: float) -> DockFull:
+        store, stuck = self.store, self.store.stuck_state()
+        who = "no row is ready for any state"
+        if stuck is not None:
+            who = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
+        return DockFull(
+            f"{self.role} stayed full for {waited_seconds:.3g} s: {store.charged_bytes} of "
+            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows; {who}; find out why it "
+            "does not go on, or raise spec.dock.capacity"
+        )
+
+    def _changed(self) -> None:
+        """After a change: let parked messages in as far as there is room, then broadcast."""
+        for lane in (self._parked_writes, self._parked_puts):
+            while lane and self._let_in(lane[0]):
+                lane.popleft()
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += self.store.take_notices()
+
+    def _let_in(self, parked: _Parked) -> bool:
+        if parked.answer.done():
+            return True
+        try:
+            parked.answer.set_result(parked.attempt())
+        except NoRoom:
+            return False
+        except DockError as error:
+            parked.answer.set_exception(error)
+        return True
+
+    def _flush(self) -> None:
+        """Send the notices of this turn of the loop, one message a controller."""
+        notices, self._unsent = self._unsent, []
+        if not notices:
+            return
+        for peer, (state, needs) in list(self._subscribers.items()):
+            message = encode_notices(notices, state=state, needs=needs)
+            if any(message.values()):
+                peer.send_now(Reply(kind=Kind.NOTICE, header=message))
+            if peer.unsent_bytes > MAX_UNSENT_BYTES:
+                del self._subscribers[peer]
+                peer.close()
+
+
+def _row_head(item: Any) -> RowHead:
+    try:
+        uid, group, group_index, group_size, sample, version, reserve_bytes = item
+    except (TypeError, ValueError):
+        raise MalformedFrame("a new row is no list of seven") from None
+    numbers = (group_index, group_size, sample, version, reserve_bytes)
+    if not (type(uid) is type(group) is str) or any(type(n) is not int for n in numbers):
+        raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
+    if min(group_index, group_size, sample, reserve_bytes) < 0:
+        raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
+    return RowHead(
+        uid=uid,
+        group=group,
+        group_index=group_index,
+        group_size=group_size,
+        sample=sample,
+        version=version,
+        reserve_bytes=reserve_bytes,
+    )

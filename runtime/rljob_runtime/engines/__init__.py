@@ -1,0 +1,1 @@
+"""Engines: one file each for generation (rollout) and training (update)."""

@@ -1,0 +1,65 @@
+"""Whether a rollout engine holds the policy's weights, told by the log-probs of fixed token ids.
+
+Called by the weight sync for engines that pack their weights, whose bytes have no comparable
+checksum. A stale or half-loaded tensor moves these log-probs by far more than rounding does.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+
+from rljob_runtime.errors import WeightsError
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.sample import SampleBatch
+
+NUM_SEQUENCES = 4
+NUM_TOKENS = 16
+# Nats. A bfloat16 forward pass differs from a float32 one by up to 0.02, wrong weights by 1 or so.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+
+
+@runtime_checkable
+class Probing(Protocol):
+    """A rollout engine that scores given tokens."""
+
+    def probe(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log."""
+        ...
+
+
+def probe_gap(
+    engine: Probing, policy: PolicyModel, *, vocab_size: int, max_length: int = NUM_TOKENS + 1
+) -> float:
+    """Largest distance of the two's log-probs over the fixed sequences, in nats.
+
+    vocab_size: ids below it are drawn. max_length: that of the engine; a sequence stays below it.
+    """
+    sequences = _sequences(vocab_size, min(NUM_TOKENS, max_length - 1))
+    batch = SampleBatch(
+        prompts=[torch.tensor(ids[:1]) for ids in sequences],
+        group_of_B=torch.arange(len(sequences)),
+        responses=[torch.tensor(ids[1:]) for ids in sequences],
+    )
+    with torch.no_grad():
+        expected_T = policy.logprobs(batch, temperature=1.0).logprobs_T
+    found_T = torch.tensor([value for values in engine.probe(sequences) for value in values])
+    return float((found_T - expected_T.float()).abs().max())
+
+
+def check_probe(gap: float, *, dtype: torch.dtype, version: int) -> None:
+    """Raise WeightsError if the gap is more than the engine's dtype explains."""
+    limit = TOLERANCE[dtype]
+    if not gap <= limit:  # also when it is not a number
+        raise WeightsError(
+            f"weights version {version} did not arrive in the rollout engine: its log-probs are off "
+            f"by {gap:.3g} nats where {dtype} explains {limit}; the run stops, resume from the last "
+            "checkpoint"
+        )
+
+
+def _sequences(vocab_size: int, num_tokens: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (NUM_SEQUENCES, num_tokens)
+    ids: list[list[int]] = torch.randint(vocab_size, shape, generator=generator).tolist()
+    return ids

@@ -1,0 +1,151 @@
+"""Rollout of any Hugging Face causal language model: correct rather than fast.
+
+Made by `make_torch_rollout` for architectures that the `torch` engine does not compute. Prompts are
+padded on the left, a batch runs until its last sequence ends, and the next batch follows.
+"""
+
+# B sequences, P longest prompt
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
+
+from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.sampling import draw, uniforms
+from rljob_runtime.engines.waiting import check_lengths
+from rljob_runtime.models.transformers_model import TransformersModel
+from rljob_runtime.models.weights import check_weights, weights_checksum
+
+
+class TransformersRollout:
+    """A `RolloutEngine`; arguments as in `make_torch_rollout`."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: torch.dtype,
+        max_sequences: int,
+        max_length: int,
+        device: str = "cpu",
+    ) -> None:
+        self.version = 0
+        self._path, self._rows, self._length = path, max_sequences, max_length
+        self._device = device
+        self._policy = TransformersModel.from_path(path, dtype=dtype).to(device)
+
+    def generate(
+        self, groups: Sequence[PromptGroup], sampling: Sampling
+    ) -> Iterator[list[Generated]]:
+        """Yield the responses of one batch after another; each uid once.
+
+        Raises ConfigError for a prompt that leaves no room for max_response_length.
+        """
+        check_lengths(groups, sampling, self._length)
+        samples = [
+            (group.token_ids, uid, seed)
+            for group in groups
+            for uid, seed in zip(group.uids, group.seeds, strict=True)
+        ]
+        for first in range(0, len(samples), self._rows):
+            batch = samples[first : first + self._rows]
+            with torch.inference_mode():
+                finished = self._run(batch, sampling)
+            yield finished
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError."""
+        tensors = {name: tensor.detach() for name, tensor in weights}
+        own = dict(self._policy.named_hf_parameters())
+        check_weights(
+            tensors,
+            {name: parameter.shape for name, parameter in own.items()},
+            where=f"the rollout engine of {self._path}",
+        )
+        with torch.no_grad():
+            for name, parameter in own.items():
+                parameter.copy_(tensors[name])
+        self.version = version
+
+    def checksum(self) -> str:
+        """`weights_checksum` of the weights as held."""
+        return weights_checksum(self._policy.named_hf_parameters())
+
+    def sleep(self) -> None:
+        """Nothing to free: a cache lives no longer than its batch."""
+
+    def wake(self) -> None:
+        """Nothing to make."""
+
+    def _run(
+        self, samples: Sequence[tuple[list[int], str, int]], sampling: Sampling
+    ) -> list[Generated]:
+        version = self.version
+        running = [_Running(uid=uid) for _, uid, _ in samples]
+        seeds_B = torch.tensor([seed for _, _, seed in samples], device=self._device)
+        tokens, mask = self._padded([prompt for prompt, _, _ in samples])
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        cache = DynamicCache()
+        while not all(sample.finish for sample in running):
+            output = self._policy.model(
+                input_ids=tokens,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+            )
+            step_B = torch.full_like(seeds_B, max(len(sample.tokens) for sample in running))
+            tokens_B, logprobs_B = draw(
+                output.logits[:, -1].float(), uniforms(seeds_B, step_B), sampling
+            )
+            for sample, token, logprob in zip(
+                running, tokens_B.tolist(), logprobs_B.tolist(), strict=True
+            ):
+                sample.append(token, logprob, sampling)
+            tokens, positions = tokens_B[:, None], positions[:, -1:] + 1
+            mask = torch.cat([mask, torch.ones_like(tokens)], dim=1)
+        return [sample.generated(version) for sample in running]
+
+    def _padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+        """Tokens and attention mask [B, P], padded on the left."""
+        width = max(len(prompt) for prompt in prompts)
+        tokens = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        return torch.tensor(tokens, device=self._device), torch.tensor(mask, device=self._device)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A response so far; finish: None while it runs."""
+
+    uid: str
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finish: Literal["stop", "length"] | None = None
+
+    def append(self, token: int, logprob: float, sampling: Sampling) -> None:
+        """One more token, unless the response has ended."""
+        if self.finish:
+            return
+        self.tokens.append(token)
+        self.logprobs.append(logprob)
+        if token in sampling.eos_ids or (sampling.stopped and sampling.stopped(self.tokens)):
+            self.finish = "stop"
+        elif len(self.tokens) >= sampling.max_response_length:
+            self.finish = "length"
+
+    def generated(self, version: int) -> Generated:
+        """The finished response."""
+        assert self.finish, "the response still runs"
+        return Generated(
+            uid=self.uid,
+            token_ids=self.tokens,
+            logprobs=self.logprobs,
+            finish=self.finish,
+            version=version,
+        )

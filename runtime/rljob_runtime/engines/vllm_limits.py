@@ -1,0 +1,62 @@
+"""What vLLM cannot do or not report rightly, refused by name before it is asked; its memory.
+
+Called by `rollout_vllm`. Imports no vLLM.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.errors import ConfigError
+
+TEMPERATURES = (0.01, 2.0)  # vLLM raises lower ones to 0.01 by itself, and refuses higher ones
+KV_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
+
+
+def refuse_sampling(sampling: Sampling, truncates: bool) -> None:
+    if sampling.greedy:
+        return
+    low, high = TEMPERATURES
+    if not low <= sampling.temperature <= high:
+        raise ConfigError(
+            f"temperature={sampling.temperature} (spec.rollout) is outside of vLLM's {low} to "
+            f"{high}; use one inside, or rollout.engine: torch"
+        )
+    if not truncates and (sampling.top_p < 1.0 or sampling.top_k > 0):
+        raise ConfigError(
+            f"topP={sampling.top_p} topK={sampling.top_k} was not announced to the vLLM engine "
+            "(truncates=True); its log-probs would be those after the cut"
+        )
+    if truncates and sampling.temperature != 1.0:
+        raise ConfigError(
+            f"temperature={sampling.temperature} together with topP or topK (spec.rollout) has no "
+            "right log-probs in vLLM; use temperature 1, or topP 1 and topK 0, or "
+            "rollout.engine: torch"
+        )
+
+
+def refuse_long(groups: Sequence[PromptGroup], sampling: Sampling, max_length: int) -> None:
+    for group in groups:
+        length = len(group.token_ids) + sampling.max_response_length
+        if length > max_length:
+            raise ConfigError(
+                f"group {group.group} needs {length} tokens ({len(group.token_ids)} of them prompt)"
+                f" but the vLLM engine was made for max_length={max_length}; shorten the prompt or "
+                "raise spec.batch.maxPromptLength"
+            )
+
+
+def kv_cache_bytes_of(
+    config: dict[str, Any], dtype: torch.dtype, max_sequences: int, max_length: int
+) -> int:
+    """Room for max_sequences of max_length in whole blocks, and one block that vLLM keeps empty."""
+    heads = config["num_attention_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    token_values = (
+        2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_dim
+    )
+    blocks = max_sequences * math.ceil(max_length / KV_BLOCK_TOKENS) + 1
+    return int(blocks * KV_BLOCK_TOKENS * token_values * dtype.itemsize)

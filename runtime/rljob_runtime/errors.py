@@ -1,0 +1,63 @@
+"""Errors of the runtime.
+
+RljobError
+├── ConfigError        the user's job or files cannot work; exit code 2
+├── DockError          the transfer dock
+│   ├── DockTimeout    a wait ended at its deadline
+│   ├── DockFull       a warehouse stayed full until the producer's deadline
+│   ├── DockLost       rows are gone: their warehouse restarted, or their batch was dropped
+│   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
+├── WeightsError       tensors of a model directory are wrong, missing or extra
+├── WorkerError        a device worker failed or vanished
+├── DeviceMemoryError  tensors do not fit on a device
+├── RewardError        every reward of a step failed
+└── CheckpointError    a checkpoint is missing, incomplete or from another job
+"""
+
+
+class RljobError(Exception):
+    """Base of all errors that rljob raises on purpose."""
+
+
+class ConfigError(RljobError):
+    """The user's job or files cannot work as written."""
+
+
+class DockError(RljobError):
+    """The transfer dock could not do what was asked."""
+
+
+class DockTimeout(DockError):
+    """A wait on the dock ended at its deadline; the message says what was waited for."""
+
+
+class DockFull(DockError):
+    """A warehouse stayed full until the producer's deadline."""
+
+
+class DockLost(DockError):
+    """Rows are gone: their warehouse restarted, or their batch was dropped; put them again."""
+
+
+class DockRefused(DockError):
+    """A message was refused: wrong token or version, stale attempt, unknown row or column."""
+
+
+class WeightsError(RljobError):
+    """Tensors of a model directory are wrong, missing or extra; the message names them all."""
+
+
+class WorkerError(RljobError):
+    """A device worker failed or vanished."""
+
+
+class DeviceMemoryError(RljobError):
+    """Tensors do not fit on a device; the message names the device, what, bytes and limit."""
+
+
+class RewardError(RljobError):
+    """Every reward of a step failed."""
+
+
+class CheckpointError(RljobError):
+    """A checkpoint is missing, incomplete or belongs to another job."""

@@ -1,0 +1,193 @@
+"""The event log of a run: append-only JSON Lines, the single source of everything that is shown.
+
+The driver writes; the terminal subscribes; the report and other tools read the file. Writing never
+raises into training: failures are counted and said once.
+
+Every event has `time` (unix seconds) and `kind`. A number that is not finite is written as null,
+and text that is not valid Unicode with replacement characters. Fields in brackets may be missing;
+readers ignore fields that they do not know.
+
+kind          fields
+run_started   name, steps; [model, algorithm, dataset, devices, placement, rollout_engine,
+              update_engine, global_batch_size, samples_per_prompt, seed, resumed_from,
+              machine {label: text}, versions {package: text}]
+progress      message; [fraction]                            set-up work, e.g. the warm-up of `tiny`
+phase         name, step, start, end (unix s); [role, device, evaluation]
+              name: generate, reward, reference, update, sync, evaluate or checkpoint
+step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples]
+              samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
+evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
+dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
+              states {name: {rows, bytes_read, bytes_written, wait_seconds}}]
+checkpoint    step, path; [seconds, bytes]
+reward_error  step, reward, message; [count]
+warning       message; [step]
+run_finished  status (succeeded, failed, interrupted); [message, seconds, step, checkpoint,
+              next [text]]
+
+Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, pass_rate,
+groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl, clip_fraction,
+mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
+response_tokens_per_second, tps_eq5, eta_seconds, staleness, memory/peak_bytes/<device>.
+"""
+
+import json
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeGuard
+
+logger = logging.getLogger(__name__)
+
+Kind = Literal[
+    "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint",
+    "reward_error", "warning", "run_finished",
+]  # fmt: skip
+Event = dict[str, Any]
+Subscriber = Callable[[Event], None]
+
+REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "run_started": {"name": str, "steps": int},
+    "progress": {"message": str},
+    "phase": {"name": str, "step": int, "start": (int, float), "end": (int, float)},
+    "step": {"step": int, "seconds": (int, float), "metrics": dict},
+    "evaluation": {"step": int, "accuracy": (int, float), "n": int},
+    "dock": {"step": int},
+    "checkpoint": {"step": int, "path": str},
+    "reward_error": {"step": int, "reward": str, "message": str},
+    "warning": {"message": str},
+    "run_finished": {"status": str},
+}
+DURABLE_KINDS = frozenset({"checkpoint", "run_finished"})
+
+
+class EventLog:
+    """Appends events to a file and hands each to the subscribers. Never raises once constructed.
+
+    failures: events that could not be written, and subscribers' errors. A resumed run appends
+    to the same file. Raises OSError when the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
+        self.path = path
+        self.failures = 0
+        self._clock = clock
+        self._subscribers: list[Subscriber] = []
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._torn = _ends_torn(self._file)
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Call `subscriber` with each event after it was written, as a reader would get it."""
+        self._subscribers.append(subscriber)
+
+    def write(self, kind: Kind, **fields: object) -> None:
+        """Append one event in one write; `checkpoint` and `run_finished` reach the disk at once."""
+        event = _plain({"time": self._clock(), "kind": kind} | fields)
+        try:
+            self._append(json.dumps(event, ensure_ascii=False, separators=(",", ":")))
+            if kind in DURABLE_KINDS and self._file is not None:
+                os.fsync(self._file)
+        except (OSError, ValueError) as error:
+            self._fail("event %s not written to %s: %s", kind, self.path, error)
+        for subscriber in self._subscribers:
+            try:
+                subscriber(event)
+            except Exception as error:
+                self._fail("display failed at event %s: %s: %r", kind, subscriber, error)
+
+    def close(self) -> None:
+        """Close the file; later events reach the subscribers only and count as failures."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _append(self, line: str) -> None:
+        if self._file is None:
+            raise ValueError("the log is closed")
+        data = (("\n" if self._torn else "") + line + "\n").encode("utf-8", errors="replace")
+        self._torn = True
+        written = os.write(self._file, data)
+        if written < len(data):
+            raise OSError(f"{written} of {len(data)} bytes written")
+        self._torn = False
+
+    def _fail(self, message: str, *arguments: object) -> None:
+        self.failures += 1
+        if self.failures == 1:
+            logger.warning(message, *arguments)
+            logger.warning("training goes on; later failures of this log are only counted")
+
+
+def read_events(path: Path) -> list[Event]:
+    """Events of a run in order, as if it had never been interrupted (see `cut_rewound`).
+
+    Skips what is no event: torn lines (a killed writer), unknown kinds, missing fields.
+    Raises OSError.
+    """
+    events = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if is_event(event):
+            events.append(event)
+    return cut_rewound(events)
+
+
+def is_event(value: object) -> TypeGuard[Event]:
+    """Whether a JSON value is an event of a known kind with all of its required fields."""
+    if not isinstance(value, dict) or not isinstance(value.get("time"), (int, float)):
+        return False
+    required = REQUIRED_FIELDS.get(str(value.get("kind")))
+    return required is not None and all(
+        isinstance(value.get(name), types) for name, types in required.items()
+    )
+
+
+def cut_rewound(events: Iterable[Event]) -> list[Event]:
+    """Without what a resumed run did again.
+
+    Every `run_started` but the first drops events of later steps than its `resumed_from` (0 where it
+    went on from no checkpoint). Of a step's `step` and `evaluation` events the last one counts.
+    """
+    kept: list[Event] = []
+    for event in events:
+        if event["kind"] == "run_started" and kept:
+            resumed_from = event.get("resumed_from") or 0
+            kept = [e for e in kept if (e.get("step") or 0) <= resumed_from]
+            kept = [e for e in kept if e["kind"] != "run_finished"]
+        kept.append(event)
+    last = {(e["kind"], e.get("step")): i for i, e in enumerate(kept)}
+    return [
+        event
+        for i, event in enumerate(kept)
+        if event["kind"] not in ("step", "evaluation") or last[event["kind"], event["step"]] == i
+    ]
+
+
+def _plain(value: object) -> Any:
+    """The value as JSON has it: paths as text, numpy and torch scalars as numbers, NaN as None."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", errors="replace").decode("utf-8")
+    item = getattr(value, "item", None)
+    try:
+        return _plain(item()) if callable(item) else str(value)
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
+
+
+def _ends_torn(file: int) -> bool:
+    size = os.fstat(file).st_size
+    return size > 0 and os.pread(file, 1, size - 1) != b"\n"

@@ -1,0 +1,263 @@
+"""From a valid job to a finished run: checks, folder, model, Ray, driver, report, exit code.
+
+Called by the CLI's `run`. Everything that the job can get wrong is said before a process starts.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import ray
+import yaml
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJob
+from rljob_api.topology import resolve
+from rljob_runtime.checkpoint import CheckpointStore, read_state
+from rljob_runtime.data.problems import data_problems
+from rljob_runtime.display.display import make_display
+from rljob_runtime.display.report import write_report
+from rljob_runtime.driver import Driver, Interrupted
+from rljob_runtime.errors import ConfigError, RljobError
+from rljob_runtime.events import EventLog
+from rljob_runtime.guardian import Guardian
+from rljob_runtime.models.builtin import policy_path
+from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
+from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.run_facts import hints, run_facts
+
+EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
+OBJECT_STORE_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
+    cluster, or None to start Ray here."""
+
+    job: RLJob
+    job_file: Path
+    output: Path | None
+    resume: bool
+    cache_dir: Path
+    ray_address: str | None
+
+    @property
+    def base_dir(self) -> Path:
+        """Folder of the job's file."""
+        return self.job_file.resolve().parent
+
+
+class StopRequest:
+    """Ctrl-C: the first asks the run to stop, the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Signal handler of SIGINT and SIGTERM."""
+        if self.asked:
+            os._exit(EXIT_KILLED)  # the guardian ends Ray's processes
+        self.asked = True
+
+
+def problems_of(job: RLJob, base_dir: Path) -> list[Problem]:
+    """What only the runtime can know: data sets, reward files."""
+    spec = job.spec
+    return [
+        *data_problems(spec.data, base_dir=base_dir),
+        *reward_problems(spec.rewards, base_dir=base_dir),
+    ]
+
+
+def run_job(request: RunRequest) -> int:
+    """Train. Returns the exit code; raises ConfigError before anything was started."""
+    job = resolve(request.job)
+    folder = run_folder(request)
+    display = make_display(folder)
+    log = EventLog(folder / "events.jsonl")
+    log.subscribe(display.on_event)
+    stop = StopRequest()
+    try:
+        with _signals(stop):
+            ending = _run(request, job, folder, log, stop)
+            write_report(folder)
+    finally:
+        display.close()
+        log.close()
+    if ending.message:
+        sys.stderr.write(f"{ending.message}\n")
+    return ending.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ending:
+    """How a run ended."""
+
+    status: str
+    code: int
+    message: str = ""
+
+
+def _run(
+    request: RunRequest, job: RLJob, folder: Path, log: EventLog, stop: StopRequest
+) -> _Ending:
+    store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
+    started = time.time()
+    latest = store.latest() if request.resume else None
+    log.write("run_started", **run_facts(job, read_state(latest).step if latest else None))
+    driver: Driver | None = None
+    ending = _Ending(status="failed", code=EXIT_FAILED)
+    try:
+        model = policy_path(
+            job,
+            base_dir=request.base_dir,
+            cache_dir=request.cache_dir,
+            progress=_progress(log, stop),
+        )
+        log.write("progress", message="starting Ray, the dock and the device workers")
+        with ray_session(job, request.ray_address) as guardian:
+            driver = _make_driver(request, job, model=model, store=store, log=log, stop=stop)
+            guardian.watch_descendants()
+            if latest:
+                driver.resume(latest)
+            ending = _drive(driver)
+    except Interrupted:
+        ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
+    except (RljobError, ray.exceptions.RayError) as error:
+        ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
+    finally:
+        saved = store.latest()
+        log.write(
+            "run_finished",
+            status=ending.status,
+            message=ending.message,
+            seconds=time.time() - started,
+            step=driver.step if driver else 0,
+            checkpoint=str(saved or ""),
+            next=hints(ending.status, job_file=request.job_file, folder=folder, checkpoint=saved),
+        )
+    return ending
+
+
+def _drive(driver: Driver) -> _Ending:
+    """Train until the end or an interrupt, which leaves a checkpoint of the last whole step."""
+    try:
+        driver.run()
+    except Interrupted:
+        driver.save()
+        return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
+    return _Ending(status="succeeded", code=EXIT_DONE)
+
+
+def run_folder(request: RunRequest) -> Path:
+    """The run's folder, made and filled with the resolved spec. Raises ConfigError."""
+    name = request.job.metadata.name
+    folder = request.output or Path("runs") / name
+    if request.resume:
+        if not (folder / "events.jsonl").exists():
+            raise ConfigError(f"--resume: {folder} holds no run; leave --resume out to start one")
+    elif folder.exists() and any(folder.iterdir()):
+        if request.output:
+            raise ConfigError(
+                f"--output {folder}: the folder holds a run already; add --resume to go on with "
+                "it, or name another folder"
+            )
+        folder = folder.with_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder.mkdir(parents=True, exist_ok=True)
+    resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (folder / "rljob.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False))
+    return folder
+
+
+def spec_digest(job: RLJob) -> str:
+    """Digest of what a resumed run must share with the run that it goes on with."""
+    fields = job.spec.model_dump(mode="json", exclude={"steps", "checkpoint", "evaluation", "dock"})
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _make_driver(
+    request: RunRequest,
+    job: RLJob,
+    *,
+    model: Path,
+    store: CheckpointStore,
+    log: EventLog,
+    stop: Callable[[], bool],
+) -> Driver:
+    devices = len(make_seats(job))
+    cast = place(
+        job,
+        model=model,
+        base_dir=request.base_dir,
+        token=secrets.token_hex(32),
+        num_threads=max(1, (os.cpu_count() or 1) // devices),
+    )
+    return Driver(job=job, cast=cast, log=log, store=store, spec_digest=spec_digest(job), stop=stop)
+
+
+@contextlib.contextmanager
+def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
+    """Ray on this machine, or the cluster at `address`; ended whatever happens."""
+    devices = job.spec.accelerator.nodes * job.spec.accelerator.devices_per_node
+    options: dict[str, Any] = {"namespace": f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"}
+    if address is None:
+        options |= {
+            "address": "local",
+            "resources": {DEVICE_RESOURCE: devices},
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            # By default Ray's workers give way to everything else on the machine.
+            "_system_config": {"worker_niceness": 0},
+        }
+    else:
+        options["address"] = address
+    ray.init(log_to_driver=False, logging_level="error", configure_logging=False, **options)
+    guardian = Guardian()
+    try:
+        guardian.watch_descendants()
+        yield guardian
+    finally:
+        ray.shutdown()
+        guardian.dismiss()
+
+
+def describe(error: Exception) -> str:
+    """The message of an error; a worker's own error without Ray's frames around it."""
+    cause = getattr(error, "cause", None)
+    inner = cause if isinstance(cause, Exception) else error
+    if isinstance(inner, RljobError):
+        return str(inner)
+    return f"{type(inner).__name__}: {inner}"
+
+
+def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
+    def report(message: str) -> None:
+        if stop():
+            raise Interrupted(message)
+        log.write("progress", message=message)
+
+    return report
+
+
+@contextlib.contextmanager
+def _signals(stop: StopRequest) -> Iterator[None]:
+    previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

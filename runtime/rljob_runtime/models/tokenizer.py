@@ -1,0 +1,172 @@
+"""Text to token ids and back: bytes for the built-in `tiny`, Hugging Face tokenizers for the rest.
+
+Prompts are encoded once by the data source and responses decoded once for the rewards; everything
+between moves token ids. Stop strings live here because only text knows them.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from rljob_runtime.errors import ConfigError
+
+MARKER = "rljob_tokenizer.json"
+NUM_BYTES = 256
+PAD_ID, BOS_ID, EOS_ID = 256, 257, 258
+BYTE_VOCABULARY = 259
+MAX_BYTES_OF_CHARACTER = 4
+
+
+class Tokenizer(Protocol):
+    """What data, rollout and rewards ask of a tokenizer."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]:
+        """Tokens that end a response."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids; all ids are below it."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the tokens that the model expects in front."""
+        ...
+
+    def continuation(self, text: str) -> list[int]:
+        """Ids of text that follows a prompt: nothing in front, no end token."""
+        ...
+
+    def chat(self, text: str) -> list[int]:
+        """Ids of a user's message in the chat template, up to where the answer begins."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special tokens give nothing."""
+        ...
+
+
+class ByteTokenizer:
+    """UTF-8 bytes 0..255, then pad, begin and end."""
+
+    eos_ids: tuple[int, ...] = (EOS_ID,)
+    vocab_size: int = BYTE_VOCABULARY
+
+    def encode(self, text: str) -> list[int]:
+        """A begin token and the text's bytes."""
+        return [BOS_ID, *text.encode()]
+
+    def continuation(self, text: str) -> list[int]:
+        """The text's bytes."""
+        return list(text.encode())
+
+    def chat(self, text: str) -> list[int]:
+        """Raises ConfigError: bytes have no chat template."""
+        raise ConfigError(
+            "spec.data.chat is true, but the model's byte tokenizer has no chat template; "
+            "set it to false, or name a chat model in spec.model"
+        )
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of the bytes; broken UTF-8 gives U+FFFD."""
+        return bytes(i for i in ids if i < NUM_BYTES).decode(errors="replace")
+
+
+class HFTokenizer:
+    """A tokenizer of the transformers package, read from a model's directory."""
+
+    def __init__(self, path: Path) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"{path} holds no tokenizer that transformers can read ({error}); "
+                "save one there with save_pretrained"
+            ) from error
+        self._path = path
+        self.vocab_size: int = len(self._tokenizer)
+        self.eos_ids: tuple[int, ...] = self._find_eos_ids()
+
+    def encode(self, text: str) -> list[int]:
+        """Ids with the tokenizer's own special tokens."""
+        return list(self._tokenizer.encode(text))
+
+    def continuation(self, text: str) -> list[int]:
+        """Ids without special tokens."""
+        return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def chat(self, text: str) -> list[int]:
+        """Ids of a user's message. Raises ConfigError when the tokenizer has no chat template."""
+        if not self._tokenizer.chat_template:
+            raise ConfigError(
+                f"spec.data.chat is true, but the tokenizer of {self._path} has no chat template; "
+                "set it to false, or add chat_template.jinja"
+            )
+        ids = self._tokenizer.apply_chat_template(
+            [{"role": "user", "content": text}],
+            tokenize=True,
+            add_generation_prompt=True,
+            return_dict=False,
+        )
+        return list(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text without special tokens; spaces stay as they are."""
+        text = self._tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return str(text)
+
+    def _find_eos_ids(self) -> tuple[int, ...]:
+        ids = {self._tokenizer.eos_token_id}
+        for name in ("generation_config.json", "config.json"):
+            file = self._path / name
+            named = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
+            ids.update(named if isinstance(named, list) else [named])
+        found = tuple(sorted(i for i in ids if i is not None))
+        if not found:
+            raise ConfigError(
+                f"{self._path} names no end token; add eos_token_id to generation_config.json"
+            )
+        return found
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a model's directory. Raises ConfigError when there is none."""
+    marker = path / MARKER
+    if not marker.is_file():
+        return HFTokenizer(path)
+    kind = json.loads(marker.read_text()).get("type")
+    if kind != "byte":
+        raise ConfigError(f"{marker}: type is {kind!r}; this version knows only 'byte'")
+    return ByteTokenizer()
+
+
+def save_byte_tokenizer(folder: Path) -> None:
+    """Mark a model's directory as one with the byte tokenizer."""
+    (folder / MARKER).write_text(json.dumps({"type": "byte"}) + "\n")
+
+
+def make_stopped(tokenizer: Tokenizer, stop: Sequence[str]) -> Callable[[list[int]], bool]:
+    """A test of a response's ids, called after each token: does a stop string end in it by now?
+
+    Looks at the last tokens alone, as many as the longest stop string has bytes: a token that
+    gives text gives at least a byte.
+    """
+    tail = max(len(text.encode()) for text in stop) + MAX_BYTES_OF_CHARACTER
+
+    def stopped(ids: list[int]) -> bool:
+        text = tokenizer.decode(ids[-tail:])
+        return any(string in text for string in stop)
+
+    return stopped
+
+
+def cut_at_stop(text: str, stop: Sequence[str]) -> str:
+    """The text before the first stop string in it."""
+    places = [place for string in stop if (place := text.find(string)) >= 0]
+    return text[: min(places)] if places else text

@@ -1,0 +1,49 @@
+"""What is wrong with the rewards' files and patterns, found before anything starts."""
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rljob_api.problems import Problem
+from rljob_api.workload import PythonReward, Reward
+
+
+def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Problem]:
+    """Problems of Python rewards: no file, no such function, a syntax error. Runs nothing."""
+    return [
+        problem
+        for i, reward in enumerate(rewards)
+        if reward.python is not None
+        for problem in _python(f"spec.rewards[{i}].python", reward.python, base_dir)
+    ]
+
+
+def _python(path: str, python: PythonReward, base_dir: Path) -> Iterator[Problem]:
+    file = base_dir / python.path
+    try:
+        tree = ast.parse(file.read_text(), filename=str(file))
+    except OSError as error:
+        yield Problem(
+            f"{path}.path", f"is {python.path!r}; {file} cannot be read: {error.strerror}"
+        )
+        return
+    except (SyntaxError, ValueError) as error:
+        yield Problem(f"{path}.path", f"is {python.path!r}; not valid Python: {error}")
+        return
+    functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    if python.function not in functions and not _names(tree, python.function):
+        yield Problem(
+            f"{path}.function",
+            f"is {python.function!r}; {file.name} defines {', '.join(functions) or 'no function'}",
+        )
+
+
+def _names(tree: ast.Module, name: str) -> bool:
+    """Whether the file gets the name in another way: an assignment or an import."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name for alias in node.names}
+    return name in found

@@ -1,0 +1,116 @@
+"""The scorers: a function from a response to a number, one for each type of reward.
+
+Used in the child processes alone: they may hang, crash, or run a user's code.
+"""
+
+import importlib.util
+import logging
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from rljob_api.workload import Data, Reward
+from rljob_runtime.data.entries import from_json
+from rljob_runtime.rewards.requests import RewardRequest
+
+Scorer = Callable[[RewardRequest], float]
+
+
+def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """The scorer of one reward; a threshold turns its score into 0 or 1."""
+    score = SCORERS[reward.type](reward, data, base_dir)
+    threshold = reward.threshold
+    if threshold is None:
+        return score
+    return lambda request: float(score(request) >= threshold - 1e-9)
+
+
+def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """The dataset's own scorer; outer white space does not count."""
+    from rljob_runtime.data.gym import make_dataset
+
+    assert data.reasoning_gym is not None, "the rules ask for reasoningGym with type dataset"
+    source = make_dataset(data.reasoning_gym.dataset, data.reasoning_gym.params, seed=0, size=1)
+
+    def score(request: RewardRequest) -> float:
+        return float(source.score_answer(request.response.strip(), from_json(request.entry)))
+
+    return score
+
+
+def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """Mathematical equality; the library's own alarms are off, since our deadline kills."""
+    from math_verify import parse, verify
+
+    logging.getLogger("math_verify").setLevel(logging.ERROR)  # it warns of alarms that are off
+
+    def score(request: RewardRequest) -> float:
+        expected = parse(request.answer, parsing_timeout=None)
+        found = parse(request.response, parsing_timeout=None)
+        return float(verify(expected, found, timeout_seconds=None))
+
+    return score
+
+
+def _exact(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    return lambda request: float(request.response.strip() == request.answer.strip())
+
+
+def _regex(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """1 where the pattern's group, or the whole match without one, is the answer."""
+    assert reward.pattern is not None, "the rules ask for a pattern with type regex"
+    pattern, group = re.compile(reward.pattern.pattern), reward.pattern.group or 0
+
+    def score(request: RewardRequest) -> float:
+        match = pattern.search(request.response)
+        found = match.group(group) if match else None
+        return float(found is not None and found.strip() == request.answer.strip())
+
+    return score
+
+
+def _format(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """1 where the pattern is found."""
+    assert reward.pattern is not None, "the rules ask for a pattern with type format"
+    pattern = re.compile(reward.pattern.pattern)
+    return lambda request: float(pattern.search(request.response) is not None)
+
+
+def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """The user's function; it must return a finite number."""
+    assert reward.python is not None, "the rules ask for python with type python"
+    file = base_dir / reward.python.path
+    function = getattr(_load(file), reward.python.function)
+    name = f"{reward.python.function} in {file.name}"
+
+    def score(request: RewardRequest) -> float:
+        return _number(function(request.prompt, request.response, request.answer), name)
+
+    return score
+
+
+def _load(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"rljob_reward_{file.stem}", file)
+    assert spec is not None and spec.loader is not None, f"{file} is no Python file"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, (bool, int, float)) and math.isfinite(value):
+        return float(value)
+    raise TypeError(f"{name} returned {value!r}; it must return a finite number")
+
+
+SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
+    "dataset": _dataset,
+    "math-verify": _math_verify,
+    "exact": _exact,
+    "regex": _regex,
+    "format": _format,
+    "python": _python,
+}

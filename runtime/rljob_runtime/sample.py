@@ -1,0 +1,65 @@
+"""Samples as tensors: what the engines compute on, ragged and without padding.
+
+Device workers build a `SampleBatch` from the dock's columns; engines and algorithms read it.
+"""
+
+# B samples, T response tokens of all samples together
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBatch:
+    """Samples with the prompts that they share.
+
+    prompts: one int64 tensor a group. group_of_B: each sample's index into `prompts`.
+    responses: one int64 tensor a sample, with the end token where one was generated; may be empty.
+    fields: per-token columns, one float tensor a sample as long as its response.
+    scalars: one value a sample, shape [B].
+    """
+
+    prompts: list[Tensor]
+    group_of_B: Tensor
+    responses: list[Tensor]
+    fields: dict[str, list[Tensor]] = field(default_factory=dict)
+    scalars: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples."""
+        return len(self.responses)
+
+    @property
+    def num_tokens(self) -> int:
+        """Response tokens of all samples."""
+        return sum(len(response) for response in self.responses)
+
+    def packed(self, name: str) -> Tensor:
+        """A per-token column in one tensor [T], sample after sample."""
+        return torch.cat(self.fields[name]) if self.responses else torch.zeros(0)
+
+    def spread(self, name: str) -> Tensor:
+        """A scalar column repeated for each of its sample's response tokens, [T]."""
+        return self.scalars[name][self.sample_of_T()] if self.responses else torch.zeros(0)
+
+    def sample_of_T(self) -> Tensor:
+        """Each response token's sample, int64 [T]."""
+        lengths_B = torch.tensor([len(r) for r in self.responses], dtype=torch.int64)
+        return torch.repeat_interleave(torch.arange(len(self.responses)), lengths_B)
+
+    def select(self, samples: Sequence[int]) -> "SampleBatch":
+        """The batch of these samples, in this order, with only the prompts that they use."""
+        groups = sorted({int(self.group_of_B[i]) for i in samples})
+        place = {group: i for i, group in enumerate(groups)}
+        index_B = torch.tensor(list(samples), dtype=torch.int64)
+        return SampleBatch(
+            prompts=[self.prompts[group] for group in groups],
+            group_of_B=torch.tensor([place[int(self.group_of_B[i])] for i in samples]).long(),
+            responses=[self.responses[i] for i in samples],
+            fields={name: [rows[i] for i in samples] for name, rows in self.fields.items()},
+            scalars={name: values_B[index_B] for name, values_B in self.scalars.items()},
+        )

@@ -1,0 +1,157 @@
+"""Parameter counts against the transformers library, and how models may be cut."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rljob_api.architecture import BUILTINS, find_shape, read_shape
+from rljob_api.problems import InvalidJob
+from rljob_api.shape_rules import shape_problems
+from rljob_api.workload import Model
+
+PAPER = Path(__file__).parents[2] / "examples" / "paper"
+
+SMALL = {
+    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2,
+}  # fmt: skip
+MOE = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 24}
+LATENT = {
+    "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "n_routed_experts": 8, "n_shared_experts": 2, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_group": 2, "topk_group": 1,
+}  # fmt: skip
+
+CONFIGS = [
+    {"model_type": "llama", "tie_word_embeddings": True},
+    {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 24},
+    {"model_type": "mistral", "head_dim": 24},
+    {"model_type": "qwen2"},
+    {"model_type": "qwen3", "head_dim": 24, "tie_word_embeddings": True},
+    {"model_type": "qwen3", "head_dim": 24, "attention_bias": True},
+    {"model_type": "qwen3_moe", **MOE},
+    {"model_type": "qwen3_moe", **MOE, "mlp_only_layers": [0], "decoder_sparse_step": 2},
+    {"model_type": "deepseek_v3", **LATENT},
+    {"model_type": "deepseek_v3", **LATENT, "q_lora_rank": None},
+]
+PUBLISHED = [json.loads(file.read_text()) for file in sorted(PAPER.glob("models/*/config.json"))]
+
+
+def count_in_transformers(config):
+    options = {key: value for key, value in config.items() if key != "architectures"}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**options))
+    gate_biases = [b for name, b in model.named_buffers() if name.endswith("score_correction_bias")]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *gate_biases))
+
+
+@pytest.mark.parametrize("changes", CONFIGS, ids=lambda config: config["model_type"])
+def test_small_models_have_as_many_parameters_as_in_transformers(changes):
+    config = SMALL | changes
+
+    assert read_shape(config, name="config.json").total().total == count_in_transformers(config)
+
+
+@pytest.mark.parametrize("config", PUBLISHED, ids=lambda config: config["model_type"])
+def test_published_models_have_as_many_parameters_as_in_transformers(config):
+    assert read_shape(config, name="config.json").total().total == count_in_transformers(config)
+
+
+def test_smollm2_has_134_515_008_parameters():
+    assert BUILTINS["smollm2-135m-instruct"].total().total == 134_515_008
+
+
+def test_tiny_is_the_model_that_the_runtime_makes():
+    from rljob_runtime.models import tiny
+
+    assert read_shape(tiny.CONFIG, name="tiny") == BUILTINS["tiny"]
+
+
+def test_a_model_of_an_unknown_family_has_no_shape(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+
+    assert find_shape(Model(path="."), base_dir=tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "fragment"),
+    [
+        (None, "config.json does not exist; name a Hugging Face directory"),
+        ("{", "config.json cannot be read: Expecting property name"),
+        ("[]", "config.json is no model configuration: TypeError"),
+        ('{"model_type": "llama"}', "is no model configuration: KeyError 'num_attention_heads'"),
+        (json.dumps(SMALL | {"model_type": "llama", "num_attention_heads": 0}), "ZeroDivision"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text, fragment):
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+
+    with pytest.raises(InvalidJob) as caught:
+        find_shape(Model(path="."), base_dir=tmp_path)
+
+    (problem,) = caught.value.problems
+    assert problem.path == "spec.model.path"
+    assert fragment in problem.message
+
+
+UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
+
+
+@pytest.mark.parametrize(
+    ("config", "changes", "path", "fragment"),
+    [
+        ({}, {f"{UPDATE}.tensor": 8}, f"{UPDATE}.tensor", "8 does not divide the model's 4 attent"),
+        (
+            {"intermediate_size": 98},
+            {f"{ROLLOUT}.tensor": 4},
+            f"{ROLLOUT}.tensor",
+            "use 1, 2, 7, 14, 49 or 98",
+        ),
+        (
+            {"num_attention_heads": 8, "num_key_value_heads": 6, "hidden_size": 96},
+            {f"{ROLLOUT}.tensor": 4},
+            f"{ROLLOUT}.tensor",
+            "4 neither divides the model's 6 key heads nor repeats each equally often; use 1 or 2",
+        ),
+        ({}, {f"{ROLLOUT}.expert": 2}, f"{ROLLOUT}.expert", "is 2, but the model has no experts"),
+        (
+            {"model_type": "qwen3_moe", **MOE},
+            {f"{UPDATE}.expert": 16},
+            f"{UPDATE}.expert",
+            "16 does not divide the model's 8 experts",
+        ),
+        ({}, {f"{UPDATE}.pipeline": 4}, f"{UPDATE}.pipeline", "is 4, more than the model's 3"),
+        (
+            {},
+            {f"{UPDATE}.pipeline": 2, f"{UPDATE}.virtualPipeline": 2},
+            f"{UPDATE}.virtualPipeline",
+            "2 × pipeline 2 is 4 chunks, more than the model's 3 layers",
+        ),
+        (
+            {},
+            {f"{UPDATE}.tensor": 2, f"{UPDATE}.context": 4},
+            f"{UPDATE}.context",
+            "4 × tensor 2 does not divide the model's 4 attention heads, which Ulysses shares out",
+        ),
+        ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
+    ],
+)
+def test_degrees_must_divide_the_model(job, config, changes, path, fragment):
+    shape = read_shape(SMALL | {"model_type": "llama"} | config, name="config.json")
+    spec = job({"spec.accelerator.devicesPerNode": 16, **changes}).spec
+
+    found = {problem.path: problem.message for problem in shape_problems(spec, shape)}
+
+    assert fragment in found[path]
+
+
+def test_key_heads_may_be_repeated_and_ring_needs_no_heads(job):
+    shape = read_shape(SMALL | {"model_type": "llama"}, name="config.json")
+    ring = {"tensor": 2, "context": 4, "contextAlgorithm": "ring"}
+    spec = job({"spec.accelerator.devicesPerNode": 8, UPDATE: ring, f"{ROLLOUT}.tensor": 4}).spec
+
+    assert shape_problems(spec, shape) == []

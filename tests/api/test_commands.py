@@ -1,0 +1,181 @@
+"""`rljob validate`, `rljob plan` and what `rljob run` refuses: output, exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rljob_api.run_rules import refusals
+from rljob_runtime.cli import app
+
+PAPER = Path(__file__).parents[2] / "examples" / "paper"
+
+
+@pytest.fixture
+def rljob(tmp_path, manifest):
+    """rljob("plan", changes, "--json") on the changed manifest, written to a file."""
+
+    def call(command, changes=None, *options):
+        file = tmp_path / "job.yaml"
+        file.write_text(yaml.safe_dump(manifest(changes)))
+        return CliRunner().invoke(app, [command, str(file), *options])
+
+    return call
+
+
+def test_a_valid_job_is_said_to_be_valid(rljob):
+    result = rljob("validate")
+
+    assert result.exit_code == 0
+    assert result.stdout.endswith("job.yaml: spell-backward is valid\n")
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["validate", "plan", "run"])
+def test_an_invalid_job_ends_with_2_and_one_problem_a_line(rljob, command):
+    result = rljob(command, {"spec.steps": 0, "spec.bacth": {}})
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()
+    assert first == "spec.steps: is 0; must be at least 1"
+    assert second.startswith("spec.bacth: unknown key 'bacth'; did you mean 'batch'? Legal keys:")
+
+
+def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rljob):
+    changes = {"spec.update.parallelism.zero": 1, "spec.model": {"path": "/models/elsewhere"}}
+
+    result = rljob("validate", changes)
+
+    assert result.exit_code == 0
+    zero, model = result.stderr.splitlines()
+    assert zero.startswith("note: spec.update.parallelism.zero: is 1; rljob run cannot do that yet")
+    assert model.startswith("note: spec.model.path: /models/elsewhere/config.json does not exist")
+
+
+def test_validate_refuses_degrees_that_do_not_divide_the_model(rljob):
+    changes = {"spec.accelerator.devicesPerNode": 8, "spec.update.parallelism.tensor": 8}
+
+    result = rljob("validate", changes)
+
+    assert result.exit_code == 2
+    assert "spec.update.parallelism.tensor: 8 does not divide the model's 4 attention" in (
+        result.stderr
+    )
+
+
+def test_plan_prints_text_for_people(rljob):
+    result = rljob("plan", {"spec.accelerator.devicesPerNode": 2})
+
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "spell-backward: grpo, 10 steps"
+    assert "  update ranks          2 = data 2" in lines
+    assert "    groups of rank 0    data 0,1" in lines
+    assert "  pods                  1 head, 1 worker, 1 warehouse" in lines
+    assert "(Eq. 2)" in result.stdout
+    assert "no limit; KV cache for 64 of 64 sequences" in result.stdout
+
+
+def test_plan_prints_one_json_object_for_programs(rljob):
+    plan = json.loads(rljob("plan", None, "--json").stdout)
+
+    assert plan["sampleVolume"]["responseItems"] == 2
+    assert plan["sampleVolume"]["scalars"] == 4
+    assert plan["dock"] == {
+        "states": ["generate", "reward", "update"],
+        "controllers": 3,
+        "warehouses": 1,
+    }
+    assert {"at100MBps", "at1GBps"} <= set(plan["dispatchSeconds"])
+    assert {"redundantGB", "releasedGBPerDevice"} <= set(plan["resharding"])
+    assert [phase["phase"] for phase in plan["memory"]["phases"]] == [
+        "generate",
+        "update",
+        "reshard",
+    ]
+    assert plan["problems"] == []
+
+
+def test_plan_refuses_what_does_not_fit_but_shows_it(rljob):
+    result = rljob("plan", {"spec.accelerator.memory": "12Mi"}, "--json")
+
+    assert result.exit_code == 2
+    assert "spec.accelerator.memory: is 12Mi, but update needs at least" in result.stderr
+    assert json.loads(result.stdout)["problems"][0]["path"] == "spec.accelerator.memory"
+
+
+def test_plan_without_the_model_says_so_and_computes_the_rest(rljob):
+    result = rljob("plan", {"spec.model": {"path": "nowhere"}}, "--json")
+
+    plan = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert "nowhere/config.json does not exist; name a Hugging Face directory" in result.stderr
+    assert plan["sampleVolume"]["totalGB"] > 0
+    assert plan["memory"] is None
+    assert plan["resharding"]["redundantGB"] is None
+
+
+def test_plan_of_a_model_of_unknown_shape_is_no_failure(rljob, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "mamba"}')
+
+    result = rljob("plan", {"spec.model": {"path": "."}})
+
+    assert result.exit_code == 0
+    assert "note: .: a model of unknown shape; no resharding and memory" in result.stdout
+
+
+def test_run_refuses_by_name_what_it_cannot_do(job):
+    changes = {
+        "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},
+        "spec.update": {"engine": "mindspeed", "dtype": "bfloat16"},
+        "spec.update.parallelism": {"tensor": 2, "pipeline": 2, "virtualPipeline": 2, "zero": 1},
+        "spec.rollout.parallelism": {"tensor": 2, "expert": 2},
+        "spec.resharding.strategy": "allgather-swap",
+    }
+
+    found = {problem.path: problem.message for problem in refusals(job(changes))}
+
+    assert found["spec.accelerator.type"].startswith("is ascend910b; rljob run cannot do that yet")
+    assert found["spec.update.engine"].endswith("use torch")
+    assert found["spec.update.parallelism.virtualPipeline"].endswith("use 1")
+    assert len(found) == 10
+
+
+def test_run_takes_separated_devices_on_several_nodes_with_vllm(job):
+    changes = {
+        "spec.accelerator": {"nodes": 2, "devicesPerNode": 2},
+        "spec.placement": {"mode": "separated", "updateDevices": 2},
+        "spec.rollout": {"engine": "vllm", "dtype": "bfloat16"},
+    }
+
+    assert refusals(job(changes)) == []
+
+
+def test_run_starts_nothing_for_a_job_that_only_plan_takes():
+    result = CliRunner().invoke(app, ["run", str(PAPER / "deepseek-r1-671b.yaml")])
+
+    assert result.exit_code == 2
+    assert "spec.accelerator.type: is ascend910c; rljob run cannot do that yet" in result.stderr
+
+
+def test_run_without_the_model_starts_nothing(rljob):
+    result = rljob("run", {"spec.model": {"path": "nowhere"}})
+
+    assert result.exit_code == 2
+    assert "nowhere/config.json does not exist" in result.stderr
+
+
+def test_report_wants_the_folder_of_a_run(tmp_path):
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+
+    assert result.exit_code == 2
+    assert "holds no events.jsonl; name the folder of a run" in result.stderr
+
+
+def test_help_tells_the_exit_codes():
+    result = CliRunner().invoke(app, ["--help"])
+
+    assert "3    interrupted, with a checkpoint; --resume goes on" in result.stdout

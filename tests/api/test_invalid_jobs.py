@@ -1,0 +1,252 @@
+"""Every wrong job is refused with the path, the value, the limit and what to write instead."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.load import read_job
+from rljob_api.problems import InvalidJob
+
+DEVICES = "spec.accelerator.devicesPerNode"
+JSONL = {"jsonl": {"path": "a.jsonl"}}
+UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
+SEPARATED = {DEVICES: 4, "spec.placement.mode": "separated"}
+
+ONE_SECTION = [
+    # changes, path, fragments of the message
+    ({"apiVersion": "rljob.io/v1"}, "apiVersion", "'rljob.io/v1'; must be 'rljob.io/v1alpha1'"),
+    ({"kind": "RayJob"}, "kind", "'RayJob'; must be 'RLJob'"),
+    ({"kind": ...}, "kind", "is missing"),
+    ({"metadata.name": "Upper_case"}, "metadata.name", "'Upper_case'; must match ^[a-z]"),
+    ({"metadata.name": "a" * 41}, "metadata.name", "has 41 characters; at most 40"),
+    ({"metadata.nmae": "x"}, "metadata.nmae", "unknown key 'nmae'; did you mean 'name'?"),
+    ({"metadata.labels": {"a": 1}}, "metadata.labels.a", "is 1; must be text"),
+    ({"status": {}}, "status", "unknown key 'status'. Legal keys: apiVersion, kind"),
+    ({"spec": None}, "spec", "is empty"),
+    ({"spec": [1]}, "spec", "is a list; must be a mapping of keys"),
+    ({"spec.steps": ...}, "spec.steps", "is missing; training steps"),
+    ({"spec.steps": "10"}, "spec.steps", "'10'; must be a whole number; leave out the quotes"),
+    ({"spec.steps": 1.5}, "spec.steps", "is 1.5; must be a whole number"),
+    ({"spec.steps": True}, "spec.steps", "is true; must be a whole number"),
+    ({"spec.steps": 0}, "spec.steps", "is 0; must be at least 1"),
+    ({"spec.seed": 2**31}, "spec.seed", "is 2147483648; must be at most 2147483647"),
+    (
+        {"spec.btach": {}},
+        "spec.btach",
+        "unknown key 'btach'; did you mean 'batch'? Legal keys: ste",
+    ),
+    ({"spec.batch": None}, "spec.batch", "is empty; give it a value or leave the key out"),
+    ({"spec.batch": 3}, "spec.batch", "is 3; must be a mapping of keys"),
+    ({"spec.batch.global_batch_size": 3}, "spec.batch.global_batch_size", "mean 'globalBatchSize'"),
+    ({"spec.rewards": []}, "spec.rewards", "is an empty list; needs at least 1 items"),
+    ({"spec.rewards": {"a": 1}}, "spec.rewards", "is a mapping of keys; must be a list"),
+    ({"spec.rewards.0.typ": 1}, "spec.rewards[0].typ", "did you mean 'type'?"),
+    ({"spec.rewards.0.type": "regexp"}, "spec.rewards[0].type", "did you mean 'regex'? Legal val"),
+    ({"spec.rewards.0.weight": float("inf")}, "spec.rewards[0].weight", "must be a finite number"),
+    ({"spec.rewards.0.threshold": 0}, "spec.rewards[0].threshold", "is 0; must be greater than 0"),
+    ({"spec.algorithm.name": "ppo"}, "spec.algorithm.name", "'ppo'; must be 'grpo'"),
+    ({"spec.algorithm.params.cliplow": 1}, "spec.algorithm.params.cliplow", "mean 'clipLow'?"),
+    ({"spec.algorithm.params.clipLow": 1}, "spec.algorithm.params.clipLow", "must be less than 1"),
+    ({"spec.data.stop": [""]}, "spec.data.stop[0]", "is ''; needs at least 1 characters"),
+    ({"spec.data.chat": "yes"}, "spec.data.chat", "is 'yes'; must be true or false"),
+    ({"spec.rollout.engine": "vlm"}, "spec.rollout.engine", "did you mean 'vllm'? Legal values: t"),
+    ({"spec.rollout.topP": 1.5}, "spec.rollout.topP", "is 1.5; must be at most 1"),
+    ({f"{UPDATE}.zero": 4}, f"{UPDATE}.zero", "Legal values: 0, 1, 2, 3"),
+    ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
+    ({"spec.dock.capacity": 5}, "spec.dock.capacity", "is 5; must be text"),
+    ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "must match"),
+    ({"spec.flow.mode": "async"}, "spec.flow.mode", "'async'; must be 'sync'"),
+]
+
+ACROSS = [
+    ({"spec.model": {}}, "spec.model", "has neither; give exactly one of path and builtin"),
+    ({"spec.model.path": "m"}, "spec.model", "has path and builtin"),
+    ({"spec.model": {"path": "m", "warmup": {}}}, "spec.model.warmup", "only for builtin: tiny"),
+    ({"spec.data.jsonl": {"path": "a"}}, "spec.data", "has reasoningGym and jsonl; give exactly"),
+    ({"spec.data.template": "Q:"}, "spec.data.template", "is 'Q:', the same for every prompt"),
+    ({"spec.data.stop": ["a", "a"]}, "spec.data.stop", "has 'a' 2 times; keep one"),
+    ({"spec.data.chat": True}, "spec.data.chat", "tiny has no chat template"),
+    ({"spec.data": JSONL}, "spec.rewards[0].type", "dataset needs spec.data.reasoningGym"),
+    ({"spec.rewards.0.type": "regex"}, "spec.rewards[0].pattern", "is missing; type regex needs"),
+    ({"spec.rewards.0.type": "python"}, "spec.rewards[0].python", "is missing; type python needs"),
+    (
+        {"spec.rewards.0.python": {"path": "r.py"}},
+        "spec.rewards[0].python",
+        "has no use with type dataset; leave it out",
+    ),
+    (
+        {"spec.rewards": [{"name": "a", "type": "exact"}, {"name": "a", "type": "dataset"}]},
+        "spec.rewards[1].name",
+        "'a' is taken by an earlier reward; rename it",
+    ),
+    ({"spec.rewards.0.weight": 0.0}, "spec.rewards", "every weight is 0"),
+    (
+        {"spec.rewards": [{"name": "a", "type": "format", "pattern": {"pattern": "(x"}}]},
+        "spec.rewards[0].pattern.pattern",
+        "is no regular expression: missing ), unterminated subpattern at character 1",
+    ),
+    (
+        {"spec.rewards": [{"name": "a", "type": "regex", "pattern": {"pattern": "x", "group": 1}}]},
+        "spec.rewards[0].pattern.group",
+        "is 1, but the pattern has 0 capture groups; use at most 0",
+    ),
+    ({"spec.batch.samplesPerPrompt": 1}, "spec.batch.samplesPerPrompt", "is 1; grpo compares"),
+    (
+        {"spec.algorithm.params.minGroupsWithSignal": 17},
+        "spec.algorithm.params.minGroupsWithSignal",
+        "is 17, more than the 16 prompts of a step",
+    ),
+    (
+        {"spec.batch.miniBatchSize": 6},
+        "spec.batch.miniBatchSize",
+        "6 does not divide globalBatchSize 16; use 1, 2, 4, 8 or 16",
+    ),
+    (
+        {"spec.update.optimizer.minLearningRate": 1e-7},
+        "spec.update.optimizer.minLearningRate",
+        "is 1e-07, but the schedule is constant",
+    ),
+    (
+        {"spec.update.optimizer": {"schedule": "cosine", "minLearningRate": 0.1}},
+        "spec.update.optimizer.minLearningRate",
+        "is 0.1, above learningRate 1e-06",
+    ),
+    (
+        {"spec.update.optimizer.warmupSteps": 10},
+        "spec.update.optimizer.warmupSteps",
+        "is 10; must be less than spec.steps, 10",
+    ),
+    (
+        {"spec.placement.updateDevices": 1},
+        "spec.placement.updateDevices",
+        "has no use with mode colocated",
+    ),
+    (SEPARATED, "spec.placement", "needs updateDevices or rolloutDevices"),
+    (
+        {**SEPARATED, "spec.placement.updateDevices": 3, "spec.placement.rolloutDevices": 3},
+        "spec.placement",
+        "updateDevices 3 + rolloutDevices 3 is 6, but there are 4 devices (spec.accelerator: nodes 1",
+    ),
+    (
+        {**SEPARATED, "spec.placement.rolloutDevices": 4},
+        "spec.placement.rolloutDevices",
+        "is 4, which leaves none of 4 devices",
+    ),
+    (
+        {**SEPARATED, "spec.placement.updateDevices": 2, f"{UPDATE}.data": 4},
+        UPDATE,
+        "is 4, but there are 2 devices that train; use data: 2, or leave data out",
+    ),
+    (
+        {DEVICES: 8, f"{UPDATE}.tensor": 3},
+        UPDATE,
+        "tensor 3 × pipeline 1 × context 1 is 3, which does not divide 8 devices",
+    ),
+    (
+        {DEVICES: 8, f"{UPDATE}": {"data": 2, "tensor": 3}},
+        UPDATE,
+        "data 2 × tensor 3 × pipeline 1 × context 1 is 6, but there are 8 devices",
+    ),
+    ({f"{UPDATE}.virtualPipeline": 2}, f"{UPDATE}.virtualPipeline", "is 2, but pipeline is 1"),
+    (
+        {DEVICES: 8, f"{UPDATE}.expert": 3},
+        f"{UPDATE}.expert",
+        "3 does not divide data × context, 8 × 1; use 1, 2, 4 or 8",
+    ),
+    ({DEVICES: 4, f"{ROLLOUT}.data": 2}, ROLLOUT, "is 2, but there are 4 devices"),
+    (
+        {DEVICES: 4, f"{ROLLOUT}": {"tensor": 2, "expert": 8}},
+        f"{ROLLOUT}.expert",
+        "8 does not divide data × tensor, 2 × 2; use 1, 2 or 4",
+    ),
+    (
+        {DEVICES: 3},
+        "spec.batch.globalBatchSize",
+        "16 prompts cannot be shared evenly by 3 ",
+    ),
+    (
+        {DEVICES: 8, "spec.batch.miniBatchSize": 4},
+        "spec.batch.miniBatchSize",
+        "4 prompts cannot be shared evenly by 8 update replicas (spec.update.parallelism.data on 8 "
+        "devices); use 8",
+    ),
+    (
+        {DEVICES: 2, "spec.batch.microBatchSize": 3},
+        "spec.batch.microBatchSize",
+        "3 does not divide a rank's 8 prompts (globalBatchSize 16 / 2 update replicas)",
+    ),
+    (
+        {"spec.dock.capacity": "64Ki"},
+        "spec.dock.capacity",
+        "is 64Ki, but each of 1 warehouses keeps up to 16 prompts of a step, 1Mi",
+    ),
+    (
+        {"metadata.annotations": {"rljob.io/plan-scalar": "3"}},
+        "metadata.annotations[rljob.io/plan-scalar]",
+        "did you mean 'rljob.io/plan-scalars'?",
+    ),
+    (
+        {"metadata.annotations": {"rljob.io/plan-scalars": "0"}},
+        "metadata.annotations[rljob.io/plan-scalars]",
+        "is '0'; must be a whole number from 1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "path", "fragment"), ONE_SECTION)
+def test_a_field_that_is_wrong_by_itself_is_the_only_problem(problems, changes, path, fragment):
+    (problem,) = problems(changes)
+
+    assert problem.path == path
+    assert fragment in problem.message
+
+
+@pytest.mark.parametrize(("changes", "path", "fragment"), ACROSS)
+def test_fields_that_do_not_fit_together_are_refused_by_path(problems, changes, path, fragment):
+    found = {problem.path: problem.message for problem in problems(changes)}
+
+    assert fragment in found[path]
+
+
+def test_all_problems_come_at_once_and_a_broken_section_hides_no_others(problems):
+    found = problems(
+        {
+            "spec.steps": "ten",
+            "spec.rollout.topK": -1,
+            "spec.model.path": "m",
+            "spec.batch.miniBatchSize": 5,
+        }
+    )
+
+    paths = [problem.path for problem in found]
+    assert paths == ["spec.steps", "spec.rollout.topK", "spec.model", "spec.batch.miniBatchSize"]
+
+
+def test_a_rule_is_silent_about_a_section_that_did_not_parse(problems):
+    (problem,) = problems({"spec.rewards.0.type": "dataset", "spec.data": {"reasoningGym": 3}})
+
+    assert problem.path == "spec.data.reasoningGym"
+
+
+@pytest.mark.parametrize("manifest", [None, [], "RLJob", 3])
+def test_a_document_that_is_no_mapping_is_named(manifest):
+    with pytest.raises(InvalidJob, match="write an RLJob: apiVersion, kind, metadata, spec"):
+        read_job(manifest)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=6,
+)
+SECTIONS = ["steps", "model", "data", "rewards", "algorithm", "batch", "rollout", "update", "dock"]
+
+
+@given(values=st.dictionaries(st.sampled_from(SECTIONS), json_values, max_size=4))
+def test_no_document_breaks_the_loader(values):
+    manifest = {"apiVersion": 1, "kind": "RLJob", "metadata": {}, "spec": values}
+
+    with pytest.raises(InvalidJob) as caught:
+        read_job(manifest)
+
+    assert all(problem.path and problem.message for problem in caught.value.problems)

@@ -1,0 +1,68 @@
+"""Every example is a valid job whose data, templates and rewards can be used."""
+
+from pathlib import Path
+
+import pytest
+
+from rljob_api.load import load_job
+from rljob_api.run_rules import refusals
+from rljob_api.topology import resolve
+from rljob_runtime.data.problems import data_problems
+from rljob_runtime.data.source import PromptSource
+from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.rewards.requests import RewardRequest
+from rljob_runtime.rewards.scorers import make_scorer
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TRAINABLE = sorted(EXAMPLES.glob("*.yaml"))
+
+
+@pytest.mark.parametrize("file", TRAINABLE, ids=lambda file: file.stem)
+def test_an_example_can_run_as_it_is(file: Path) -> None:
+    job = load_job(file)
+
+    assert job.metadata.name == file.stem
+    assert refusals(resolve(job)) == []
+    assert data_problems(job.spec.data, base_dir=EXAMPLES) == []
+    assert reward_problems(job.spec.rewards, base_dir=EXAMPLES) == []
+
+
+@pytest.mark.parametrize("file", TRAINABLE, ids=lambda file: file.stem)
+def test_prompts_and_answers_of_an_example_fit_its_lengths(file: Path) -> None:
+    spec = load_job(file).spec
+    assert spec.evaluation is not None
+    source = PromptSource(
+        spec.data,
+        batch=spec.batch,
+        tokenizer=ByteTokenizer(),
+        seed=spec.seed,
+        base_dir=EXAMPLES,
+        held_out=spec.evaluation.prompts,
+    )
+
+    prompts = source.train(1) + source.train(2)
+
+    facts = source.facts()
+    assert facts["left_out_too_long"] == 0
+    assert facts["held_out"] == facts["held_out_asked"]
+    assert all(len(prompt.answer) < spec.batch.max_response_length for prompt in prompts)
+
+
+def test_the_ladder_lists_every_example() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+
+    assert all(f"({file.name})" in text for file in TRAINABLE)
+
+
+def test_the_example_of_a_python_reward_gives_partial_credit() -> None:
+    spec = load_job(EXAMPLES / "sort-letters.yaml").spec
+    reward = next(reward for reward in spec.rewards if reward.python)
+    score = make_scorer(reward, spec.data, EXAMPLES)
+
+    scores = [
+        score(RewardRequest(prompt="cab>", response=response, answer="abc", entry={}))
+        for response in ("abc", "abd", "abcd", "")
+    ]
+
+    assert scores == [1.0, pytest.approx(2 / 3), 0.75, 0.0]

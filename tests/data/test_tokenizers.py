@@ -1,0 +1,68 @@
+"""Bytes as tokens, stop strings, and what is said when a directory has no tokenizer."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.tokenizer import (
+    ByteTokenizer,
+    cut_at_stop,
+    load_tokenizer,
+    make_stopped,
+    save_byte_tokenizer,
+)
+
+
+def test_bytes_are_their_own_ids_behind_a_begin_token() -> None:
+    tokenizer = ByteTokenizer()
+
+    assert tokenizer.encode("aß") == [257, 97, 0xC3, 0x9F]
+    assert tokenizer.continuation("a") == [97]
+    assert tokenizer.decode([257, 97, 0xC3, 0x9F, 258, 256]) == "aß"
+    assert tokenizer.decode([0xC3]) == "\ufffd"
+
+
+def test_bytes_have_no_chat_template() -> None:
+    with pytest.raises(ConfigError, match=r"spec\.data\.chat"):
+        ByteTokenizer().chat("hello")
+
+
+def test_the_marker_of_a_directory_names_its_tokenizer(tmp_path: Path) -> None:
+    save_byte_tokenizer(tmp_path)
+    assert isinstance(load_tokenizer(tmp_path), ByteTokenizer)
+
+    (tmp_path / "rljob_tokenizer.json").write_text(json.dumps({"type": "bite"}))
+    with pytest.raises(ConfigError, match="'bite'"):
+        load_tokenizer(tmp_path)
+
+
+def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=str(tmp_path)):
+        load_tokenizer(tmp_path)
+
+
+def test_a_stop_string_ends_the_response_with_the_token_that_completes_it() -> None:
+    tokenizer = ByteTokenizer()
+    stopped = make_stopped(tokenizer, ["\n", "END"])
+    ids = tokenizer.continuation("12 E EN END")
+
+    lengths = [n for n in range(1, len(ids) + 1) if stopped(ids[:n])]
+
+    assert lengths == [len(ids)]
+    assert stopped(tokenizer.continuation("7\n"))
+
+
+def test_a_long_response_is_looked_at_from_its_end() -> None:
+    stopped = make_stopped(ByteTokenizer(), ["ß!"])
+
+    assert stopped(list(("x" * 500 + "ß!").encode()))
+    assert not stopped(list(("ß" * 500).encode()))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"), [("7\n8", "7"), ("7", "7"), ("\n7", ""), ("a; b\n", "a"), ("", "")]
+)
+def test_text_is_cut_before_the_first_stop_string(text: str, kept: str) -> None:
+    assert cut_at_stop(text, ["\n", "; "]) == kept

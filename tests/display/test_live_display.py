@@ -1,0 +1,197 @@
+"""The live terminal, replayed from events onto a console of a known size."""
+
+import io
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rljob_runtime.display.display import make_display
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.display.panels import Palette, screen
+from rljob_runtime.display.plain import PlainDisplay
+from rljob_runtime.display.terminal import LiveDisplay
+
+
+def drawn(history: RunHistory, *, width: int = 100, height: int = 30) -> list[str]:
+    """Lines of the screen on a terminal of this size."""
+    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    console.print(
+        screen(
+            history,
+            Palette(ascii_only=False),
+            now=history.last_time,
+            width=width,
+            height=height,
+        )
+    )
+    return console.file.getvalue().splitlines()
+
+
+def terminal(width: int = 100, height: int = 30) -> Console:
+    """A console that takes itself for a terminal."""
+    return Console(width=width, height=height, file=io.StringIO(), force_terminal=True, _environ={})
+
+
+def test_the_screen_shows_what_matters_in_100_by_30(events_of) -> None:
+    lines = drawn(RunHistory.of(events_of(steps=28, total_steps=140, finished=None)))
+
+    text = "\n".join(lines)
+    assert len(lines) < 30
+    assert max(len(line) for line in lines) <= 100
+    assert "spell-backward-grpo" in lines[0] and "tiny · grpo" in lines[0]
+    assert "step 28/140" in text and "left" in text
+    for label in ("reward", "pass rate", "entropy", "mismatch KL", "tokens/s", "held-out accuracy"):
+        assert label in text
+    for phase in ("generate", "reference", "reward", "update", "sync"):
+        assert f"■ {phase}" in text
+    assert "sample prompt" in text
+
+
+@pytest.mark.parametrize(
+    ("width", "height"), [(20, 6), (30, 40), (40, 10), (60, 12), (80, 24), (200, 60)]
+)
+def test_the_screen_fits_any_terminal(events_of, width: int, height: int) -> None:
+    events = events_of(steps=25, finished=None)
+    events.append({"time": 1.0, "kind": "warning", "message": "x" * 300})
+
+    for upto in (1, 3, len(events)):
+        lines = drawn(RunHistory.of(events[:upto]), width=width, height=height)
+
+        assert len(lines) < height
+        assert max(len(line) for line in lines) <= width
+
+
+def test_set_up_messages_stand_until_the_first_step(events_of) -> None:
+    history = RunHistory.of(events_of(steps=1)[:3])
+
+    assert any("warming up the tiny model: step 40" in line for line in drawn(history))
+
+
+def test_a_metric_that_is_no_number_is_named(events_of) -> None:
+    events = events_of(steps=5, finished=None)
+    for event in events:
+        if event["kind"] == "step":
+            event["metrics"] |= {"entropy": math.nan, "kl": None}
+
+    [line] = [line for line in drawn(RunHistory.of(events)) if "entropy" in line]
+    assert "nan" in line
+
+
+def test_the_summary_stays_after_the_run(events_of) -> None:
+    console = terminal()
+    display = LiveDisplay(console, report=lambda: "runs/x/report.html")
+
+    for event in events_of(steps=20):
+        display.on_event(event)
+    display.close()
+
+    summary = console.file.getvalue().split("\x1b[?25h")[-1]  # after the cursor came back
+    assert "done: 20 of 20 steps" in summary
+    assert "held-out accuracy" in summary and "50.4 % → " in summary
+    assert "runs/x/report.html" in summary
+    assert "rljob run examples/chain-sum.yaml" in summary
+
+
+def test_a_failure_says_why(events_of) -> None:
+    console = terminal()
+    display = LiveDisplay(console, report=lambda: None)
+
+    for event in events_of(steps=3, total_steps=20, finished="failed"):
+        display.on_event(event)
+    display.close()
+
+    assert "failed: 3 of 20 steps" in console.file.getvalue()
+    assert "worker 1 vanished during update" in console.file.getvalue()
+
+
+def test_closing_before_the_end_gives_the_cursor_back(events_of) -> None:
+    console = terminal()
+    display = LiveDisplay(console, report=lambda: None)
+    display.on_event(events_of(steps=1)[0])
+
+    display.close()
+
+    assert console.file.getvalue().count("\x1b[?25l") == console.file.getvalue().count("\x1b[?25h")
+
+
+def test_an_event_that_cannot_be_drawn_is_said_on_the_screen(events_of) -> None:
+    console = terminal()
+    display = LiveDisplay(console, report=lambda: None)
+
+    for event in events_of(steps=2, finished=None):
+        if event["kind"] == "step":
+            event["samples"] = [{"unexpected": True}]
+        display.on_event(event)
+
+    assert "cannot be shown" in display._draw().plain
+    display.close()
+
+
+def test_a_resumed_run_shows_its_earlier_steps(events_of) -> None:
+    events = events_of(steps=10, total_steps=20, finished="interrupted")
+    display = LiveDisplay(terminal(), report=lambda: None, earlier=events)
+    start = events[0] | {"resumed_from": 8, "time": events[-1]["time"]}
+
+    display.on_event(start)
+
+    assert display._history.step == 8
+    assert len(display._history.series("reward/mean")) == 8
+    display.close()
+
+
+def test_plain_lines_have_one_short_line_a_step_and_no_control_characters(events_of) -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, report=lambda: "runs/x/report.html")
+
+    for event in events_of(steps=3, every=2):
+        display.on_event(event)
+    display.close()
+
+    lines = stream.getvalue().splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+    assert len(steps) == 3
+    assert steps[0].startswith("step 1/3  reward ")
+    assert max(len(line) for line in steps) <= 160
+    assert "\x1b" not in stream.getvalue() and "\r" not in stream.getvalue()
+    assert lines[0] == "spell-backward-grpo: 3 steps, model tiny, grpo, 2 devices"
+    assert any(line.startswith("evaluation after step 0: accuracy 50.4 %") for line in lines)
+    assert any(line.startswith("checkpoint of step 3: ") for line in lines)
+    assert any(line.startswith("done: 3 of 3 steps") for line in lines)
+    assert "  report: runs/x/report.html" in lines
+
+
+def test_plain_progress_is_limited_to_a_line_in_two_seconds() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream, report=lambda: None)
+
+    for i in range(100):
+        display.on_event({"time": i / 10, "kind": "progress", "message": f"step {i}"})
+
+    assert len(stream.getvalue().splitlines()) == 5
+
+
+def test_the_display_fits_where_it_writes(tmp_path: Path) -> None:
+    pipe = Console(file=io.StringIO(), _environ={})
+    dumb = Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+
+    assert isinstance(make_display(tmp_path, console=pipe), PlainDisplay)
+    assert isinstance(make_display(tmp_path, console=dumb), PlainDisplay)
+    assert isinstance(make_display(tmp_path, console=terminal()), LiveDisplay)
+
+
+def test_no_color_is_honoured(events_of) -> None:
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=True,
+        width=100,
+        height=30,
+        _environ={"NO_COLOR": "1", "TERM": "xterm-256color"},
+    )
+    history = RunHistory.of(events_of(steps=5, finished=None))
+
+    console.print(screen(history, Palette.for_console(console), now=0.0, width=100, height=30))
+
+    output = console.file.getvalue()
+    assert not any(f"\x1b[{colour}m" in output for colour in range(30, 48))

@@ -1,0 +1,206 @@
+"""The broadcast between warehouses and controllers, expiry, and requests that lie."""
+
+import re
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rljob_runtime.dock.channel import Channel, Identity
+from rljob_runtime.dock.controller import ControllerServer
+from rljob_runtime.dock.frames import Fields, Frame, Kind
+from rljob_runtime.dock.peer import Peer
+from rljob_runtime.dock.subscription import Subscription
+from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.dock.warehouse import WarehouseServer
+from rljob_runtime.errors import DockLost, DockRefused
+
+DOCS = Path(__file__).parents[2] / "docs" / "dock.md"
+
+
+def raw_channel(dock, role: str) -> Channel:
+    identity = Identity(owner="raw", session="raw-1")
+    return Channel(role=role, find=lambda: dock.address, identity=identity)
+
+
+def claim_raw(channel: Channel, request: str = "1") -> Fields:
+    header = {"request": request, "batch": "t", "whole_groups": False}
+    return channel.request(Kind.CLAIM, header, timeout_seconds=5).fields
+
+
+def test_controllers_follow_a_warehouse_that_restarts_on_its_port(make_dock, rows_of) -> None:
+    dock = make_dock()
+    feeder, generate = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("t", rows_of("t", groups=2, samples=2), total=4)
+    rows = generate.claim("t", timeout_seconds=5).rows
+    old = dock.threads[0]
+    old.stop()
+    time.sleep(0.3)
+
+    new = WarehouseServer(
+        index=0,
+        graph=dock.graph,
+        capacity_bytes=dock.capacity,
+        token=dock.token,
+        port=dock.address.warehouses[0][1],
+    )
+    dock.threads[0] = ServerThread(new)
+    dock.threads[0].start()
+
+    generate.give_back(rows)
+    with pytest.raises(DockLost, match="4 of 4 rows of t were lost with their warehouse"):
+        for _ in range(200):
+            generate.give_back(generate.claim("t", timeout_seconds=10).rows)
+            time.sleep(0.02)
+    assert feeder.put_rows("u", rows_of("u", groups=1, samples=1), total=1) == 1
+    assert len(generate.claim("u", timeout_seconds=10).rows) == 1
+
+
+def test_a_controller_with_a_wrong_token_learns_nothing(make_dock, graph) -> None:
+    dock = make_dock()
+    stranger = ControllerServer(
+        state="generate", graph=graph, warehouses=dock.address.warehouses, token="wrong"
+    )
+    watcher = dock.client("watch")
+
+    with ServerThread(stranger):
+        while not watcher.stats().refused:
+            time.sleep(0.02)
+
+    assert watcher.stats().refused.keys() == {"token"}
+    assert stranger.ledger.warehouse_epochs == {}
+
+
+def test_a_waiting_claim_ends_when_its_batch_is_dropped(make_dock, rows_of) -> None:
+    dock = make_dock()
+    feeder = dock.client("feed")
+    feeder.put_rows("t", rows_of("t", groups=1, samples=1), total=1)
+    errors: list[str] = []
+
+    def wait() -> None:
+        try:
+            dock.client("reward").claim("t", timeout_seconds=10)
+        except DockLost as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    while not feeder.stats().waiting:
+        time.sleep(0.01)
+    feeder.drop_batch("t")
+    thread.join(5)
+
+    assert errors == ["batch t was dropped"]
+
+
+def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
+    dock = make_dock(lease_seconds=0.3)
+    dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
+    silent = raw_channel(dock, "controller/generate")
+    assert len(claim_raw(silent).items("rows")) == 2
+
+    claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
+    silent.close()
+
+    assert [row.attempt for row in claim.rows] == [2, 2]
+
+
+def test_a_claim_whose_answer_was_lost_is_answered_the_same_again(make_dock, rows_of) -> None:
+    dock = make_dock()
+    dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
+    first = raw_channel(dock, "controller/generate")
+    second = raw_channel(dock, "controller/generate")
+
+    answer = claim_raw(first, "7")
+    second.request(Kind.RENEW, {"leases": []}, timeout_seconds=5)
+    first.close()
+    again = claim_raw(second, "7")
+    second.close()
+
+    assert answer.map == again.map
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rows": []},
+        {"rows": [7]},
+        {"rows": [["uid", "group"]]},
+        {"rows": [[1, "g", 0, 1, 0, 0, 0]]},
+        {"rows": [["u", "g", 0, 1, 0, "new", 0]]},
+        {"rows": [["u", "g", 0, 1, 0, 0, -5]]},
+        {"rows": [["u", "g", True, 1, 0, 0, 0]]},
+        {"total": -1},
+    ],
+)
+def test_a_put_that_lies_is_malformed(make_dock, changes) -> None:
+    dock = make_dock()
+    header = {
+        "batch": "t",
+        "total": 1,
+        "states": ["generate"],
+        "rows": [["u", "g", 0, 1, 0, 0, 0]],
+        "columns": [],
+        "group_columns": [],
+    }
+
+    with pytest.raises(DockRefused, match="warehouse/0 refused a frame"):
+        raw_channel(dock, "warehouse/0").request(
+            Kind.PUT_ROWS, {**header, **changes}, timeout_seconds=5
+        )
+    assert dock.client("watch").stats().refused == {"malformed": 1}
+
+
+def test_a_share_that_is_no_pair_is_malformed(make_dock) -> None:
+    header = {"request": "1", "batch": "t", "whole_groups": False, "share": [1, 2, 3]}
+
+    with pytest.raises(DockRefused, match=r"share \[1, 2, 3\] is no \(rank, of\)"):
+        raw_channel(make_dock(), "controller/reward").request(Kind.CLAIM, header, timeout_seconds=5)
+
+
+async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
+    refused: list[str] = []
+
+    def forget(index: int, fields: Fields) -> None:
+        raise KeyError("batch")
+
+    link = Subscription(
+        index=0,
+        address=("127.0.0.1", 1),
+        hello={},
+        wish={},
+        on_snapshot=lambda index, epoch, fields: None,
+        on_notices=forget,
+    )
+    peer = Peer(
+        on_frame=link._on_frame,
+        on_lost=lambda peer: None,
+        on_malformed=lambda peer, reason: refused.append(reason),
+    )
+    peer.trusted = True
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"epoch": "e"})))
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"batches": [], "rows": []})))
+
+    with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
+        link._on_frame(peer, Frame(kind=Kind.NOTICE, fields=Fields({})))
+    await link.stop()
+
+
+def test_a_controller_that_does_not_listen_is_cut_off(make_dock, rows_of, monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.warehouse.MAX_UNSENT_BYTES", -1)
+    dock = make_dock()
+
+    dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=1), total=1)
+
+    assert len(dock.client("generate").claim("t", timeout_seconds=10).rows) == 1
+
+
+def test_the_example_of_the_documentation_runs(capsys) -> None:
+    example = re.search(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert example is not None and example[1].count("\n") < 30
+
+    exec(compile(example[1], str(DOCS), "exec"), {"np": np})
+
+    assert capsys.readouterr().out.strip() == "112"

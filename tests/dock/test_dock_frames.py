@@ -1,0 +1,137 @@
+"""Frames and columns on the wire: round trips, and whatever bytes come in."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rljob_runtime.dock.columns import DTYPES, Ragged, decode_columns, encode_columns
+from rljob_runtime.dock.frames import (
+    HEAD,
+    MAGIC,
+    VERSION,
+    Fields,
+    Kind,
+    MalformedFrame,
+    pack,
+    read_head,
+    read_header,
+)
+from rljob_runtime.dock.notices import decode_notices, decode_snapshot
+
+
+@given(
+    dtype=st.sampled_from(sorted(DTYPES)),
+    tail=st.lists(st.integers(0, 3), max_size=2),
+    lengths=st.lists(st.integers(0, 5), max_size=6),
+)
+@settings(max_examples=100, deadline=None)
+def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
+    rng = np.random.default_rng(0)
+    total = sum(lengths)
+    values = rng.integers(0, 2, size=(total, *tail)).astype(dtype)
+    column = Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))
+    other = Ragged.from_rows([np.arange(3, dtype=np.uint8)])
+
+    entries, buffers = encode_columns({"a": column, "b": other})
+    payload = memoryview(b"".join(bytes(part) for part in buffers))
+    back = decode_columns([Fields(entry) for entry in entries], payload)
+
+    assert back["a"].values.dtype == values.dtype
+    assert back["a"].values.shape == values.shape
+    assert np.array_equal(back["a"].values, values)
+    assert back["a"].lengths.tolist() == lengths
+    assert back["b"].row(0).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"dtype": "object"},
+        {"dtype": "float64"},
+        {"tail": [-1]},
+        {"tail": "x"},
+        {"lengths": b"123"},
+        {"lengths": struct.pack("<q", -1)},
+        {"lengths": struct.pack("<2q", 2**62, 2**62)},
+        {"lengths": struct.pack("<q", 1 << 40)},
+        {"lengths": struct.pack("<q", 1)},
+        {"name": 3},
+    ],
+)
+def test_columns_that_lie_are_malformed(change) -> None:
+    entries, buffers = encode_columns({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
+    payload = memoryview(b"".join(bytes(part) for part in buffers))
+
+    with pytest.raises(MalformedFrame):
+        decode_columns([Fields({**entries[0], **change})], payload)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_any_bytes_are_a_header_or_malformed(body: bytes) -> None:
+    try:
+        fields = read_header(body)
+    except MalformedFrame:
+        return
+    assert isinstance(fields.map, dict)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["batch", "row", "column", "ack", "drop", "batches", "rows"]),
+        st.lists(st.lists(st.none() | st.integers() | st.text(max_size=2), max_size=9), max_size=3),
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_any_notices_are_decoded_or_malformed(header) -> None:
+    for decode in (decode_notices, decode_snapshot):
+        try:
+            decode(Fields(header))
+        except MalformedFrame:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (HEAD.pack(b"HTTP", VERSION, 1, 0, 0), "no peer of the dock"),
+        (HEAD.pack(MAGIC, 9, 1, 0, 0), "protocol version 9; this side speaks 1"),
+        (HEAD.pack(MAGIC, VERSION, 99, 0, 0), "kind 99 is unknown"),
+        (HEAD.pack(MAGIC, VERSION, 1, 1 << 31, 0), "over the limit"),
+        (HEAD.pack(MAGIC, VERSION, 1, 0, 1 << 60), "over the limit"),
+    ],
+)
+def test_a_wrong_head_says_what_is_wrong(head: bytes, message: str) -> None:
+    with pytest.raises(MalformedFrame, match=message):
+        read_head(head, trusted=True)
+
+
+def test_a_stranger_may_send_little() -> None:
+    with pytest.raises(MalformedFrame, match="before the token was shown"):
+        read_head(HEAD.pack(MAGIC, VERSION, 1, 5000, 0), trusted=False)
+
+
+def test_a_message_over_the_limit_is_not_sent() -> None:
+    with pytest.raises(ValueError, match="use fewer rows a call"):
+        pack(Kind.WRITE, {}, 5 << 30)
+
+
+def test_columns_refuse_what_they_cannot_hold() -> None:
+    with pytest.raises(ValueError, match="dtype float64 cannot be a column"):
+        Ragged.from_rows([np.zeros(2)])
+    with pytest.raises(ValueError, match="lengths of 1 rows sum to 3"):
+        Ragged(values=np.zeros(2, dtype=np.int32), lengths=np.asarray([3]))
+    with pytest.raises(ValueError, match="differ in type or trailing shape"):
+        Ragged.from_rows([np.zeros(1, dtype=np.int32), np.zeros(1, dtype=np.int64)])
+
+
+def test_rows_can_be_taken_in_any_order() -> None:
+    column = Ragged.from_rows([np.arange(n, dtype=np.int32) for n in (2, 0, 3)])
+
+    taken = column.take([2, 0, 2])
+
+    assert [row.tolist() for row in taken.rows()] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    assert len(column.take([])) == 0

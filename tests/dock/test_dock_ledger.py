@@ -1,0 +1,315 @@
+"""The controller's ledger: what is granted, in which order, what comes back, what is explained."""
+
+import pytest
+
+from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger
+from rljob_runtime.dock.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
+from rljob_runtime.errors import DockLost
+
+STATES = ("generate", "reward")
+
+
+def ledger(**changes: object) -> ControllerLedger:
+    arguments = {
+        "state": "reward",
+        "needs": frozenset({"prompt", "response"}),
+        "lease_seconds": 10.0,
+        "epoch": "e1",
+        "num_warehouses": 1,
+    }
+    made = ControllerLedger(**{**arguments, **changes})  # type: ignore[arg-type]
+    made.apply_snapshot(0, "w1", [], [], 0.0)
+    return made
+
+
+def row(group: int, sample: int, *, size: int = 2, ready: bool = False) -> RowNotice:
+    return RowNotice(
+        uid=f"b/{group}/{sample}",
+        batch="b",
+        group=f"b/{group}",
+        group_index=group,
+        group_size=size,
+        sample=sample,
+        version=0,
+        lengths={"prompt": 3, "response": 5} if ready else {"prompt": 3},
+    )
+
+
+def rows(groups: int, *, size: int = 2, ready: bool = True) -> list[RowNotice]:
+    return [row(g, s, size=size, ready=ready) for g in range(groups) for s in range(size)]
+
+
+def put(made: ControllerLedger, notices: list[RowNotice], total: int | None = None) -> None:
+    batch = BatchNotice(name="b", total=len(notices) if total is None else total, states=STATES)
+    made.apply(0, Broadcast(batches=[batch], rows=notices))
+
+
+def answered(made: ControllerLedger, *uids: str) -> None:
+    columns = [ColumnNotice(uid=uid, column="response", length=4, version=1) for uid in uids]
+    made.apply(0, Broadcast(columns=columns))
+
+
+def ask(request: str = "1", *, owner: str = "w", **changes: object) -> ClaimRequest:
+    arguments = {"owner": owner, "session": owner, "request": request, "batch": "b"}
+    return ClaimRequest(**{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def uids(grant: object) -> list[str]:
+    return [entry.uid for entry in grant.entries]  # type: ignore[attr-defined]
+
+
+def test_a_row_is_granted_once_all_needed_columns_are_there() -> None:
+    made = ledger()
+    put(made, rows(1, ready=False))
+
+    assert made.claim(ask("1"), 0.0) is None
+    answered(made, "b/0/1")
+    grant = made.claim(ask("2"), 0.0)
+
+    assert grant is not None and uids(grant) == ["b/0/1"]
+    assert grant.entries[0].lengths == {"prompt": 3, "response": 4}
+    assert (grant.entries[0].version, grant.entries[0].attempt) == (1, 1)
+
+
+def test_a_partial_group_is_never_granted_where_whole_groups_are_asked() -> None:
+    made = ledger()
+    put(made, rows(2, ready=False))
+    answered(made, "b/0/0", "b/0/1", "b/1/0")
+
+    grant = made.claim(ask("1", whole_groups=True), 0.0)
+
+    assert grant is not None and uids(grant) == ["b/0/0", "b/0/1"]
+    assert made.claim(ask("2", whole_groups=True), 0.0) is None
+
+
+def test_a_group_larger_than_the_limit_is_granted_alone() -> None:
+    made = ledger()
+    put(made, rows(3, size=3))
+
+    grant = made.claim(ask(whole_groups=True, limit=2), 0.0)
+
+    assert grant is not None and uids(grant) == ["b/0/0", "b/0/1", "b/0/2"]
+
+
+def test_groups_are_granted_up_to_the_limit() -> None:
+    made = ledger()
+    put(made, rows(3))
+
+    grant = made.claim(ask(whole_groups=True, limit=5), 0.0)
+
+    assert grant is not None and len(grant.entries) == 4
+
+
+def test_a_share_is_granted_whole_in_order_and_only_when_all_is_known() -> None:
+    made = ledger()
+    late_first = sorted(rows(4, ready=False), key=lambda notice: notice.uid, reverse=True)
+    put(made, late_first[:-1], total=8)
+    answered(made, *[notice.uid for notice in late_first])
+
+    assert made.claim(ask("1", share=(1, 2)), 0.0) is None
+    made.apply(0, Broadcast(rows=[row(0, 0)]))
+    grant = made.claim(ask("2", share=(1, 2)), 0.0)
+
+    assert grant is not None and uids(grant) == ["b/1/0", "b/1/1", "b/3/0", "b/3/1"]
+
+
+def test_a_share_without_groups_is_done_at_once() -> None:
+    made = ledger()
+    put(made, rows(2))
+
+    grant = made.claim(ask(share=(3, 4)), 0.0)
+
+    assert grant is not None and grant.done and not grant.entries
+
+
+def test_a_batch_that_does_not_pass_the_state_is_done() -> None:
+    made = ledger(state="update")
+    made.apply(0, Broadcast(batches=[BatchNotice(name="b", total=4, states=STATES)]))
+
+    grant = made.claim(ask(), 0.0)
+
+    assert grant is not None and grant.done
+
+
+def test_done_comes_with_the_last_acknowledgement() -> None:
+    made = ledger()
+    put(made, rows(1))
+    made.claim(ask("1"), 0.0)
+    made.apply(0, Broadcast(acks=[("b", "b/0/0")]))
+
+    assert made.claim(ask("2"), 0.0) is None
+    made.apply(0, Broadcast(acks=[("b", "b/0/1")]))
+    grant = made.claim(ask("3"), 0.0)
+
+    assert grant is not None and grant.done
+    assert made.leases == {} and made.entries == {}
+
+
+def test_expired_rows_go_back_first_and_with_a_new_attempt() -> None:
+    made = ledger()
+    put(made, rows(2))
+    made.claim(ask("1", limit=2), 0.0)
+
+    assert made.expire(9.9) == 0
+    assert made.next_deadline() == 10.0
+    assert made.expire(10.0) == 2
+    grant = made.claim(ask("2", owner="v", limit=2), 10.0)
+
+    assert grant is not None and uids(grant) == ["b/0/0", "b/0/1"]
+    assert [entry.attempt for entry in grant.entries] == [2, 2]
+    assert made.expired_leases == 1
+
+
+def test_a_renewed_lease_lives_on_and_an_expired_one_is_lost() -> None:
+    made = ledger()
+    put(made, rows(1))
+    grant = made.claim(ask(), 0.0)
+    assert grant is not None
+    held = uids(grant)
+
+    assert made.renew(grant.lease, owner="w", session="w", uids=held, now=5.0) == []
+    assert made.expire(12.0) == 0
+    assert made.expire(15.0) == 2
+    assert made.renew(grant.lease, owner="w", session="w", uids=held, now=16.0) == held
+
+
+def test_a_restarted_controller_takes_over_what_nobody_claimed_since() -> None:
+    made = ledger(epoch="e2")
+    put(made, rows(2))
+    made.claim(ask(owner="v", limit=1), 0.0)
+
+    lost = made.renew("e1-7", owner="w", session="w", uids=["b/0/0", "b/0/1"], now=0.0)
+
+    assert lost == ["b/0/0"]
+    assert made.leases["e1-7"].rows.keys() == {"b/0/1"}
+    assert made.renew("e1-8", owner="w", session="w", uids=["b/0/0"], now=0.0) == ["b/0/0"]
+
+
+def test_leases_announced_before_the_snapshots_are_taken_over_with_them() -> None:
+    made = ControllerLedger(
+        state="reward",
+        needs=frozenset({"response"}),
+        lease_seconds=10.0,
+        epoch="e2",
+        num_warehouses=2,
+    )
+    both = ["b/0/0", "b/1/0"]
+    told = BatchNotice(name="b", total=4, states=STATES, known=2)
+
+    assert made.renew("e1-7", owner="w", session="w", uids=both, now=0.0) == []
+    assert made.renew("e1-8", owner="v", session="v", uids=["b/0/1"], now=0.0) == []
+    made.owner_gone("v", "v")
+    made.apply_snapshot(0, "w1", [told], [row(0, s, ready=True) for s in range(2)], 1.0)
+    made.apply_snapshot(1, "w2", [told], [row(1, s, ready=True) for s in range(2)], 2.0)
+    grant = made.claim(ask(), 3.0)
+
+    assert made.leases["e1-7"].rows.keys() == set(both)
+    assert grant is not None and uids(grant) == ["b/0/1", "b/1/1"]
+
+
+def test_a_dead_owner_gives_back_all_and_a_dead_process_only_its_own() -> None:
+    made = ledger()
+    put(made, rows(2))
+    made.claim(ask("1", owner="w", limit=1), 0.0)
+    made.claim(ask("1", owner="w", session="w2", limit=1), 0.0)
+    made.claim(ask("1", owner="v", limit=1), 0.0)
+
+    assert made.owner_gone("w", "w2") == 1
+    assert made.owner_gone("w") == 1
+    assert [lease.owner for lease in made.leases.values()] == ["v"]
+
+
+def test_rows_given_back_can_be_claimed_again() -> None:
+    made = ledger()
+    put(made, rows(1))
+    grant = made.claim(ask("1"), 0.0)
+    assert grant is not None
+
+    assert made.give_back(grant.lease, ["b/0/1", "b/7/7"]) == 1
+    assert made.give_back("e1-99", ["b/0/0"]) == 0
+    again = made.claim(ask("2"), 0.0)
+
+    assert again is not None and uids(again) == ["b/0/1"]
+
+
+def test_rows_that_a_restarted_warehouse_lost_are_told() -> None:
+    made = ledger()
+    put(made, rows(2))
+    made.claim(ask("1"), 0.0)
+
+    made.apply_snapshot(0, "w2", [], [], 0.0)
+
+    assert made.leases == {}
+    with pytest.raises(DockLost, match="4 of 4 rows of b were lost"):
+        made.claim(ask("2"), 0.0)
+    put(made, rows(2))
+    grant = made.claim(ask("3"), 0.0)
+    assert grant is not None and len(grant.entries) == 4
+
+
+def test_a_state_that_was_done_stays_done_when_the_warehouse_restarts() -> None:
+    made = ledger()
+    put(made, rows(1))
+    made.apply(0, Broadcast(acks=[("b", "b/0/0"), ("b", "b/0/1")]))
+
+    made.apply_snapshot(0, "w2", [], [], 0.0)
+
+    grant = made.claim(ask(), 0.0)
+    assert grant is not None and grant.done
+
+
+def test_a_new_snapshot_of_the_same_warehouse_keeps_leases() -> None:
+    made = ledger()
+    put(made, rows(2, ready=False))
+    answered(made, "b/0/0")
+    grant = made.claim(ask("1"), 0.0)
+    assert grant is not None
+
+    told = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
+    made.apply_snapshot(
+        0, "w1", [told], [row(0, 0, ready=True), row(0, 1), row(1, 0, ready=True)], 0.0
+    )
+
+    assert made.leases[grant.lease].rows.keys() == {"b/0/0"}
+    again = made.claim(ask("2"), 0.0)
+    assert again is not None and uids(again) == ["b/1/0"]
+
+
+def test_claims_of_a_dropped_batch_are_told() -> None:
+    made = ledger()
+    put(made, rows(1))
+    made.apply(0, Broadcast(drops=["b"]))
+
+    with pytest.raises(DockLost, match="batch b was dropped"):
+        made.claim(ask(), 0.0)
+    again = ledger()
+    told = BatchNotice(name="b", total=0, states=(), dropped=True)
+    again.apply_snapshot(0, "w1", [told], [], 0.0)
+    with pytest.raises(DockLost, match="batch b was dropped"):
+        again.claim(ask(), 0.0)
+
+
+def test_a_timeout_says_what_is_missing_and_who_holds_the_rest() -> None:
+    made = ledger(num_warehouses=2)
+    put(made, rows(2, ready=False), total=6)
+    answered(made, "b/0/0")
+    made.claim(ask("1", owner="reward-3"), 0.0)
+
+    text = made.explain(ask("2"), 30.0)
+
+    assert text == (
+        "state reward waited 30 s for rows of b: warehouse 1 has not been reached by this "
+        "controller; 4 of 6 rows were put; 3 of 6 rows lack column response; reward-3 holds 1 rows"
+    )
+    assert made.explain(ask(batch="c"), 1.0).endswith("no row of it was put")
+    assert "2 of 6 rows lack column response" in made.explain(ask(share=(1, 2)), 1.0)
+
+
+def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.ledger.REMEMBERED_BATCHES", 2)
+    made = ledger(state="update")
+
+    for name in ("b0", "b1", "b2", "b3"):
+        made.apply(0, Broadcast(batches=[BatchNotice(name=name, total=1, states=STATES)]))
+
+    assert [*made.batches] == ["b2", "b3"]

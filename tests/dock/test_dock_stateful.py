@@ -1,0 +1,452 @@
+"""Random histories of stores and ledgers: claims, crashes, late writes, delayed broadcasts.
+
+The servers add only sockets to these two classes, so what holds here holds for the protocol.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgpack
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.frames import Fields
+from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
+from rljob_runtime.dock.notices import (
+    decode_notices,
+    decode_snapshot,
+    encode_notices,
+    encode_snapshot,
+)
+from rljob_runtime.dock.store import NoRoom, RowHead, WarehouseStore
+from rljob_runtime.errors import DockFull, DockLost
+
+GRAPH = StateGraph(
+    states=(
+        State(name="generate", needs=("prompt",), writes=("response", "logprobs")),
+        State(name="reward", needs=("response",), writes=("reward",)),
+        State(name="update", needs=("logprobs", "reward")),
+    )
+)
+STATES = GRAPH.names
+WAREHOUSES = 2
+LEASE_SECONDS = 10.0
+OWNERS = ("a", "b", "c")
+
+
+@dataclass
+class Put:
+    """One batch as it was put."""
+
+    name: str
+    total: int
+    states: tuple[str, ...]
+    groups: dict[int, list[RowHead]]
+
+
+@dataclass
+class Held:
+    """A claim that a worker has not finished; it may be stale."""
+
+    state: str
+    grant: Grant
+    uids: list[str] = field(default_factory=list)
+
+
+def wire(message: dict[str, object]) -> Fields:
+    return Fields(msgpack.unpackb(msgpack.packb(message)))
+
+
+class Dock(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.ids = itertools.count(1)
+        self.puts: dict[str, Put] = {}
+        self.held: list[Held] = []
+        self.stored: dict[tuple[str, str], str] = {}
+        """(row, state) -> lease whose write counted; forgotten when a warehouse loses the row."""
+        self.queues: dict[tuple[int, str], deque[Fields]] = {}
+
+    @initialize(
+        capacity=st.sampled_from([1 << 20, 1 << 20, 12_000]),
+        eager=st.booleans(),
+        groups=st.integers(1, 4),
+        samples=st.integers(1, 3),
+    )
+    def begin(self, capacity: int, eager: bool, groups: int, samples: int) -> None:
+        """eager: broadcasts arrive at once, except where a rule holds them back."""
+        self.capacity, self.eager = capacity, eager
+        self.stores = [self.new_store() for _ in range(WAREHOUSES)]
+        self.epochs = [f"w{i}" for i in range(WAREHOUSES)]
+        self.ledgers = {state: self.new_ledger(state) for state in STATES}
+        self.put(groups=groups, samples=samples, evaluation=False, part=groups)
+        self.put(groups=samples, samples=groups, evaluation=True, part=samples)
+        self.deliver_all()
+
+    def new_store(self) -> WarehouseStore:
+        return WarehouseStore(graph=GRAPH, capacity_bytes=self.capacity)
+
+    def new_ledger(self, state: str) -> ControllerLedger:
+        for w in range(WAREHOUSES):
+            self.subscribe(w, state)
+        return ControllerLedger(
+            state=state,
+            needs=frozenset(GRAPH.state(state).needs),
+            lease_seconds=LEASE_SECONDS,
+            epoch=f"c{next(self.ids)}",
+            num_warehouses=WAREHOUSES,
+        )
+
+    def subscribe(self, w: int, state: str) -> None:
+        needs = frozenset(GRAPH.state(state).needs)
+        snapshot = encode_snapshot(self.stores[w], state=state, needs=needs)
+        self.queues[w, state] = deque([wire({**snapshot, "epoch": self.epochs[w]})])
+
+    def broadcast(self, w: int) -> None:
+        notices = self.stores[w].take_notices()
+        for state in STATES:
+            needs = frozenset(GRAPH.state(state).needs)
+            if notices:
+                message = wire(encode_notices(notices, state=state, needs=needs))
+                self.queues[w, state].append(message)
+        if self.eager:
+            self.deliver_all()
+
+    def deliver_one(self, w: int, state: str) -> None:
+        fields = self.queues[w, state].popleft()
+        if fields.has("epoch"):
+            batches, rows = decode_snapshot(fields)
+            self.ledgers[state].apply_snapshot(w, fields.text("epoch"), batches, rows, self.now)
+        else:
+            self.ledgers[state].apply(w, decode_notices(fields))
+
+    def put_groups(self, put: Put, groups: Sequence[int]) -> None:
+        """As the client does: each group to its warehouse, in one message a warehouse."""
+        for w in range(WAREHOUSES):
+            mine = [g for g in groups if g % WAREHOUSES == w]
+            heads = [head for g in mine for head in put.groups[g]]
+            prompts = [np.full(g + 1, g, dtype=np.int32) for g in mine]
+            if not heads:
+                continue
+            try:
+                self.stores[w].put_rows(
+                    put.name,
+                    total=put.total,
+                    states=put.states,
+                    heads=heads,
+                    columns={},
+                    group_columns={"prompt": Ragged.from_rows(prompts)},
+                )
+            except (NoRoom, DockFull):
+                continue
+            self.broadcast(w)
+
+    @precondition(lambda self: len(self.puts) < 4)
+    @rule(
+        groups=st.integers(1, 4),
+        samples=st.integers(1, 3),
+        evaluation=st.booleans(),
+        part=st.integers(0, 4),
+    )
+    def put(self, groups: int, samples: int, evaluation: bool, part: int) -> None:
+        name = f"b{len(self.puts)}"
+        states = STATES[:2] if evaluation else STATES
+        heads = {
+            g: [
+                RowHead(
+                    uid=f"{name}/{g}/{s}",
+                    group=f"{name}/{g}",
+                    group_index=g,
+                    group_size=samples,
+                    sample=s,
+                    version=0,
+                    reserve_bytes=100 * (g % 3),
+                )
+                for s in range(samples)
+            ]
+            for g in range(groups)
+        }
+        put = Put(name, groups * samples, states, heads)
+        self.puts[name] = put
+        self.put_groups(put, range(min(part, groups)))
+
+    @precondition(lambda self: self.puts)
+    @rule(data=st.data())
+    def put_again(self, data: st.DataObject) -> None:
+        put = self.puts[data.draw(st.sampled_from(sorted(self.puts)))]
+        self.put_groups(put, data.draw(st.lists(st.sampled_from(sorted(put.groups)), unique=True)))
+
+    @rule()
+    def hold_broadcasts_back(self) -> None:
+        self.eager = not self.eager
+
+    @rule(data=st.data(), count=st.integers(1, 5))
+    def deliver(self, data: st.DataObject, count: int) -> None:
+        for _ in range(count):
+            full = sorted(key for key, queue in self.queues.items() if queue)
+            if full:
+                self.deliver_one(*data.draw(st.sampled_from(full)))
+
+    @precondition(lambda self: self.puts)
+    @rule(
+        data=st.data(),
+        state=st.sampled_from(STATES),
+        owner=st.sampled_from(OWNERS),
+        limit=st.none() | st.integers(1, 5),
+        kind=st.sampled_from(["rows", "groups", "share"]),
+    )
+    def claim(
+        self, data: st.DataObject, state: str, owner: str, limit: int | None, kind: str
+    ) -> None:
+        name = data.draw(st.sampled_from(sorted(self.puts)))
+        share = (data.draw(st.integers(0, 1)), 2) if kind == "share" else None
+        request = ClaimRequest(
+            owner=owner,
+            session=owner,
+            request=str(next(self.ids)),
+            batch=name,
+            limit=None if share else limit,
+            whole_groups=kind == "groups",
+            share=share,
+        )
+        self.take(state, request)
+
+    def take(self, state: str, request: ClaimRequest) -> Grant | None:
+        ledger = self.ledgers[state]
+        try:
+            grant = ledger.claim(request, self.now)
+        except DockLost:
+            return None
+        if grant is None or not grant.entries:
+            return grant
+        assert ledger.claim(request, self.now) is grant, "a repeated request gets another answer"
+        self.check_grant(state, request, grant)
+        self.held.append(Held(state, grant, [entry.uid for entry in grant.entries]))
+        return grant
+
+    def check_grant(self, state: str, request: ClaimRequest, grant: Grant) -> None:
+        put = self.puts[request.batch]
+        uids = {entry.uid for entry in grant.entries}
+        assert len(uids) == len(grant.entries)
+        assert state in put.states
+        groups = {entry.group_index for entry in grant.entries}
+        left = {e.uid for e in self.ledgers[state].entries.values() if e.batch == put.name}
+        if request.share is not None or request.whole_groups:
+            for g in groups:
+                assert {head.uid for head in put.groups[g]} & left <= uids, "a group was cut"
+        if request.share is not None:
+            rank, of = request.share
+            expected = {
+                head.uid for g, heads in put.groups.items() if g % of == rank for head in heads
+            }
+            assert uids == expected & left
+            order = [(entry.group_index, entry.sample) for entry in grant.entries]
+            assert order == sorted(order)
+        if request.limit is not None and not request.whole_groups:
+            assert len(uids) <= request.limit
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), keep=st.booleans())
+    def write(self, data: st.DataObject, keep: bool) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        uids = data.draw(st.lists(st.sampled_from(held.uids), unique=True, min_size=1))
+        self.finish(held, uids)
+        if not keep:
+            held.uids = [uid for uid in held.uids if uid not in uids]
+            self.held = [h for h in self.held if h.uids]
+
+    def finish(self, held: Held, uids: Sequence[str]) -> bool:
+        """Write a claim's rows; False when there was no room."""
+        stamp = int(held.grant.lease.rpartition("-")[2])
+        for w in range(WAREHOUSES):
+            mine = [uid for uid in uids if int(uid.split("/")[1]) % WAREHOUSES == w]
+            names = GRAPH.state(held.state).writes
+            columns = {
+                name: Ragged.from_rows([np.full(stamp % 5, stamp, dtype=np.int64) for _ in mine])
+                for name in names
+            }
+            before = dict(self.stored)
+            if not mine:
+                continue
+            try:
+                written = self.stores[w].write(
+                    state=held.state,
+                    lease=held.grant.lease,
+                    uids=mine,
+                    columns=columns if mine else {},
+                    version=stamp,
+                )
+            except DockLost:
+                assert any((uid, "put") not in self.stored for uid in mine) or self.lost_some
+                continue
+            except NoRoom:
+                assert before == self.stored
+                return False
+            fresh = [uid for uid in mine if uid not in written.duplicates]
+            assert written.stored == len(fresh)
+            for uid in fresh:
+                assert (uid, held.state) not in self.stored, "a row was written twice"
+                self.stored[uid, held.state] = held.grant.lease
+            for uid in written.duplicates:
+                first = self.stored[uid, held.state]
+                assert (uid in written.foreign) == (first != held.grant.lease)
+            self.broadcast(w)
+        return True
+
+    lost_some = False
+
+    @rule(seconds=st.sampled_from([0.5, 5.0, 20.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        for ledger in self.ledgers.values():
+            ledger.expire(self.now)
+            deadline = ledger.next_deadline()
+            assert deadline is None or deadline > self.now
+
+    @rule()
+    def the_next_state_works(self) -> None:
+        """A worker claims what is ready first and writes it; keeps histories moving."""
+        for state in STATES:
+            for put in self.puts.values():
+                request = replace(self.ask(put), limit=2)
+                grant = self.take(state, request)
+                if grant is not None and grant.entries:
+                    self.finish(self.held[-1], self.held[-1].uids)
+                    return
+
+    @rule(state=st.sampled_from(STATES), owner=st.sampled_from(OWNERS), named=st.booleans())
+    def worker_dies(self, state: str, owner: str, named: bool) -> None:
+        self.ledgers[state].owner_gone(owner, owner if named else None)
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), back=st.booleans())
+    def renew_or_give_back(self, data: st.DataObject, back: bool) -> None:
+        held = data.draw(st.sampled_from(self.held))
+        ledger = self.ledgers[held.state]
+        if back:
+            ledger.give_back(held.grant.lease, held.uids)
+            return
+        lost = ledger.renew(held.grant.lease, owner="a", session="a", uids=held.uids, now=self.now)
+        lease = ledger.leases.get(held.grant.lease)
+        kept = set() if lease is None else set(lease.rows)
+        assert set(held.uids) - set(lost) <= kept or not ledger.synced
+
+    @rule(state=st.sampled_from(STATES), announced=st.booleans())
+    def controller_restarts(self, state: str, announced: bool) -> None:
+        """announced: the workers tell the new one what they hold, before it has heard warehouses."""
+        self.ledgers[state] = self.new_ledger(state)
+        for held in [held for held in self.held if held.state == state and announced]:
+            self.ledgers[state].renew(
+                held.grant.lease, owner="a", session="a", uids=held.uids, now=self.now
+            )
+
+    @rule(w=st.integers(0, WAREHOUSES - 1), state=st.sampled_from(STATES))
+    def link_breaks(self, w: int, state: str) -> None:
+        self.subscribe(w, state)
+
+    @rule(w=st.integers(0, WAREHOUSES - 1))
+    def warehouse_restarts(self, w: int) -> None:
+        self.lost_some = True
+        self.stores[w] = self.new_store()
+        self.epochs[w] = f"w{next(self.ids)}"
+        for uid, state in list(self.stored):
+            if int(uid.split("/")[1]) % WAREHOUSES == w:
+                del self.stored[uid, state]
+        for state in STATES:
+            self.subscribe(w, state)
+
+    @invariant()
+    def a_row_has_one_lease(self) -> None:
+        for ledger in getattr(self, "ledgers", {}).values():
+            leased = [uid for lease in ledger.leases.values() for uid in lease.rows]
+            assert len(leased) == len(set(leased))
+            for lease in ledger.leases.values():
+                assert all(entry.lease == lease.id for entry in lease.rows.values())
+            for batch in ledger.batches.values():
+                entries = [e for group in batch.groups.values() for e in group.rows.values()]
+                assert {e.uid for e in entries if e.ready} == set(batch.ready_rows)
+                ready = {n for n, group in batch.groups.items() if group.ready}
+                assert ready == set(batch.ready_groups)
+
+    @invariant()
+    def bytes_are_bounded_and_right(self) -> None:
+        for store in getattr(self, "stores", []):
+            rows = sum(row.charge for row in store.rows.values())
+            groups = [g for record in store.batches.values() for g in record.groups.values()]
+            assert store.charged_bytes == rows + sum(g.charge for g in groups)
+            assert store.charged_bytes <= store.capacity_bytes
+
+    @invariant()
+    def columns_of_one_write_stay_together(self) -> None:
+        for store in getattr(self, "stores", []):
+            for uid, row in store.rows.items():
+                for state in STATES[:2]:
+                    lease = self.stored.get((uid, state))
+                    names = GRAPH.state(state).writes
+                    assert all((name in row.cells) == (lease is not None) for name in names)
+                    if lease is not None:
+                        stamp = int(lease.rpartition("-")[2])
+                        expected = np.full(stamp % 5, stamp, dtype=np.int64).tobytes()
+                        assert all(row.cells[name].data == expected for name in names)
+
+    def teardown(self) -> None:
+        """Whatever happened: put what is lost, and every row passes every state once."""
+        if not hasattr(self, "stores"):
+            return
+        for _ in range(12 * len(self.puts) + 1):
+            self.settle()
+            if all(self.done(put, state) for put in self.puts.values() for state in put.states):
+                break
+        for put in self.puts.values():
+            for state in STATES:
+                assert self.done(put, state), self.ledgers[state].explain(self.ask(put), 1.0)
+        for store in self.stores:
+            assert not store.rows and store.charged_bytes == 0
+        for ledger in self.ledgers.values():
+            assert not ledger.entries and not ledger.leases
+
+    def ask(self, put: Put) -> ClaimRequest:
+        request = str(next(self.ids))
+        return ClaimRequest(owner="z", session="z", request=request, batch=put.name)
+
+    def done(self, put: Put, state: str) -> bool:
+        grant = self.ledgers[state].claim(self.ask(put), self.now)
+        return grant is not None and grant.done
+
+    def settle(self) -> None:
+        self.pass_time(100.0)
+        for put in self.puts.values():
+            for g in put.groups:
+                self.put_groups(put, [g])
+        self.deliver_all()
+        for state in STATES:
+            for put in self.puts.values():
+                while True:
+                    grant = self.take(state, self.ask(put))
+                    if grant is None or not grant.entries:
+                        break
+                    held = self.held[-1]
+                    if not self.finish(held, held.uids):
+                        break
+                    self.deliver_all()
+
+    def deliver_all(self) -> None:
+        for key, queue in self.queues.items():
+            while queue:
+                self.deliver_one(*key)
+
+
+TestDock = Dock.TestCase
+TestDock.settings = settings(
+    max_examples=120,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)

@@ -1,0 +1,314 @@
+"""The warehouse's store: room, formats, duplicates, freeing, refusals."""
+
+import numpy as np
+import pytest
+
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.store import ROW_BYTES, NoRoom, RowHead, WarehouseStore
+from rljob_runtime.errors import DockFull, DockLost, DockRefused
+
+
+def ragged(*rows: list[int], dtype: str = "int32") -> Ragged:
+    return Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows])
+
+
+def heads(group: int, samples: int, *, reserve_bytes: int = 0, batch: str = "b") -> list[RowHead]:
+    return [
+        RowHead(
+            uid=f"{batch}/{group}/{s}",
+            group=f"{batch}/{group}",
+            group_index=group,
+            group_size=samples,
+            sample=s,
+            version=0,
+            reserve_bytes=reserve_bytes,
+        )
+        for s in range(samples)
+    ]
+
+
+@pytest.fixture
+def make_store(graph):
+    def make(capacity_bytes: int = 1 << 20) -> WarehouseStore:
+        return WarehouseStore(graph=graph, capacity_bytes=capacity_bytes)
+
+    return make
+
+
+def put(store: WarehouseStore, rows: list[RowHead], **changes: object) -> int:
+    arguments: dict[str, object] = {
+        "total": len(rows),
+        "states": ("generate", "reward", "update"),
+        "heads": rows,
+        "columns": {},
+        "group_columns": {"prompt": ragged([1, 2, 3, 4])},
+    }
+    return store.put_rows("b", **{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def generate(store: WarehouseStore, uids: list[str], values: list[int], lease: str = "l1"):
+    rows = [values for _ in uids]
+    return store.write(
+        state="generate",
+        lease=lease,
+        uids=uids,
+        columns={"response": ragged(*rows), "logprobs": ragged(*rows, dtype="float32")},
+        version=7,
+    )
+
+
+def finish(store: WarehouseStore, uids: list[str]) -> None:
+    ones = [[1] for _ in uids]
+    store.write(
+        state="reward",
+        lease="l2",
+        uids=uids,
+        columns={"reward": ragged(*ones, dtype="float32")},
+        version=None,
+    )
+    store.write(state="update", lease="l3", uids=uids, columns={}, version=None)
+
+
+def test_bytes_are_charged_once_a_row_and_once_a_group(make_store) -> None:
+    store = make_store()
+
+    put(store, heads(0, 3))
+
+    assert store.charged_bytes == 3 * ROW_BYTES + 4 * 4
+
+
+def test_a_repeated_put_stores_nothing(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 3))
+    charged = store.charged_bytes
+
+    again = put(store, heads(0, 3))
+
+    assert again == 0
+    assert store.charged_bytes == charged
+
+
+def test_a_put_after_the_rows_were_freed_brings_none_back(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 1))
+    generate(store, ["b/0/0"], [5])
+    finish(store, ["b/0/0"])
+
+    again = put(store, heads(0, 1))
+
+    assert again == 0
+    assert store.rows == {} and store.charged_bytes == 0
+
+
+def test_the_group_column_lives_as_long_as_its_last_row(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+    generate(store, ["b/0/0", "b/0/1"], [5])
+
+    finish(store, ["b/0/0"])
+
+    form, of_groups, cells = store.read(["b/0/1"], "prompt")
+    assert (str(form), of_groups, cells[0].length) == ("int32", True, 4)
+    finish(store, ["b/0/1"])
+    assert store.charged_bytes == 0
+
+
+def test_the_first_write_of_a_row_wins_with_all_its_columns(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+    generate(store, ["b/0/0"], [1], lease="first")
+
+    late = generate(store, ["b/0/0", "b/0/1"], [2, 2], lease="second")
+
+    assert late.stored == 1
+    assert late.duplicates == late.foreign == ("b/0/0",)
+    _, _, responses = store.read(["b/0/0", "b/0/1"], "response")
+    _, _, logprobs = store.read(["b/0/0", "b/0/1"], "logprobs")
+    assert [np.frombuffer(c.data, "int32").tolist() for c in responses] == [[1], [2, 2]]
+    assert [np.frombuffer(c.data, "float32").tolist() for c in logprobs] == [[1], [2, 2]]
+
+
+def test_a_repeated_write_under_one_lease_is_no_foreign_one(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 1))
+    generate(store, ["b/0/0"], [1])
+
+    again = generate(store, ["b/0/0"], [1])
+
+    assert (again.stored, again.duplicates, again.foreign) == (0, ("b/0/0",), ())
+
+
+def test_a_write_for_a_freed_row_is_a_duplicate(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 1))
+    generate(store, ["b/0/0"], [1])
+    finish(store, ["b/0/0"])
+
+    late = generate(store, ["b/0/0"], [2], lease="late")
+
+    assert late.foreign == ("b/0/0",)
+
+
+def test_new_rows_wait_below_the_room_kept_for_derived_columns(make_store) -> None:
+    store = make_store(capacity_bytes=4000)
+    put(store, heads(0, 8), total=99)
+
+    with pytest.raises(NoRoom):
+        put(store, heads(1, 4), total=99)
+
+    assert len(store.rows) == 8
+    assert generate(store, ["b/0/0"], [0] * 100).stored == 1
+
+
+def test_derived_columns_within_the_reserve_always_find_room(make_store) -> None:
+    store = make_store(capacity_bytes=4000)
+    put(store, heads(0, 2, reserve_bytes=1000))
+    charged = store.charged_bytes
+
+    generate(store, ["b/0/0", "b/0/1"], [0] * 125)
+
+    assert store.charged_bytes == charged
+
+
+def test_derived_columns_beyond_the_capacity_wait(make_store) -> None:
+    store = make_store(capacity_bytes=4000)
+    put(store, heads(0, 2))
+
+    with pytest.raises(NoRoom):
+        generate(store, ["b/0/0", "b/0/1"], [0] * 500)
+
+    assert "response" not in store.rows["b/0/0"].cells
+
+
+def test_a_put_that_never_fits_is_refused_at_once(make_store) -> None:
+    store = make_store(capacity_bytes=1000)
+
+    with pytest.raises(DockFull, match=r"new rows may fill 750 of 1000 bytes"):
+        put(store, heads(0, 8))
+
+
+def test_the_stuck_state_is_the_one_that_most_rows_are_ready_for(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 3))
+
+    generate(store, ["b/0/0", "b/0/1"], [1])
+
+    assert store.stuck_state() == ("reward", 2)
+    assert store.unacknowledged() == {"generate": 1, "reward": 3, "update": 3}
+
+
+def test_a_dropped_batch_is_gone_for_good(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+
+    freed = store.drop_batch("b")
+
+    assert (freed, store.charged_bytes) == (2, 0)
+    with pytest.raises(DockLost, match="dropped"):
+        put(store, heads(0, 2))
+    with pytest.raises(DockLost, match=r"row b/0/0 is not in this warehouse"):
+        generate(store, ["b/0/0"], [1])
+
+
+def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.store.REMEMBERED_ROWS", 3)
+    store = make_store()
+
+    for name in ("b0", "b1", "b2"):
+        rows = heads(0, 2, batch=name)
+        store.put_rows(
+            name,
+            total=2,
+            states=("generate",),
+            heads=rows,
+            columns={},
+            group_columns={"prompt": ragged([1])},
+        )
+        generate(store, [row.uid for row in rows], [1])
+
+    assert [*store.batches] == ["b2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"states": ("generate", "critic")}, "state 'critic' is not in the graph"),
+        ({"states": ()}, "pass no state"),
+        ({"states": ("reward",)}, r"needs \['response'\], but neither carry it"),
+        ({"group_columns": {}}, r"pass state generate, which needs \['prompt'\]"),
+        ({"columns": {"reward": ragged([1], [1])}}, "'reward', which state reward writes"),
+        ({"columns": {"task": ragged([1])}}, "column task has 1 rows; b needs 2"),
+        ({"heads": heads(0, 3)[:2]}, "put all rows of a group at once"),
+        ({"heads": [heads(0, 2)[0]] * 2}, "two new rows of b have one uid"),
+    ],
+)
+def test_wrong_puts_are_refused(make_store, changes, message) -> None:
+    store = make_store()
+
+    with pytest.raises(DockRefused, match=message):
+        put(store, **{"rows": heads(0, 2), **changes})
+
+    assert store.rows == {} and store.batches == {}
+
+
+def test_a_second_put_must_agree_with_the_first(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2), total=4)
+
+    with pytest.raises(DockRefused, match=r"total=4 .* now with total=5"):
+        put(store, heads(1, 2), total=5)
+    with pytest.raises(DockRefused, match="column prompt of b is int32; this write has int64"):
+        wrong = {"prompt": ragged([1], dtype="int64")}
+        put(store, heads(1, 2), total=4, group_columns=wrong)
+    with pytest.raises(DockRefused, match="row b/0/0 is in group b/0 already"):
+        store.put_rows(
+            "c",
+            total=2,
+            states=("generate",),
+            heads=heads(0, 2),
+            columns={},
+            group_columns={"prompt": ragged([1])},
+        )
+
+
+def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2), states=("generate", "reward"))
+    both = ["b/0/0", "b/0/1"]
+
+    with pytest.raises(DockRefused, match=r"wrote columns \[\]; it must write"):
+        store.write(state="generate", lease="l", uids=both, columns={}, version=1)
+    with pytest.raises(DockRefused, match="names a row twice"):
+        generate(store, ["b/0/0", "b/0/0"], [1])
+    with pytest.raises(DockRefused, match="column reward has 1 rows, the write 2"):
+        columns = {"reward": ragged([1], dtype="float32")}
+        store.write(state="reward", lease="l", uids=both, columns=columns, version=1)
+    with pytest.raises(DockRefused, match="does not pass state update"):
+        store.write(state="update", lease="l", uids=both, columns={}, version=1)
+    with pytest.raises(DockLost, match="row b/9/9 is not in this warehouse"):
+        generate(store, ["b/0/0", "b/9/9"], [1])
+    assert all(not row.cells and not row.acks for row in store.rows.values())
+
+
+def test_reading_a_column_that_is_not_there_is_refused(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+
+    with pytest.raises(DockRefused, match="'response' was not written to every batch"):
+        store.read(["b/0/0"], "response")
+    generate(store, ["b/0/0"], [1])
+    with pytest.raises(DockRefused, match="row b/0/1 has no column 'response' yet"):
+        store.read(["b/0/0", "b/0/1"], "response")
+
+
+def test_a_graph_names_each_state_and_writer_once() -> None:
+    with pytest.raises(ValueError, match="state 'a' is declared twice"):
+        StateGraph(states=(State(name="a", needs=()), State(name="a", needs=())))
+    with pytest.raises(ValueError, match="written column 'x' is declared twice"):
+        StateGraph(
+            states=(
+                State(name="a", needs=(), writes=("x",)),
+                State(name="b", needs=(), writes=("x",)),
+            )
+        )

@@ -1,0 +1,199 @@
+"""The event log: what is written is read back, and nothing that goes wrong reaches training."""
+
+import errno
+import json
+import logging
+import math
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from rljob_runtime.events import EventLog, cut_rewound, is_event, read_events
+
+
+def test_events_are_read_back_in_order(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl", clock=lambda: 12.5)
+
+    log.write("run_started", name="job", steps=2)
+    log.write("step", step=1, seconds=0.5, metrics={"kl": 0.25}, samples=[{"prompt": "ä\n→"}])
+
+    first, second = read_events(log.path)
+    assert first == {"time": 12.5, "kind": "run_started", "name": "job", "steps": 2}
+    assert second["metrics"] == {"kl": 0.25}
+    assert second["samples"] == [{"prompt": "ä\n→"}]
+    log.close()
+
+
+def test_each_event_is_one_line_and_one_write(tmp_path: Path, monkeypatch) -> None:
+    sizes = []
+    write = os.write
+    log = EventLog(tmp_path / "events.jsonl")
+    monkeypatch.setattr(
+        os, "write", lambda file, data: sizes.append(len(data)) or write(file, data)
+    )
+
+    log.write("warning", message="one\ntwo")
+    log.write("warning", message="three")
+
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    assert sizes == [len(line) for line in lines]
+    assert len(lines) == 2
+
+
+def test_values_that_json_lacks_are_written_as_what_it_has(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+
+    log.write(
+        "step",
+        step=1,
+        seconds=torch.tensor(0.5),
+        metrics={"nan": math.nan, "inf": math.inf, "int": torch.tensor(3)},
+        path=tmp_path,
+        text="broken \udcff surrogate",
+    )
+
+    [event] = read_events(log.path)
+    assert event["seconds"] == 0.5
+    assert event["metrics"] == {"nan": None, "inf": None, "int": 3}
+    assert event["path"] == str(tmp_path)
+    assert event["text"] == "broken ? surrogate"
+
+
+def test_a_torn_last_line_is_skipped_and_writing_goes_on_after_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    whole = json.dumps({"time": 1.0, "kind": "warning", "message": "whole"})
+    path.write_text(whole + "\n" + '{"time": 2.0, "kind": "warn')
+    assert [event["message"] for event in read_events(path)] == ["whole"]
+
+    log = EventLog(path)
+    log.write("warning", message="after")
+
+    assert [event["message"] for event in read_events(path)] == ["whole", "after"]
+
+
+def test_a_line_cut_within_a_character_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    EventLog(path).write("warning", message="ä")
+    path.write_bytes(path.read_bytes() + '{"time":1,"kind":"warning","message":"ä'.encode()[:-1])
+
+    assert len(read_events(path)) == 1
+
+
+def test_a_full_disk_does_not_stop_training_and_is_said_once(
+    tmp_path: Path, monkeypatch, caplog
+) -> None:
+    def full(file: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    log = EventLog(tmp_path / "events.jsonl")
+    monkeypatch.setattr(os, "write", full)
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            log.write("warning", message="lost")
+
+    assert log.failures == 5
+    assert sum("no space left" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_short_write_does_not_spoil_the_next_event(tmp_path: Path, monkeypatch) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, data: write(file, data[:10]))
+        log.write("warning", message="cut off")
+
+    log.write("warning", message="whole")
+
+    assert [event["message"] for event in read_events(log.path)] == ["whole"]
+    assert log.failures == 1
+
+
+def test_a_failing_display_does_not_stop_training_or_the_log(tmp_path: Path) -> None:
+    seen = []
+
+    def broken(event: dict[str, object]) -> None:
+        raise KeyError("reward")
+
+    log = EventLog(tmp_path / "events.jsonl")
+    log.subscribe(broken)
+    log.subscribe(seen.append)
+
+    log.write("warning", message="shown")
+
+    assert log.failures == 1
+    assert [event["message"] for event in seen] == ["shown"]
+    assert len(read_events(log.path)) == 1
+
+
+def test_writing_after_close_counts_as_a_failure(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.close()
+
+    log.write("warning", message="late")
+
+    assert log.failures == 1
+
+
+@pytest.mark.parametrize("kind", ["checkpoint", "run_finished"])
+def test_what_must_last_is_synced_to_the_disk(tmp_path: Path, monkeypatch, kind: str) -> None:
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    log = EventLog(tmp_path / "events.jsonl")
+
+    log.write("warning", message="no need")
+    assert synced == []
+    log.write(kind, step=1, path="p", status="succeeded")
+
+    assert len(synced) == 1
+
+
+def test_a_resumed_run_reads_as_if_never_interrupted() -> None:
+    def step(number: int, reward: float) -> dict[str, object]:
+        metrics = {"reward/mean": reward}
+        return {"time": 0.0, "kind": "step", "step": number, "seconds": 1.0, "metrics": metrics}
+
+    start = {"time": 0.0, "kind": "run_started", "name": "job", "steps": 4}
+    lost = {"time": 0.0, "kind": "phase", "name": "update", "step": 4, "start": 0.0, "end": 1.0}
+    end = {"time": 0.0, "kind": "run_finished", "status": "failed"}
+    again = start | {"resumed_from": 2}
+
+    events = cut_rewound(
+        [start, step(1, 0.1), step(2, 0.2), step(3, 0.3), lost, end, again, step(3, 0.33)]
+    )
+
+    rewards = [e["metrics"]["reward/mean"] for e in events if e["kind"] == "step"]
+    assert rewards == [0.1, 0.2, 0.33]
+    assert [e["kind"] for e in events if e["kind"] != "step"] == ["run_started", "run_started"]
+
+
+def test_a_run_that_went_on_from_no_checkpoint_starts_over() -> None:
+    start = {"time": 0.0, "kind": "run_started", "name": "job", "steps": 4}
+    step = {"time": 0.0, "kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}
+
+    assert cut_rewound([start, step, start]) == [start, start]
+
+
+def test_the_last_event_of_a_step_counts() -> None:
+    first = {"time": 0.0, "kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}
+    second = first | {"time": 5.0}
+
+    assert cut_rewound([first, second]) == [second]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {"kind": "warning", "message": "no time"},
+        {"time": 1.0, "kind": "unheard of"},
+        {"time": 1.0, "kind": "warning"},
+        {"time": 1.0, "kind": "step", "step": "1", "seconds": 1.0, "metrics": {}},
+        {"time": 1.0, "kind": "evaluation", "step": 1, "accuracy": None, "n": 4},
+    ],
+)
+def test_what_is_no_event_is_not_taken_for_one(value: object) -> None:
+    assert not is_event(value)

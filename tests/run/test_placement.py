@@ -1,0 +1,59 @@
+"""Where the states sit does not change what is learned."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from whole_runs import run
+
+pytestmark = [pytest.mark.ray]
+
+
+def test_separated_devices_learn_the_same_as_one_colocated_device(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    short = {"steps": 3, "checkpoint": {}}
+
+    alone = run(job_file(**short, accelerator={"devicesPerNode": 1}), tmp_path / "alone")
+    apart = run(
+        job_file(
+            **short,
+            accelerator={"devicesPerNode": 2},
+            placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+        ),
+        tmp_path / "apart",
+    )
+
+    assert alone.code == 0, alone.output
+    assert apart.code == 0, apart.output
+    rewards = [
+        [event["metrics"]["reward/mean"] for event in finished.of_kind("step")]
+        for finished in (alone, apart)
+    ]
+    assert rewards[0] == rewards[1]
+    losses = [
+        [event["metrics"]["loss"] for event in finished.of_kind("step")]
+        for finished in (alone, apart)
+    ]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(
+        steps=2,
+        checkpoint={},
+        algorithm={"name": "grpo", "params": {"klCoefficient": 0.1}},
+        batch__miniBatchSize=4,
+        batch__epochs=2,
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    metrics = [event["metrics"] for event in finished.of_kind("step")]
+    assert metrics[0]["kl"] >= 0
+    assert metrics[1]["kl"] > 0
+    assert all(0 <= step["clip_fraction"] <= 1 for step in metrics)
+    assert all(step["mismatch/max"] < 1e-3 for step in metrics)

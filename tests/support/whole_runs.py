@@ -1,0 +1,110 @@
+"""Whole runs through the command line, on a model small enough for seconds."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+SMALL_JOB: dict[str, Any] = {
+    "apiVersion": "rljob.io/v1alpha1",
+    "kind": "RLJob",
+    "metadata": {"name": "small"},
+    "spec": {
+        "steps": 6,
+        "seed": 3,
+        "model": {"builtin": "tiny", "warmup": {"targetAccuracy": 0.2, "maxSteps": 120}},
+        "data": {
+            "template": "{word}=",
+            "reasoningGym": {
+                "dataset": "spell_backward",
+                "params": {"min_word_len": 3, "max_word_len": 4},
+            },
+        },
+        "rewards": [{"name": "correct", "type": "dataset", "threshold": 1.0}],
+        "batch": {
+            "globalBatchSize": 8,
+            "samplesPerPrompt": 4,
+            "maxPromptLength": 16,
+            "maxResponseLength": 8,
+        },
+        "update": {"optimizer": {"learningRate": 3e-4}},
+        "accelerator": {"type": "emulated", "devicesPerNode": 2},
+        "checkpoint": {"every": 3},
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run that has ended."""
+
+    code: int
+    output: str
+    folder: Path
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        """The run's events, in order."""
+        lines = (self.folder / "events.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """The run's events of one kind."""
+        return [event for event in self.events if event["kind"] == kind]
+
+
+def start(file: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
+    """`rljob run` as a process of its own session."""
+    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
+    return subprocess.Popen(
+        [*command, "--output", str(folder), *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "COLUMNS": "120"},
+    )
+
+
+def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 200) -> Finished:
+    """Wait for the run's end."""
+    output, _ = process.communicate(timeout=timeout)
+    return Finished(process.returncode, output, folder)
+
+
+def run(file: Path, folder: Path, *options: str) -> Finished:
+    """`rljob run` to its end."""
+    return finish(start(file, folder, *options), folder)
+
+
+def wait_for_event(folder: Path, kind: str, number: int, process: subprocess.Popen[str]) -> None:
+    """Return once the run has written `number` events of this kind."""
+    deadline = time.monotonic() + 200
+    file = folder / "events.jsonl"
+    while time.monotonic() < deadline:
+        found = file.read_text().count(f'"kind":"{kind}"') if file.exists() else 0
+        if found >= number:
+            return
+        assert process.poll() is None, (
+            f"the run ended early: {process.stdout and process.stdout.read()}"
+        )
+        time.sleep(0.05)
+    raise AssertionError(f"no {number} events {kind} within 200 s")
+
+
+def session_processes(session: int) -> list[str]:
+    """Command lines of the processes that were started by a session's leader and still run."""
+    found = []
+    for process in psutil.process_iter(["pid", "cmdline"]):
+        try:
+            if os.getsid(process.pid) == session:
+                found.append(" ".join(process.info["cmdline"] or []))
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            continue
+    return found
