@@ -1,6 +1,8 @@
 # Every target sets up what it needs; a second call costs nothing.
 .PHONY: run test check bench setup clean generate
 PY := .venv/bin/python
+# A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
+export PYTHONDONTWRITEBYTECODE :=
 
 run: .venv/.run-ready  ## Train the quickstart and write its report
 	.venv/bin/rljob run examples/quickstart.yaml

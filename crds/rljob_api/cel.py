@@ -82,13 +82,16 @@ RULES: dict[str, list[tuple[str, str]]] = {
         ),
         ("self.batch.samplesPerPrompt >= 2", "batch.samplesPerPrompt: grpo needs at least 2"),
         (
-            "self.algorithm.params.minGroupsWithSignal <= self.batch.globalBatchSize",
-            "algorithm.params.minGroupsWithSignal must be at most batch.globalBatchSize",
+            "self.algorithm.params.minGroupsWithSignal <= (has(self.batch.miniBatchSize)"
+            " ? self.batch.miniBatchSize : self.batch.globalBatchSize)",
+            "algorithm.params.minGroupsWithSignal must be at most the prompts of a mini-batch",
         ),
         (
             "self.update.optimizer.warmupSteps == 0"
-            " || self.update.optimizer.warmupSteps < self.steps",
-            "update.optimizer.warmupSteps must be less than steps",
+            " || self.update.optimizer.warmupSteps < self.steps * self.batch.epochs"
+            " * (has(self.batch.miniBatchSize)"
+            " ? self.batch.globalBatchSize / self.batch.miniBatchSize : 1)",
+            "update.optimizer.warmupSteps must be less than the run's optimizer steps",
         ),
         (
             _fills("self.update.parallelism", ("tensor", "pipeline", "context")),

@@ -89,7 +89,7 @@ class Optimizer(Section):
     """Learning rate after the warm-up; `cosine` falls to minLearningRate at the last step."""
 
     warmup_steps: int = Field(default=0, ge=0)
-    """Steps of linear warm-up from 0."""
+    """Optimizer steps of linear warm-up from 0; a step has one for each mini-batch and epoch."""
 
     min_learning_rate: float = Field(default=0.0, ge=0, le=1)
     """Lower end of the cosine schedule."""

@@ -14,6 +14,8 @@ from rljob_api.workload import Reward
 
 Rule = Callable[[RLJobSpec], Iterable[Problem]]
 
+VLLM_TEMPERATURES = (0.01, 2.0)
+"""vLLM raises lower ones to 0.01 by itself and refuses higher ones."""
 PATTERN_TYPES = ("regex", "format")
 PLACEHOLDER = r"(?<!\{)\{[A-Za-z_]\w*\}"
 
@@ -90,11 +92,14 @@ def group_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"is {batch.samples_per_prompt}; {spec.algorithm.name} compares the samples of a prompt "
             "with each other and needs at least 2",
         )
-    if params.min_groups_with_signal > batch.global_batch_size:
+    prompts, source = batch.global_batch_size, "globalBatchSize"
+    if batch.mini_batch_size and batch.mini_batch_size < prompts:
+        prompts, source = batch.mini_batch_size, "miniBatchSize"
+    if params.min_groups_with_signal > prompts:
         yield Problem(
             "spec.algorithm.params.minGroupsWithSignal",
-            f"is {params.min_groups_with_signal}, more than the {batch.global_batch_size} prompts of "
-            "a step (spec.batch.globalBatchSize), so no step would train; lower it",
+            f"is {params.min_groups_with_signal}, more than the {prompts} prompts of an optimizer "
+            f"step (spec.batch.{source}), so no step would train; lower it",
         )
 
 
@@ -124,11 +129,40 @@ def schedule_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"{path}.minLearningRate",
             f"is {lowest:g}, above learningRate {peak:g}; lower it",
         )
-    if optimizer.warmup_steps and optimizer.warmup_steps >= spec.steps:
+    batch = spec.batch
+    mini_batches = batch.global_batch_size // (batch.mini_batch_size or batch.global_batch_size)
+    total = spec.steps * mini_batches * batch.epochs
+    if optimizer.warmup_steps and optimizer.warmup_steps >= total:
         yield Problem(
             f"{path}.warmupSteps",
-            f"is {optimizer.warmup_steps}; must be less than spec.steps, {spec.steps}",
+            f"is {optimizer.warmup_steps}; must be less than the {total} optimizer steps of the run "
+            f"(spec.steps {spec.steps} × {mini_batches} mini-batches × {batch.epochs} epochs)",
         )
+
+
+def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """What vLLM samples, and reports the log-probs of, rightly."""
+    rollout, evaluation = spec.rollout, spec.evaluation
+    if rollout.engine != "vllm":
+        return
+    sampled = {"spec.rollout.temperature": rollout.temperature}
+    if evaluation is not None and evaluation.temperature > 0:
+        sampled["spec.evaluation.temperature"] = evaluation.temperature
+    low, high = VLLM_TEMPERATURES
+    truncates = rollout.top_p < 1 or rollout.top_k > 0
+    for path, temperature in sampled.items():
+        if not low <= temperature <= high:
+            yield Problem(
+                path,
+                f"is {temperature:g}, outside of vLLM's {low:g} to {high:g}; use one inside, or "
+                "rollout.engine: torch",
+            )
+        elif truncates and temperature != 1:
+            yield Problem(
+                path,
+                f"is {temperature:g} with topP or topK, of which vLLM reports no right log-probs; "
+                "use 1, or leave topP and topK out, or use rollout.engine: torch",
+            )
 
 
 def divisors(number: int) -> list[int]:
@@ -186,4 +220,5 @@ RULES: tuple[Rule, ...] = (
     group_rule,
     mini_batch_rule,
     schedule_rule,
+    vllm_rule,
 )

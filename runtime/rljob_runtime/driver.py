@@ -4,9 +4,10 @@ Moves no sample data: it names batches and the workers claim their rows in the d
 `metrics`, events to the log, checkpoints to the store; called by `launch`.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
+from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import CheckpointError, DockError, RewardError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
@@ -22,6 +24,7 @@ from rljob_runtime.placement import Cast
 from rljob_runtime.spans import Span
 
 MAX_STEP_ATTEMPTS = 3
+ROOM_TIMEOUT_SECONDS = 5.0
 
 
 class Interrupted(Exception):
@@ -70,12 +73,13 @@ class Driver:
             batch = BatchName(kind="train", step=self.step + 1, attempt=attempt)
             try:
                 self._train_step(batch)
-                return
+                break
             except DockError as error:
                 if attempt + 1 == MAX_STEP_ATTEMPTS:
                     raise
                 self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
                 self._wait("drop", [self.cast.feeder.drop.remote(batch)])
+        self._tell_dock()
 
     def _train_step(self, batch: BatchName) -> None:
         started = time.time()
@@ -140,6 +144,26 @@ class Driver:
                     message=report.first_error,
                     count=count,
                 )
+
+    def _tell_dock(self) -> None:
+        """Write what the step moved through the dock; a warehouse that restarts now is left out."""
+        cast = self.cast
+        movers = [cast.feeder, *cast.rewards, *cast.devices]
+        moved = self._wait("statistics", [worker.traffic.remote() for worker in movers])
+        states: dict[str, Traffic] = {}
+        for state, traffic in (item for report in moved for item in report.items()):
+            states.setdefault(state, Traffic()).add(traffic)
+        warehouses = []
+        for index, warehouse in enumerate(cast.warehouses):
+            with contextlib.suppress(ray.exceptions.RayError):
+                room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
+                warehouses.append({"index": index, **room})
+        self.log.write(
+            "dock",
+            step=self.step,
+            states={state: asdict(traffic) for state, traffic in states.items()},
+            warehouses=warehouses,
+        )
 
     def reshard(self) -> None:
         """Give the rollout layout the update layout's weights; every engine must hold the same."""

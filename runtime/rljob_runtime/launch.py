@@ -38,6 +38,7 @@ from rljob_runtime.run_facts import hints, run_facts
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
 OBJECT_STORE_BYTES = 128 * 2**20
+LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +135,7 @@ def _run(
             guardian.watch_descendants()
             if latest:
                 driver.resume(latest)
-            ending = _drive(driver)
+            ending = _drive(driver, log)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
@@ -153,11 +154,12 @@ def _run(
     return ending
 
 
-def _drive(driver: Driver) -> _Ending:
+def _drive(driver: Driver, log: EventLog) -> _Ending:
     """Train until the end or an interrupt, which leaves a checkpoint of the last whole step."""
     try:
         driver.run()
     except Interrupted:
+        log.write("progress", message=LEAVING)
         driver.save()
         return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     return _Ending(status="succeeded", code=EXIT_DONE)

@@ -80,7 +80,7 @@ def test_the_whole_loss_is_that_of_trl(oracles, case, params):
 
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean"])
 @given(cut=st.lists(st.integers(0, 3), min_size=8, max_size=8))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_loss_and_gradient_add_up_over_any_parts_of_the_batch(oracles, aggregation, cut):
     params = GRPOParams(kl_coefficient=0.04, loss_aggregation=aggregation)
     batch = oracles.batch(oracles.inputs["advantages"][:, 0])

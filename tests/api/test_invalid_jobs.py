@@ -58,6 +58,11 @@ ONE_SECTION = [
     ({"spec.flow.mode": "async"}, "spec.flow.mode", "'async'; must be 'sync'"),
 ]
 
+WARMUP_TOO_LONG = {
+    "spec.update.optimizer.warmupSteps": 40,
+    "spec.batch.miniBatchSize": 8,
+    "spec.batch.epochs": 2,
+}
 ACROSS = [
     ({"spec.model": {}}, "spec.model", "has neither; give exactly one of path and builtin"),
     ({"spec.model.path": "m"}, "spec.model", "has path and builtin"),
@@ -94,7 +99,12 @@ ACROSS = [
     (
         {"spec.algorithm.params.minGroupsWithSignal": 17},
         "spec.algorithm.params.minGroupsWithSignal",
-        "is 17, more than the 16 prompts of a step",
+        "is 17, more than the 16 prompts of an optimizer step (spec.batch.globalBatchSize)",
+    ),
+    (
+        {"spec.algorithm.params.minGroupsWithSignal": 5, "spec.batch.miniBatchSize": 4},
+        "spec.algorithm.params.minGroupsWithSignal",
+        "is 5, more than the 4 prompts of an optimizer step (spec.batch.miniBatchSize)",
     ),
     (
         {"spec.batch.miniBatchSize": 6},
@@ -114,7 +124,27 @@ ACROSS = [
     (
         {"spec.update.optimizer.warmupSteps": 10},
         "spec.update.optimizer.warmupSteps",
-        "is 10; must be less than spec.steps, 10",
+        "is 10; must be less than the 10 optimizer steps of the run (spec.steps 10 × 1 mini-batches",
+    ),
+    (
+        WARMUP_TOO_LONG,
+        "spec.update.optimizer.warmupSteps",
+        "is 40; must be less than the 40 optimizer steps",
+    ),
+    (
+        {"spec.rollout": {"engine": "vllm", "temperature": 3}},
+        "spec.rollout.temperature",
+        "is 3, outside of vLLM's 0.01 to 2",
+    ),
+    (
+        {"spec.rollout": {"engine": "vllm", "temperature": 0.7, "topP": 0.9}},
+        "spec.rollout.temperature",
+        "is 0.7 with topP or topK",
+    ),
+    (
+        {"spec.rollout": {"engine": "vllm"}, "spec.evaluation": {"temperature": 5}},
+        "spec.evaluation.temperature",
+        "is 5, outside of vLLM's",
     ),
     (
         {"spec.placement.updateDevices": 1},

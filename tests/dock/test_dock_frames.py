@@ -27,7 +27,7 @@ from rljob_runtime.dock.notices import decode_notices, decode_snapshot
     tail=st.lists(st.integers(0, 3), max_size=2),
     lengths=st.lists(st.integers(0, 5), max_size=6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
     rng = np.random.default_rng(0)
     total = sum(lengths)
@@ -70,7 +70,7 @@ def test_columns_that_lie_are_malformed(change) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes_are_a_header_or_malformed(body: bytes) -> None:
     try:
         fields = read_header(body)
@@ -85,7 +85,7 @@ def test_any_bytes_are_a_header_or_malformed(body: bytes) -> None:
         st.lists(st.lists(st.none() | st.integers() | st.text(max_size=2), max_size=9), max_size=3),
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_notices_are_decoded_or_malformed(header) -> None:
     for decode in (decode_notices, decode_snapshot):
         try:

@@ -1,13 +1,12 @@
 """Ctrl-C: once, the run leaves with a checkpoint; twice, it ends at once. Nothing is left running."""
 
-import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, run, session_processes, start, wait_for_event
+from whole_runs import finish, run, session_processes, start, wait_for_event, wait_for_text
 
 pytestmark = [pytest.mark.ray]
 
@@ -29,7 +28,7 @@ def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
 
     process.send_signal(signal.SIGINT)
     interrupted = finish(process, folder)
-    left = _gone_within(process.pid, 5)
+    left = _gone_within(process.pid, 30)
     saved = max(event["step"] for event in interrupted.of_kind("checkpoint"))
     more = job_file(steps=saved + 2, checkpoint={"every": 2000})
     resumed = run(more, folder, "--resume")
@@ -42,20 +41,18 @@ def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
 
 
 def test_a_second_interrupt_ends_at_once(job_file: Callable[..., Path], tmp_path: Path) -> None:
-    job = job_file(steps=200)
+    job = job_file(steps=2000)
     folder = tmp_path / "run"
     process = start(job, folder)
     wait_for_event(folder, "step", 1, process)
 
-    os.kill(process.pid, signal.SIGINT)
-    os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.05)
-    if process.poll() is None:  # two signals that arrive together are one
-        os.kill(process.pid, signal.SIGINT)
-    ended = finish(process, folder, timeout=10)
+    process.send_signal(signal.SIGINT)
+    wait_for_text(folder, "Ctrl-C again ends at once", process)
+    process.send_signal(signal.SIGINT)
+    ended = finish(process, folder, timeout=60)
 
-    assert ended.code in (3, 130)
-    assert _gone_within(process.pid, 15) == []
+    assert ended.code == 130
+    assert _gone_within(process.pid, 30) == []
 
 
 def test_kill_leaves_no_processes(job_file: Callable[..., Path], tmp_path: Path) -> None:
@@ -67,4 +64,4 @@ def test_kill_leaves_no_processes(job_file: Callable[..., Path], tmp_path: Path)
     process.kill()
     process.wait()
 
-    assert _gone_within(process.pid, 15) == []
+    assert _gone_within(process.pid, 30) == []

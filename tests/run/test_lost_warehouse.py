@@ -1,5 +1,6 @@
 """A warehouse that dies in the middle of a run costs a repeated step, not the run."""
 
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,26 @@ from whole_runs import finish, run, start, wait_for_event
 pytestmark = [pytest.mark.ray]
 
 
+STARTS_OVER = "starts over"
+
+
 def _warehouses(run_pid: int) -> list[psutil.Process]:
     family = psutil.Process(run_pid).children(recursive=True)
     return [process for process in family if "WarehouseActor" in "".join(process.cmdline())]
+
+
+def _kill_until_rows_are_lost(process: subprocess.Popen[str], folder: Path) -> None:
+    """Between two steps a warehouse is empty and its death costs nothing; then strike again."""
+    events = folder / "events.jsonl"
+    for _ in range(20):
+        for warehouse in _warehouses(process.pid):
+            warehouse.kill()
+        steps = events.read_text().count('"kind":"step"')
+        while events.read_text().count('"kind":"step"') < steps + 2:
+            if STARTS_OVER in events.read_text():
+                return
+            assert process.poll() is None, "the run ended before a row was lost"
+            time.sleep(0.02)
 
 
 def test_the_step_starts_over_and_nothing_else_changes(
@@ -24,17 +42,12 @@ def test_the_step_starts_over_and_nothing_else_changes(
 
     process = start(job, tmp_path / "struck")
     wait_for_event(tmp_path / "struck", "step", 5, process)
-    killed = _warehouses(process.pid)
-    for warehouse in killed:
-        warehouse.kill()
-    started = time.monotonic()
+    _kill_until_rows_are_lost(process, tmp_path / "struck")
     struck = finish(process, tmp_path / "struck")
 
     assert quiet.code == 0, quiet.output
-    assert len(killed) == 1
     assert struck.code == 0, struck.output
-    assert time.monotonic() - started < 150
-    assert any("starts over" in event["message"] for event in struck.of_kind("warning"))
+    assert any(STARTS_OVER in event["message"] for event in struck.of_kind("warning"))
     rewards = [
         [event["metrics"]["reward/mean"] for event in finished.of_kind("step")]
         for finished in (quiet, struck)

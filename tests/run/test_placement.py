@@ -57,3 +57,10 @@ def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
     assert metrics[1]["kl"] > 0
     assert all(0 <= step["clip_fraction"] <= 1 for step in metrics)
     assert all(step["mismatch/max"] < 1e-3 for step in metrics)
+    for event in finished.of_kind("dock"):
+        assert {state: moved["rows"] for state, moved in event["states"].items()} == dict.fromkeys(
+            ("feed", "generate", "reference", "reward", "update"), 32
+        )
+        assert all(moved["bytes_read"] > 0 for moved in list(event["states"].values())[1:])
+        (warehouse,) = event["warehouses"]
+        assert 0 < warehouse["peak_bytes"] < warehouse["capacity_bytes"]

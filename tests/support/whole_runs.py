@@ -74,7 +74,11 @@ def start(file: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
 
 def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 200) -> Finished:
     """Wait for the run's end."""
-    output, _ = process.communicate(timeout=timeout)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired as error:
+        left = session_processes(process.pid)
+        raise AssertionError(f"after {timeout} s still there: {left}; {error.stdout!r}") from error
     return Finished(process.returncode, output, folder)
 
 
@@ -85,17 +89,24 @@ def run(file: Path, folder: Path, *options: str) -> Finished:
 
 def wait_for_event(folder: Path, kind: str, number: int, process: subprocess.Popen[str]) -> None:
     """Return once the run has written `number` events of this kind."""
+    wait_for_text(folder, f'"kind":"{kind}"', process, times=number)
+
+
+def wait_for_text(
+    folder: Path, text: str, process: subprocess.Popen[str], *, times: int = 1
+) -> None:
+    """Return once the run's events hold the text so many times."""
     deadline = time.monotonic() + 200
     file = folder / "events.jsonl"
     while time.monotonic() < deadline:
-        found = file.read_text().count(f'"kind":"{kind}"') if file.exists() else 0
-        if found >= number:
+        found = file.read_text().count(text) if file.exists() else 0
+        if found >= times:
             return
         assert process.poll() is None, (
             f"the run ended early: {process.stdout and process.stdout.read()}"
         )
-        time.sleep(0.05)
-    raise AssertionError(f"no {number} events {kind} within 200 s")
+        time.sleep(0.02)
+    raise AssertionError(f"the events do not hold {text!r} {times} times within 200 s")
 
 
 def session_processes(session: int) -> list[str]:

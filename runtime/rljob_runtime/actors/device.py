@@ -16,10 +16,9 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 
 if TYPE_CHECKING:
+    from rljob_runtime.dock.stats import Traffic
     from rljob_runtime.spans import Span
-    from rljob_runtime.states.generate import GenerateReport
-    from rljob_runtime.states.update import UpdateReport
-    from rljob_runtime.states.weight_sync import SyncReport
+    from rljob_runtime.states.reports import GenerateReport, SyncReport, UpdateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +105,10 @@ class DeviceWorker:
     def load(self, folder: Path) -> int:
         """Read model and optimizer from a checkpoint; returns the version of the weights."""
         return self._states.load(folder)
+
+    def traffic(self) -> "dict[str, Traffic]":
+        """What each state moved through the dock since the last call."""
+        return self._states.traffic()
 
     def peaks(self) -> dict[str, int]:
         """Largest bytes of each memory kind since the last call, and `total`."""

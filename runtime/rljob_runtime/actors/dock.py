@@ -22,21 +22,26 @@ class WarehouseActor:
     def __init__(
         self, *, index: int, graph: list[dict[str, Any]], capacity_bytes: int, token: str, port: int
     ) -> None:
-        self._thread = ServerThread(
-            WarehouseServer(
-                index=index,
-                graph=StateGraph.from_json(graph),
-                capacity_bytes=capacity_bytes,
-                token=token,
-                host=_node_ip(),
-                port=port,
-            )
+        self._server = WarehouseServer(
+            index=index,
+            graph=StateGraph.from_json(graph),
+            capacity_bytes=capacity_bytes,
+            token=token,
+            host=_node_ip(),
+            port=port,
         )
+        self._thread = ServerThread(self._server)
         self._address = self._thread.start()
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""
         return self._address
+
+    def room(self) -> dict[str, int]:
+        """Capacity, and the most that was used since the last call, in bytes."""
+        store = self._server.store
+        peak, store.peak_bytes = store.peak_bytes, store.charged_bytes
+        return {"peak_bytes": peak, "capacity_bytes": store.capacity_bytes}
 
 
 @ray.remote

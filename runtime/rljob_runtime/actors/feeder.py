@@ -15,6 +15,7 @@ from rljob_runtime.data.source import Prompt, PromptSource
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.flow import EVALUATION_STATES, written_bytes
 from rljob_runtime.models.tokenizer import load_tokenizer
 
@@ -49,6 +50,10 @@ class PromptFeeder:
     def drop(self, batch: BatchName) -> int:
         """Free the batch's rows; claims that wait for it end. Returns rows freed."""
         return self._dock.drop_batch(str(batch))
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What it moved through the dock since the last call."""
+        return {"feed": self._dock.take_traffic()}
 
     def facts(self) -> dict[str, int]:
         """Counts of what was left out: too long prompts, held-out prompts that training uses."""

@@ -20,6 +20,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
 from rljob_runtime.rewards.pool import RewardPool, RewardRequest, RewardResult
 from rljob_runtime.spans import Span
@@ -83,6 +84,10 @@ class RewardWorker:
                 report.span = Span.since(started)
             if claim.done:
                 return report
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What it moved through the dock since the last call."""
+        return {"reward": self._dock.take_traffic()}
 
     def close(self) -> None:
         """End the child processes."""

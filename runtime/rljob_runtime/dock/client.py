@@ -6,6 +6,7 @@ every error says what was waited for. Data goes straight to and from the warehou
 
 import itertools
 import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypeVar
@@ -19,7 +20,7 @@ from rljob_runtime.dock.frames import Fields, Kind
 from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
-from rljob_runtime.dock.stats import DockStats
+from rljob_runtime.dock.stats import DockStats, Traffic
 from rljob_runtime.dock.transport import TcpTransport, Transport
 from rljob_runtime.errors import DockError, DockRefused
 
@@ -60,6 +61,7 @@ class DockClient:
         ]
         self._keeper: LeaseKeeper | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._traffic = Traffic()
 
     def __enter__(self) -> Self:
         return self
@@ -108,7 +110,15 @@ class DockClient:
                 stored += answer.integer("stored")
             return stored
 
-        return sum(self._each(put, puts))
+        stored = sum(self._each(put, puts))
+        self._traffic.rows += stored
+        self._traffic.bytes_written += sum(
+            column.values.nbytes
+            for parts in puts.values()
+            for part in parts
+            for column in (*part.columns.values(), *part.group_columns.values())
+        )
+        return stored
 
     def claim(
         self,
@@ -137,7 +147,9 @@ class DockClient:
             "whole_groups": whole_groups,
             "share": share,
         }
+        asked = time.monotonic()
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
+        self._traffic.wait_seconds += time.monotonic() - asked
         lease = answer.text("lease")
         rows = tuple(_row_meta(item, lease) for item in answer.items("rows"))
         if rows:
@@ -151,14 +163,18 @@ class DockClient:
         """
         parts = _by_warehouse(rows)
 
+        sizes: list[int] = []
+
         def read(warehouse: int) -> dict[str, Ragged]:
             mine = [rows[i] for i in parts[warehouse]]
             found = self._transports[warehouse].read(
                 [row.uid for row in mine], columns, timeout_seconds=self._timeout
             )
+            sizes.extend(column.values.nbytes for column, _ in found.values())
             return {name: _per_row(mine, *column) for name, column in found.items()}
 
         found = self._each(read, parts)
+        self._traffic.bytes_read += sum(sizes)
         order = np.argsort([i for part in parts.values() for i in part], kind="stable").tolist()
         return {name: _merged([part[name] for part in found], order) for name in columns if found}
 
@@ -195,8 +211,11 @@ class DockClient:
 
         groups = self._each(write, dict.fromkeys(w for w, _ in parts))
         results = [result for group in groups for result in group]
+        stored = sum(result.stored for result in results)
+        self._traffic.rows += stored
+        self._traffic.bytes_written += sum(column.values.nbytes for column in columns.values())
         return Written(
-            stored=sum(result.stored for result in results),
+            stored=stored,
             duplicates=tuple(uid for result in results for uid in result.duplicates),
             foreign=tuple(uid for result in results for uid in result.foreign),
         )
@@ -259,6 +278,11 @@ class DockClient:
             for role in roles
         }
         return DockStats.from_answers(answers)
+
+    def take_traffic(self) -> Traffic:
+        """What this client did since the last call."""
+        traffic, self._traffic = self._traffic, Traffic()
+        return traffic
 
     def assert_empty(self, batch: str | None = None) -> None:
         """Raise DockError naming the states that left rows (of the batch) in the dock."""

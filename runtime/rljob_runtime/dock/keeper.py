@@ -29,6 +29,7 @@ class LeaseKeeper:
         self._held: dict[str, set[str]] = {}
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        self._reconnected = False
         self._channel = Channel(role=role, find=find, identity=identity, on_connect=self._greeted)
         self._thread = threading.Thread(target=self._run, name="dock-leases", daemon=True)
         self._thread.start()
@@ -59,6 +60,7 @@ class LeaseKeeper:
 
     def _greeted(self, channel: Channel, welcome: Fields) -> None:
         self._interval = welcome.number("lease_seconds") / RENEWALS_PER_LEASE
+        self._reconnected = True
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -72,6 +74,13 @@ class LeaseKeeper:
             self._sleep()
 
     def _renew(self) -> None:
+        """Renew what is held; again after a reconnection, which may have sent an older list."""
+        self._reconnected = True
+        while self._reconnected:
+            self._reconnected = False
+            self._send_renewal()
+
+    def _send_renewal(self) -> None:
         leases = [{"lease": lease, "uids": uids} for lease, uids in self.held().items()]
         answer = self._channel.request(
             Kind.RENEW, {"leases": leases}, timeout_seconds=RECONNECT_SECONDS

@@ -8,6 +8,26 @@ from typing import Any
 from rljob_runtime.dock.frames import Fields
 
 
+@dataclass(slots=True, kw_only=True)
+class Traffic:
+    """What one client did since it was last asked. rows: written or acknowledged first.
+
+    bytes_read, bytes_written: of column values. wait_seconds: in claims.
+    """
+
+    rows: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    wait_seconds: float = 0.0
+
+    def add(self, other: "Traffic") -> None:
+        """Add another client's."""
+        self.rows += other.rows
+        self.bytes_read += other.bytes_read
+        self.bytes_written += other.bytes_written
+        self.wait_seconds += other.wait_seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockStats:
     """servers: each server's report by role, as docs/dock.md lists it.

@@ -55,6 +55,7 @@ class WarehouseStore:
     capacity_bytes: int
     derived_share: float = 0.25
     charged_bytes: int = 0
+    peak_bytes: int = 0
     rows: dict[str, StoredRow] = field(default_factory=dict)
     batches: dict[str, BatchRecord] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
@@ -96,6 +97,7 @@ class WarehouseStore:
             row = StoredRow(head=heads[i], batch=batch, cells=cells[i], charge=charges[i])
             self._insert(record, row)
         self.charged_bytes += needed
+        self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
         return len(fresh)
 
     def write(
@@ -135,6 +137,7 @@ class WarehouseStore:
             self.batches[row.batch].learn_formats(columns, {})
             row.charge += growth.get(i, 0)
             self.charged_bytes += growth.get(i, 0)
+            self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
             row.num_bytes += sizes[i] if sizes else 0
             row.cells.update(cells[i])
             row.version = row.version if version is None else version

@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from rljob_api.rules import VLLM_TEMPERATURES
 from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError
 
-TEMPERATURES = (0.01, 2.0)  # vLLM raises lower ones to 0.01 by itself, and refuses higher ones
 KV_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
 
 
 def refuse_sampling(sampling: Sampling, truncates: bool) -> None:
     if sampling.greedy:
         return
-    low, high = TEMPERATURES
+    low, high = VLLM_TEMPERATURES
     if not low <= sampling.temperature <= high:
         raise ConfigError(
             f"temperature={sampling.temperature} (spec.rollout) is outside of vLLM's {low} to "

@@ -16,6 +16,7 @@ from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.checkpoint import MODEL_FOLDER, OPTIMIZER_FILE
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.engines.base import Sampling
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.update_torch import UpdateEngine
@@ -60,6 +61,11 @@ class DeviceStates:
             eos_ids=self.tokenizer.eos_ids,
             stopped=self._stopped(),
         )
+
+    def traffic(self) -> dict[str, Traffic]:
+        """What each state moved through the dock since the last call."""
+        states = {"generate": self.generate, "reference": self.reference, "update": self.update}
+        return {name: state.dock.take_traffic() for name, state in states.items() if state}
 
     def save(self, folder: Path) -> None:
         """Write the model's directory and the optimizer's state."""

@@ -17,17 +17,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.seeds import derive_seed
 from rljob_runtime.spans import Span
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateReport:
-    """Sums over one worker's share of a batch."""
-
-    samples: int
-    prompt_tokens: int
-    response_tokens: int
-    clipped: int
-    span: Span
+from rljob_runtime.states.reports import GenerateReport
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

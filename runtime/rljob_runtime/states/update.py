@@ -26,18 +26,10 @@ from rljob_runtime.engines.update_torch import NO_SAMPLES, UpdateEngine
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.spans import Span
+from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateReport:
-    """metrics: over the global batch, the mean of the step's optimizer steps. version: of the weights."""
-
-    version: int
-    metrics: dict[str, float]
-    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,17 +18,9 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.spans import Span
+from rljob_runtime.states.reports import SyncReport
 
 SOURCE_RANK = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyncReport:
-    """checksum: of the weights that this device holds, the same on all devices of a job; empty where
-    the engine was probed instead."""
-
-    checksum: str
-    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,63 @@
+"""The thread that keeps a client's leases alive tells a restarted controller what is held now."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.channel import Identity
+from rljob_runtime.dock.frames import HEAD, Fields, Kind, pack, read_head, read_header
+from rljob_runtime.dock.keeper import LeaseKeeper
+
+
+def _receive(connection: socket.socket) -> tuple[Kind, Fields]:
+    head = connection.recv(HEAD.size, socket.MSG_WAITALL)
+    kind, header_bytes, _ = read_head(head, trusted=True)
+    return kind, read_header(connection.recv(header_bytes, socket.MSG_WAITALL))
+
+
+@contextlib.contextmanager
+def _greeted(server: socket.socket) -> Iterator[socket.socket]:
+    """The next connection, after the hello."""
+    connection, _ = server.accept()
+    with connection:
+        connection.settimeout(20)
+        assert _receive(connection)[0] is Kind.HELLO
+        connection.sendall(pack(Kind.DONE, {"role": "controller/a", "lease_seconds": 600.0}))
+        yield connection
+
+
+def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnection() -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    server.settimeout(20)
+    address = DockAddress(
+        token="t", warehouses=(), controllers={"a": ("127.0.0.1", server.getsockname()[1])}
+    )
+    told: list[dict[str, object]] = []
+    heard = threading.Event()
+
+    def restarted_controller() -> None:
+        with _greeted(server) as connection:
+            while not heard.is_set():
+                _, fields = _receive(connection)
+                told.extend(lease.map for lease in fields.maps("leases"))
+                connection.sendall(pack(Kind.DONE, {"lost": []}))
+                if told:
+                    heard.set()
+
+    keeper = LeaseKeeper(
+        role="controller/a", find=lambda: address, identity=Identity(owner="w", session="s")
+    )
+    with server:
+        with _greeted(server) as first:
+            _receive(first)  # a renewal of nothing, never answered
+            keeper.hold("lease", ["row"])
+        successor = threading.Thread(target=restarted_controller)
+        successor.start()
+
+        assert heard.wait(20)
+        keeper.close()
+        successor.join(20)
+
+    assert told[0] == {"lease": "lease", "uids": ["row"]}
