@@ -64,8 +64,8 @@ def report(results: Sequence[Result], *, packages: Sequence[str], file: Path | N
     print(f"\n{'':44} {'rljob':>24} {'peer':>46} {'gain':>6} {'target':>6}")
     for result in results:
         for peer, value in result.peers.items():
-            ours = _figure(result.value, result.spread["rljob"])
-            theirs = f"{peer} {_figure(value, result.spread[peer])}"
+            ours = figure(result.value, result.spread["rljob"])
+            theirs = f"{peer} {figure(value, result.spread[peer])}"
             print(
                 f"{result.name:44} {ours:>24} {theirs:>46} {result.gain:>5.2f}x {result.target:>5}x"
             )
@@ -94,9 +94,9 @@ def describe_machine(packages: Sequence[str]) -> dict[str, str | int]:
     }
 
 
-def _figure(median: float, spread: tuple[float, float]) -> str:
-    low, high = spread
-    return f"{_short(median)} ({_short(low)}–{_short(high)})"
+def figure(median: float, spread: Sequence[float]) -> str:
+    """A median with its least and greatest value."""
+    return f"{_short(median)} ({_short(spread[0])}–{_short(spread[1])})"
 
 
 def _short(value: float) -> str:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from results import figure
+
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 SUBJECTS = {
@@ -76,15 +78,11 @@ def _table(document: dict[str, Any]) -> str:
             ours, theirs = result["value"], value
             ratio = ours / theirs if result["better"] == "higher" else theirs / ours
             rows.append(
-                f"| {result['name']}, {result['unit']} | {_figure(ours, result['spread']['rljob'])} "
-                f"| {peer}: {_figure(theirs, result['spread'][peer])} | **{ratio:.2f}×** "
+                f"| {result['name']}, {result['unit']} | {figure(ours, result['spread']['rljob'])} "
+                f"| {peer}: {figure(theirs, result['spread'][peer])} | **{ratio:.2f}×** "
                 f"| {result['target']}× |"
             )
     return "\n".join(rows)
-
-
-def _figure(median: float, spread: list[float]) -> str:
-    return f"{median:,.4g} ({spread[0]:,.4g}–{spread[1]:,.4g})"
 
 
 def _machine(machine: dict[str, Any]) -> str:

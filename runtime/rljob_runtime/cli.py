@@ -104,6 +104,7 @@ def run(
         resume=resume,
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
         ray_address=os.environ.get("RAY_ADDRESS"),
+        status=_status_endpoint(),
     )
     try:
         code = run_job(request)
@@ -130,6 +131,12 @@ def report(
 def main() -> None:
     """Entry point of `rljob`."""
     app()
+
+
+def _status_endpoint() -> tuple[int, str] | None:
+    """Where the operator asks for progress, as its pods say: a port, and the job's token."""
+    port, token = os.environ.get("RLJOB_STATUS_PORT"), os.environ.get("RAY_AUTH_TOKEN")
+    return (int(port), token) if port and token else None
 
 
 def _load(file: Path) -> "RLJob":

@@ -6,6 +6,7 @@ Called by the CLI's `run`. Everything that the job can get wrong is said before 
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import secrets
 import signal
@@ -35,16 +36,19 @@ from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
+from rljob_runtime.status_server import StatusServer
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
 OBJECT_STORE_BYTES = 128 * 2**20
+LAST_NEWS_SECONDS = 15.0
+"""How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here."""
+    cluster, or None to start Ray here. status: (port, token) of the status server, None without."""
 
     job: RLJob
     job_file: Path
@@ -52,6 +56,7 @@ class RunRequest:
     resume: bool
     cache_dir: Path
     ray_address: str | None
+    status: tuple[int, str] | None = None
 
     @property
     def base_dir(self) -> Path:
@@ -93,7 +98,7 @@ def run_job(request: RunRequest) -> int:
     log.subscribe(display.on_event)
     stop = StopRequest()
     try:
-        with _signals(stop):
+        with _signals(stop), _status(request, log):
             ending = _run(request, job, folder, log, stop)
             write_report(folder)
     finally:
@@ -227,6 +232,7 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
         }
     else:
         options["address"] = address
+    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
     ray.init(log_to_driver=False, logging_level="error", configure_logging=False, **options)
     guardian = Guardian()
     try:
@@ -253,6 +259,21 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
         log.write("progress", message=message)
 
     return report
+
+
+@contextlib.contextmanager
+def _status(request: RunRequest, log: EventLog) -> Iterator[None]:
+    """Serve the run's progress where the request says so, until its end has been told."""
+    if request.status is None:
+        yield
+        return
+    port, token = request.status
+    server = StatusServer(port=port, token=token, total_steps=request.job.spec.steps)
+    log.subscribe(server.on_event)
+    try:
+        yield
+    finally:
+        server.close(wait_seconds=LAST_NEWS_SECONDS)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,9 @@
 """From topology to processes: which actors a run has, where they sit, and their addresses.
 
 Called by `launch`; the driver then talks to the `Cast` alone. Every actor asks for 0 CPUs, so that a
-small machine never waits for a reservation that cannot be met; devices are what is reserved.
+small machine never waits for a reservation that cannot be met; devices are what is reserved. On a
+cluster, warehouses go to the pods that are theirs, one each, and a controller goes to the node of its
+state's first worker.
 """
 
 import socket
@@ -26,6 +28,8 @@ from rljob_runtime.errors import WorkerError
 from rljob_runtime.flow import state_graph
 
 DEVICE_RESOURCE = "rljob_device"
+WAREHOUSE_RESOURCE = "rljob_warehouse"
+"""What a warehouse's pod offers; without such pods, warehouses go where Ray puts them."""
 PLACEMENT_DEADLINE_SECONDS = 120.0
 START_DEADLINE_SECONDS = 600.0
 
@@ -84,10 +88,11 @@ def place(job: RLJob, *, model: Path, base_dir: Path, token: str, num_threads: i
     """Start every actor and wait until each answers. Raises WorkerError naming who does not."""
     graph = state_graph(job.spec)
     groups = _reserve(job)
-    warehouses, controllers, dock = _start_dock(job, graph, token)
+    seats = make_seats(job)
+    beside = {state: groups[node] for state, node in controller_nodes(seats).items()}
+    warehouses, controllers, dock = _start_dock(job, graph, token, beside)
     job_json = job.model_dump_json(by_alias=True)
     shared = (job_json, model, base_dir, dock.to_json())
-    seats = make_seats(job)
     devices = [
         DeviceWorker.options(  # type: ignore[attr-defined]
             num_cpus=0,
@@ -132,15 +137,24 @@ def _reserve(job: RLJob) -> list[PlacementGroup]:
     return groups
 
 
+def controller_nodes(seats: list[Seat]) -> dict[str, int]:
+    """The node of each state's first worker; states that are not named have no device."""
+    updating = next(seat.node for seat in seats if seat.update_rank == 0)
+    generating = next(seat.node for seat in seats if seat.rollout_rank == 0)
+    return {"generate": generating, "reference": updating, "update": updating}
+
+
 def _start_dock(
-    job: RLJob, graph: StateGraph, token: str
+    job: RLJob, graph: StateGraph, token: str, beside: dict[str, PlacementGroup]
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
     assert settings.warehouses is not None, "the resolved spec names the warehouses"
-    options = {"num_cpus": 0, "max_restarts": -1}
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1}
+    own_pods = WAREHOUSE_RESOURCE in ray.cluster_resources()
+    own = {"resources": {WAREHOUSE_RESOURCE: 1}} if own_pods else {}
     warehouses = [
-        WarehouseActor.options(**options).remote(  # type: ignore[attr-defined]
+        WarehouseActor.options(**options, **own).remote(  # type: ignore[attr-defined]
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
@@ -151,7 +165,7 @@ def _start_dock(
     ]
     addresses = _answers("warehouse", [actor.address.remote() for actor in warehouses])
     controllers = {
-        state: ControllerActor.options(**options).remote(  # type: ignore[attr-defined]
+        state: ControllerActor.options(**options, **_beside(beside.get(state))).remote(  # type: ignore[attr-defined]
             state=state,
             graph=graph.to_json(),
             warehouses=addresses,
@@ -168,6 +182,14 @@ def _start_dock(
         controllers=dict(zip(controllers, places, strict=True)),
     )
     return warehouses, controllers, dock
+
+
+def _beside(group: PlacementGroup | None) -> dict[str, Any]:
+    """Options of an actor that goes to the node of a reservation without using any of it."""
+    if group is None:
+        return {}
+    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+    return {"scheduling_strategy": strategy}
 
 
 def _prepare(devices: list[Any]) -> None:

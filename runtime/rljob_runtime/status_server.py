@@ -1,0 +1,103 @@
+"""What the operator asks a driver on a cluster: how far it is, and where its last checkpoint lies.
+
+Subscribes to the event log and serves one JSON document, to whoever shows the job's token. Started by
+`launch` where the environment names a port; the other side is the operator's `progress`.
+"""
+
+import hmac
+import json
+import threading
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from rljob_api.status import LastCheckpoint, Progress
+from rljob_runtime.events import Event
+
+PATH = "/status"
+
+
+class StatusServer:
+    """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`."""
+
+    def __init__(self, *, port: int, token: str, total_steps: int, host: str = "") -> None:
+        self._total_steps = total_steps
+        self._document: dict[str, Any] = {}
+        self._told = threading.Event()
+        self._told.set()  # there is nothing to tell yet
+        self._server = ThreadingHTTPServer((host, port), _handler(self, token))
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="status", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def on_event(self, event: Event) -> None:
+        """Take up a step or a checkpoint."""
+        if event["kind"] in ("step", "checkpoint"):
+            self._told.clear()
+        if event["kind"] == "step":
+            progress = progress_of(event, self._total_steps)
+            self._document = {**self._document, "progress": _plain(progress)}
+        elif event["kind"] == "checkpoint":
+            time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            saved = LastCheckpoint(step=event["step"], path=event["path"], time=time)
+            self._document = {**self._document, "checkpoint": _plain(saved)}
+
+    def document(self) -> bytes:
+        """The answer's body; from now on the last news has been told."""
+        body = json.dumps(self._document).encode()
+        self._told.set()
+        return body
+
+    def close(self, *, wait_seconds: float = 0.0) -> None:
+        """Stop listening, once the last news has been asked for or `wait_seconds` have passed."""
+        self._told.wait(wait_seconds)
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def progress_of(event: Event, total_steps: int) -> Progress:
+    """A `step` event as the RLJob's status has it."""
+    metrics = event["metrics"]
+    speed, eta = metrics.get("tokens_per_second"), metrics.get("eta_seconds")
+    return Progress(
+        step=event["step"],
+        total_steps=total_steps,
+        reward=metrics.get("reward/mean"),
+        tokens_per_second=None if speed is None else round(speed),
+        eta_seconds=None if eta is None else round(eta),
+    )
+
+
+def _plain(section: Progress | LastCheckpoint) -> dict[str, Any]:
+    return section.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+
+def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
+    wanted = f"Bearer {token}".encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            shown = (self.headers.get("Authorization") or "").encode()
+            if not hmac.compare_digest(shown, wanted):
+                self.send_error(401)
+            elif self.path != PATH:
+                self.send_error(404)
+            else:
+                body = server.document()
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Requests are not worth a line."""
+
+    return Handler
