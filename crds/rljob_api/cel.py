@@ -4,9 +4,24 @@ Called by `crd`. The part of `rules` and `layout_rules` that is short in CEL; th
 rest. Lists and texts that rules read are bounded in the models, which bounds the rules' cost.
 """
 
+from rljob_api.products import ONE_NODE, SEVERAL_NODES
 from rljob_api.rljob import RLJobSpec
+from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
 
-MUTABLE = ("steps", "checkpoint", "evaluation", "dock")
+MUTABLE = (
+    "steps",
+    "checkpoint",
+    "evaluation",
+    "dock",
+    "suspend",
+    "backoffLimit",
+    "activeDeadlineSeconds",
+    "startDeadlineSeconds",
+    "progressDeadlineSeconds",
+    "ttlSecondsAfterFinished",
+    "cleanupPolicy",
+    "failurePolicy",
+)
 """What a resumed run may have changed; everything else is fixed when the job is made."""
 
 _DEVICES = "self.accelerator.nodes * self.accelerator.devicesPerNode"
@@ -20,6 +35,25 @@ def _fills(path: str, degrees: tuple[str, ...]) -> str:
         f" ? {path}.data * {product} == {_DEVICES} : {_DEVICES} % ({product}) == 0)"
     )
 
+
+def _legal_devices(product: str) -> tuple[str, str]:
+    one, several = list(ONE_NODE[product]), list(SEVERAL_NODES[product])
+    return (
+        f"self.type != '{product}' || self.devicesPerNode in (self.nodes > 1 ? {several} : {one})",
+        f"devicesPerNode of {product} must be one of {one}, on several nodes of {several}",
+    )
+
+
+def _exactly_one(*keys: str) -> tuple[str, str]:
+    given = " + ".join(f"(has(self.{key}) ? 1 : 0)" for key in keys)
+    return f"{given} == 1", f"give exactly one of {', '.join(keys)}"
+
+
+POD_TEMPLATE = {
+    "env[]": [_exactly_one("value", "valueFrom")],
+    "env[].valueFrom": [_exactly_one("secretKeyRef", "configMapKeyRef")],
+    "volumes[]": [_exactly_one("configMap", "secret", "persistentVolumeClaim", "emptyDir")],
+}
 
 RULES: dict[str, list[tuple[str, str]]] = {
     "spec.model": [
@@ -75,6 +109,42 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "separated needs updateDevices or rolloutDevices, colocated has no use for them",
         ),
     ],
+    "spec.accelerator": [
+        *(_legal_devices(product) for product in ONE_NODE),
+        (
+            "self.type != 'emulated' || self.injection == 'runtime'",
+            "injection is for Ascend devices; emulated ones are not injected",
+        ),
+    ],
+    "spec.checkpoint": [
+        (
+            "has(self.storage) == has(oldSelf.storage)"
+            " && (!has(self.storage) || self.storage == oldSelf.storage)",
+            "storage never changes, since the checkpoints lie there; make a new job",
+        ),
+    ],
+    "spec.scheduling": [
+        (
+            f"has(self.queue) || !(self.scheduler in {list(QUEUE_NEEDED)})",
+            f"{' and '.join(QUEUE_NEEDED)} need a queue",
+        ),
+        (
+            f"!has(self.queue) || self.scheduler in {list(QUEUED)}",
+            f"only {', '.join(QUEUED)} have queues",
+        ),
+    ],
+    "spec.failurePolicy.rules[]": [
+        (
+            "(has(self.onExitCodes) && size(self.onExitCodes) > 0)"
+            " || (has(self.onReasons) && size(self.onReasons) > 0)",
+            "give onExitCodes, onReasons or both",
+        ),
+    ],
+    **{
+        f"spec.podTemplates.{role}.{path}": rules
+        for role in ("head", "worker", "warehouse")
+        for path, rules in POD_TEMPLATE.items()
+    },
     "spec": [
         (
             "has(self.data.reasoningGym) || self.rewards.all(r, r.type != 'dataset')",
@@ -101,6 +171,14 @@ RULES: dict[str, list[tuple[str, str]]] = {
             _fills("self.rollout.parallelism", ("tensor", "pipeline")),
             "rollout.parallelism: data × tensor × pipeline must be nodes × devicesPerNode",
         ),
+        *(
+            (
+                f"!has(self.activeDeadlineSeconds) || !has(self.{name})"
+                f" || self.{name} < self.activeDeadlineSeconds",
+                f"{name} must be less than activeDeadlineSeconds",
+            )
+            for name in ("startDeadlineSeconds", "progressDeadlineSeconds")
+        ),
         (
             "!has(self.placement.updateDevices) || !has(self.placement.rolloutDevices)"
             f" || self.placement.updateDevices + self.placement.rolloutDevices == {_DEVICES}",
@@ -114,3 +192,13 @@ def immutable_fields() -> list[str]:
     """Keys of the spec that never change, in the order of the models."""
     aliases = [field.alias or name for name, field in RLJobSpec.model_fields.items()]
     return [alias for alias in aliases if alias not in MUTABLE]
+
+
+def optional_immutable_fields() -> list[str]:
+    """Those of them that may be absent: the API server must also see that none comes or goes."""
+    optional = {
+        field.alias or name
+        for name, field in RLJobSpec.model_fields.items()
+        if not field.is_required() and field.default is None
+    }
+    return [key for key in immutable_fields() if key in optional]

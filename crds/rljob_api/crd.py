@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from rljob_api.cel import RULES, immutable_fields
+from rljob_api.cel import RULES, immutable_fields, optional_immutable_fields
 from rljob_api.generated import write_or_check
 from rljob_api.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
@@ -84,6 +84,9 @@ def resource_schema() -> Schema:
         _add_rule(
             spec["properties"][key], "self == oldSelf", f"{key} never changes; make a new job"
         )
+    for key in optional_immutable_fields():
+        unchanged = f"has(self.{key}) == has(oldSelf.{key})"
+        _add_rule(spec, unchanged, f"{key} never changes; make a new job")
     return root
 
 

@@ -1,10 +1,11 @@
 """What the job runs on and keeps: devices, the transfer dock, checkpoints."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rljob_api.base import Quantity, Section
+from rljob_api.pods import ClaimVolume, Labels, SubPath
 
 
 class Accelerator(Section):
@@ -27,14 +28,23 @@ class Accelerator(Section):
         max_length=253,
         pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
     )
-    """Kubernetes resource of the device plugin that each node's pod asks for."""
+    """On a cluster: resource of the device plugin that each node's pod asks for."""
+
+    injection: Literal["runtime", "hostPath", "dra"] = "runtime"
+    """On a cluster, how Ascend devices and their driver come into a pod: `runtime` by the Ascend
+    container runtime, `hostPath` by mounting the node's driver, `dra` by a resource claim of the
+    device class npu.huawei.com (Kubernetes 1.34)."""
+
+    node_selector: Annotated[Labels, Field(max_length=32)] = Field(default_factory=dict)
+    """On a cluster: labels that the devices' nodes must have, e.g. accelerator-type."""
 
 
 class Dock(Section):
     """The distributed transfer dock: warehouses hold samples, controllers their metadata."""
 
     warehouses: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of warehouses (the paper's S); default: one a node."""
+    """Number of warehouses (the paper's S); default: one a node. On a cluster no node has more than
+    one pod for them; a pod holds several where there are more warehouses than nodes."""
 
     capacity: Quantity = "1Gi"
     """Bytes that each warehouse may hold; producers wait when it is full."""
@@ -46,6 +56,17 @@ class Dock(Section):
     """A producer that waits this long for room fails and names the state that is stuck."""
 
 
+class Storage(Section):
+    """On a cluster: where the run's folder lies, so that it outlives the pods."""
+
+    persistent_volume_claim: ClaimVolume
+    """A volume that all pods of the job may write (ReadWriteMany, where nodes is above 1)."""
+
+    path: SubPath | None = None
+    """Folder within the volume; default: one of the job's own. A folder with checkpoints is gone on
+    from."""
+
+
 class Checkpoint(Section):
     """What is saved and when."""
 
@@ -54,3 +75,6 @@ class Checkpoint(Section):
 
     keep: int = Field(default=2, ge=1, le=1000)
     """Number of checkpoints that are kept."""
+
+    storage: Storage | None = None
+    """On a cluster: where checkpoints outlive the pods; without it a lost head begins anew."""

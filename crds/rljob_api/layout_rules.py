@@ -11,7 +11,13 @@ from rljob_api.base import parse_quantity
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, divisors, use_one_of
-from rljob_api.topology import pods, roles, rollout_replicas, total_devices, update_replicas
+from rljob_api.topology import (
+    num_warehouses,
+    roles,
+    rollout_replicas,
+    total_devices,
+    update_replicas,
+)
 from rljob_api.volumes import BYTES_PER_ITEM
 
 
@@ -122,7 +128,7 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The dock holds a whole step: a synchronous update waits for all of its samples."""
-    warehouses = pods(spec).warehouse
+    warehouses = num_warehouses(spec)
     prompts = -(-spec.batch.global_batch_size // warehouses)
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     if needed > capacity:

@@ -15,7 +15,17 @@ from rljob_api.memory import ITEM_BYTES, Memory, Phase, plan_memory, update_shar
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.shape_rules import shape_problems
-from rljob_api.topology import Mesh, Pods, Roles, pods, resolve, roles, rollout_mesh, update_mesh
+from rljob_api.topology import (
+    Mesh,
+    Pods,
+    Roles,
+    num_warehouses,
+    pods,
+    resolve,
+    roles,
+    rollout_mesh,
+    update_mesh,
+)
 from rljob_api.volumes import GB, MB, SampleFlow, redundant_bytes
 
 ROW_SCALARS = ("index", "length", "version")
@@ -129,7 +139,7 @@ def plan_samples(job: RLJob) -> Samples:
         flow=flow,
         states=states,
         controllers=planned(stated, annotations.CONTROLLERS, len(states)),
-        warehouses=pods(spec).warehouse,
+        warehouses=num_warehouses(spec),
     )
 
 

@@ -13,11 +13,15 @@ WHEN = "rljob run cannot do that yet (rljob plan can)"
 
 def refusals(job: RLJob) -> list[Problem]:
     """Each setting that the runtime lacks, with the one that it has. job: passed the rules."""
-    return [
+    problems = [
         Problem(path, f"is {value}; {WHEN}; use {legal}")
         for path, value, legal in _settings(job)
         if value != legal
     ]
+    if job.spec.suspend:
+        message = "is true, but rljob run starts at once; set it to false or leave it out"
+        problems.append(Problem("spec.suspend", message))
+    return problems
 
 
 def _settings(job: RLJob) -> Iterator[tuple[str, object, object]]:

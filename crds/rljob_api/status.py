@@ -77,6 +77,9 @@ class RayClusterStatus(Section):
     submission_id: Text | None = None
     """Id of the Ray job on it."""
 
+    head: Text | None = None
+    """The head's container that the driver was started in; another one knows nothing of it."""
+
 
 class Failure(Section):
     """Why an attempt ended."""
@@ -119,8 +122,20 @@ class RLJobStatus(Section):
     )
     """Aspects of the state, one a type."""
 
+    start_time: Time | None = None
+    """When the job began, or went on after a suspension; activeDeadlineSeconds counts from here."""
+
+    completion_time: Time | None = None
+    """When the job succeeded or failed."""
+
     attempt: int | None = Field(default=None, ge=0)
     """Number of the present attempt, from 0."""
+
+    attempt_time: Time | None = None
+    """When the present attempt began."""
+
+    progress_time: Time | None = None
+    """When a step was last seen to end."""
 
     restarts: int | None = Field(default=None, ge=0)
     """Attempts that failed and were started again."""

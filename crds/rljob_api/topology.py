@@ -112,10 +112,15 @@ def rollout_mesh(parallelism: RolloutParallelism) -> Mesh:
     )
 
 
+def num_warehouses(spec: RLJobSpec) -> int:
+    """Warehouses of the dock (the paper's S)."""
+    return spec.dock.warehouses or spec.accelerator.nodes
+
+
 def pods(spec: RLJobSpec) -> Pods:
-    """One head without devices, one worker a node, one pod a warehouse."""
+    """One head without devices, one worker a node, at most one pod of warehouses beside each."""
     nodes = spec.accelerator.nodes
-    return Pods(head=1, worker=nodes, warehouse=spec.dock.warehouses or nodes)
+    return Pods(head=1, worker=nodes, warehouse=min(num_warehouses(spec), nodes))
 
 
 def resolve(job: RLJob) -> RLJob:
@@ -143,7 +148,7 @@ def resolve(job: RLJob) -> RLJob:
         "rollout": spec.rollout.model_copy(update={"parallelism": rollout}),
         "placement": placement,
         "batch": batch.model_copy(update={"mini_batch_size": mini, "micro_batch_size": micro}),
-        "dock": spec.dock.model_copy(update={"warehouses": pods(spec).warehouse}),
+        "dock": spec.dock.model_copy(update={"warehouses": num_warehouses(spec)}),
         "accelerator": accelerator,
     }
     return job.model_copy(update={"spec": spec.model_copy(update=filled)})

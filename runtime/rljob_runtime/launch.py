@@ -22,7 +22,7 @@ import ray
 import yaml
 
 from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob
+from rljob_api.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.data.problems import data_problems
@@ -192,7 +192,8 @@ def run_folder(request: RunRequest) -> Path:
 
 def spec_digest(job: RLJob) -> str:
     """Digest of what a resumed run must share with the run that it goes on with."""
-    fields = job.spec.model_dump(mode="json", exclude={"steps", "checkpoint", "evaluation", "dock"})
+    free = {"steps", "checkpoint", "evaluation", "dock", *CLUSTER_ONLY}
+    fields = job.spec.model_dump(mode="json", exclude=free)
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -1,0 +1,81 @@
+"""Rules on what only a cluster reads: deadlines, failures, schedulers, the devices of a node.
+
+Pure functions from a spec to problems, called by `load`; `pod_rules` holds those on pods.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.pod_rules import key_problems
+from rljob_api.problems import Problem
+from rljob_api.products import legal_devices
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule, use_one_of
+from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
+
+
+def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A deadline of an attempt lies within that of the job."""
+    whole = spec.active_deadline_seconds
+    inner = {
+        "startDeadlineSeconds": spec.start_deadline_seconds,
+        "progressDeadlineSeconds": spec.progress_deadline_seconds,
+    }
+    for name, seconds in inner.items():
+        if whole is not None and seconds is not None and seconds >= whole:
+            yield Problem(
+                f"spec.{name}",
+                f"is {seconds}, not below activeDeadlineSeconds {whole}, so it never acts; lower it "
+                "or leave it out",
+            )
+
+
+def failure_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Every rule on failures says which ones it is about."""
+    policy = spec.failure_policy
+    for index, rule in enumerate(policy.rules if policy else ()):
+        if not rule.on_exit_codes and not rule.on_reasons:
+            yield Problem(
+                f"spec.failurePolicy.rules[{index}]",
+                f"{rule.action} is for no failure; give onExitCodes, onReasons or both",
+            )
+
+
+def scheduling_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A queue where the scheduler needs one, and only where it knows queues."""
+    scheduling, path = spec.scheduling, "spec.scheduling.queue"
+    scheduler, queue = scheduling.scheduler, scheduling.queue
+    if queue is None and scheduler in QUEUE_NEEDED:
+        yield Problem(path, f"is missing; {scheduler} places nothing without a queue; name one")
+    if queue is not None and scheduler not in QUEUED:
+        yield Problem(
+            path,
+            f"is {queue!r}, but scheduler {scheduler} has no queues; leave it out or use one of "
+            f"{', '.join(QUEUED)}",
+        )
+
+
+def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A number of devices that the product gives to one pod, and node labels that can exist."""
+    accelerator, path = spec.accelerator, "spec.accelerator"
+    devices, legal = accelerator.devices_per_node, legal_devices(accelerator)
+    if legal is not None and devices not in legal:
+        nodes = "one node" if accelerator.nodes == 1 else "several nodes"
+        yield Problem(
+            f"{path}.devicesPerNode",
+            f"is {devices}, which {accelerator.type} does not give to a pod of a job on {nodes}; "
+            f"{use_one_of(list(legal), devices)}",
+        )
+    if accelerator.type == "emulated" and accelerator.injection != "runtime":
+        yield Problem(
+            f"{path}.injection",
+            f"is {accelerator.injection}, but emulated devices are not injected; leave it out",
+        )
+    yield from key_problems(f"{path}.nodeSelector", accelerator.node_selector)
+
+
+CLUSTER_RULES: tuple[Rule, ...] = (
+    deadline_rule,
+    failure_rule,
+    scheduling_rule,
+    accelerator_rule,
+)

@@ -1,0 +1,186 @@
+"""Rules on podTemplates: what Kubernetes or KubeRay would refuse long after the job was accepted.
+
+Pure functions from a spec to problems, called by `load`. Names and paths that the operator's own
+parts of a pod take are listed here.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from rljob_api.pods import EnvironmentVariable, PodTemplate, Resources, Volume, parse_amount
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+
+KEY_PATTERN = (
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+OWN_KEYS = ("ray.io/", "rljob.io/", "app.kubernetes.io/")
+"""Prefixes of labels and annotations by which KubeRay and the operator find their pods."""
+OWN_ENVIRONMENT = (
+    "ASCEND_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES", "FQ_RAY_IP", "RAY_ADDRESS",
+    "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_CLOUD_INSTANCE_ID", "RAY_CLUSTER_NAME",
+    "RAY_CLUSTER_NAMESPACE", "RAY_IP", "RAY_NODE_TYPE_NAME", "RAY_PORT", "RAY_REDIS_ADDRESS",
+    "REDIS_PASSWORD", "REDIS_USERNAME",
+)  # fmt: skip
+CONFIG_DIRECTORY = "/etc/rljob"
+RUNS_DIRECTORY = "/var/lib/rljob"
+OWN_PATHS = (CONFIG_DIRECTORY, RUNS_DIRECTORY, "/dev/shm")
+OWN_VOLUMES = ("rljob-", "shared-mem")
+
+Templates = Iterator[tuple[str, PodTemplate]]
+
+
+def resources_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Requests within limits; devices are counted in spec.accelerator alone."""
+    for path, template in _templates(spec):
+        own = template.resources or Resources()
+        for kind, amounts in (("requests", own.requests), ("limits", own.limits)):
+            yield from key_problems(f"{path}.resources.{kind}", amounts)
+            if spec.accelerator.resource_name in amounts:
+                yield Problem(
+                    f"{path}.resources.{kind}[{spec.accelerator.resource_name}]",
+                    "is set by spec.accelerator.devicesPerNode; leave it out",
+                )
+        for name in own.requests.keys() & own.limits.keys():
+            asked, most = own.requests[name], own.limits[name]
+            if parse_amount(asked) > parse_amount(most):
+                yield Problem(
+                    f"{path}.resources.requests[{name}]",
+                    f"is {asked}, above the limit {most}; lower it or raise limits",
+                )
+
+
+def metadata_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Keys that Kubernetes takes and that are not the operator's own."""
+    for path, template in _templates(spec):
+        yield from key_problems(f"{path}.nodeSelector", template.node_selector)
+        for kind, entries in (("labels", template.labels), ("annotations", template.annotations)):
+            yield from key_problems(f"{path}.{kind}", entries)
+            for key in entries:
+                if key.startswith(OWN_KEYS):
+                    yield Problem(
+                        f"{path}.{kind}[{key}]",
+                        f"belongs to the operator, as all of {', '.join(OWN_KEYS)}; use another key",
+                    )
+
+
+def toleration_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Tolerations that Kubernetes takes."""
+    for path, template in _templates(spec):
+        for index, toleration in enumerate(template.tolerations):
+            at = f"{path}.tolerations[{index}]"
+            if toleration.operator == "Exists" and toleration.value:
+                yield Problem(
+                    f"{at}.value", "has no use with operator Exists; leave it out or use Equal"
+                )
+            if toleration.key is None and toleration.operator == "Equal":
+                yield Problem(f"{at}.key", "is missing; operator Equal needs it; or use Exists")
+            if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+                yield Problem(
+                    f"{at}.tolerationSeconds", "needs effect: NoExecute; set it or leave this out"
+                )
+
+
+def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Variables with one value each, none of which KubeRay or the device plugin sets."""
+    for path, template in _templates(spec):
+        yield from _repeated(f"{path}.env", [variable.name for variable in template.env])
+        for index, variable in enumerate(template.env):
+            yield from _variable(f"{path}.env[{index}]", variable)
+
+
+def volume_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Volumes with one source each, mounted where nothing else is."""
+    for path, template in _templates(spec):
+        names = [volume.name for volume in template.volumes]
+        yield from _repeated(f"{path}.volumes", names)
+        for index, volume in enumerate(template.volumes):
+            yield from _volume(f"{path}.volumes[{index}]", volume)
+        places = [mount.mount_path for mount in template.volume_mounts]
+        yield from _repeated(f"{path}.volumeMounts", places)
+        for index, mount in enumerate(template.volume_mounts):
+            at = f"{path}.volumeMounts[{index}]"
+            if mount.name not in names:
+                known = f"use one of {', '.join(names)}" if names else "add it to volumes"
+                yield Problem(f"{at}.name", f"is {mount.name!r}, which volumes lacks; {known}")
+            if any(mount.mount_path == own or _inside(mount.mount_path, own) for own in OWN_PATHS):
+                yield Problem(
+                    f"{at}.mountPath",
+                    f"is {mount.mount_path!r}, which the operator uses; use a path outside of "
+                    f"{', '.join(OWN_PATHS)}",
+                )
+
+
+def key_problems(path: str, entries: Mapping[str, object]) -> Iterator[Problem]:
+    """Keys that are no qualified name of Kubernetes."""
+    for key in entries:
+        if not re.fullmatch(KEY_PATTERN, key):
+            yield Problem(
+                f"{path}[{key}]",
+                f"{key!r} is no key of Kubernetes; write name or domain/name of letters, digits, "
+                "'-', '_' and '.'",
+            )
+
+
+def _variable(path: str, variable: EnvironmentVariable) -> Iterator[Problem]:
+    if variable.name in OWN_ENVIRONMENT:
+        yield Problem(
+            f"{path}.name", f"{variable.name} is set by the cluster; leave the variable out"
+        )
+    yield from _one_of(path, {"value": variable.value, "valueFrom": variable.value_from})
+    if (source := variable.value_from) is not None:
+        sources = {
+            "secretKeyRef": source.secret_key_ref,
+            "configMapKeyRef": source.config_map_key_ref,
+        }
+        yield from _one_of(f"{path}.valueFrom", sources)
+
+
+def _volume(path: str, volume: Volume) -> Iterator[Problem]:
+    if volume.name.startswith(OWN_VOLUMES):
+        yield Problem(
+            f"{path}.name", f"is {volume.name!r}, a name that the operator uses; rename the volume"
+        )
+    sources = {
+        "configMap": volume.config_map,
+        "secret": volume.secret,
+        "persistentVolumeClaim": volume.persistent_volume_claim,
+        "emptyDir": volume.empty_dir,
+    }
+    yield from _one_of(path, sources)
+
+
+def _one_of(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
+    given = [name for name, value in members.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) if given else "none of them"
+        yield Problem(path, f"has {found}; give exactly one of {', '.join(members)}")
+
+
+def _repeated(path: str, names: list[str]) -> Iterator[Problem]:
+    for name, times in Counter(names).items():
+        if times > 1:
+            yield Problem(path, f"has {name!r} {times} times; keep one")
+
+
+def _inside(path: str, directory: str) -> bool:
+    return path.startswith(f"{directory}/")
+
+
+def _templates(spec: RLJobSpec) -> Templates:
+    templates = spec.pod_templates
+    for role in ("head", "worker", "warehouse"):
+        template = getattr(templates, role)
+        if template is not None:
+            yield f"spec.podTemplates.{role}", template
+
+
+POD_RULES: tuple[Rule, ...] = (
+    resources_rule,
+    metadata_rule,
+    toleration_rule,
+    environment_rule,
+    volume_rule,
+)

@@ -1,0 +1,249 @@
+"""One attempt of a job: wait for its pods, submit it once, look after it, judge its end.
+
+Used by `decide`. A new attempt is submitted only when the head of the one before is gone, or its driver
+is known to have ended.
+"""
+
+from rljob_api.topology import pods as pods_of
+from rljob_api.topology import total_devices
+from rljob_operator.draft import Draft, rfc3339, unix
+from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
+from rljob_operator.model import DeleteCluster, Pod, Submit
+
+POLL_SECONDS = 5.0
+STARTING_POLL_SECONDS = 15.0
+HEAD_SILENT_SECONDS = 60.0
+"""A head that does not answer for so long is lost."""
+STUCK_SECONDS = 60.0
+"""A pod that is being deleted for so long is on a node that does not answer."""
+
+
+def submission_id(uid: str, attempt: int) -> str:
+    """Id of an attempt's Ray job: the same whenever it is submitted again."""
+    return f"rljob-{uid[:8]}-{attempt}"
+
+
+def start(draft: Draft) -> None:
+    """Wait for the pods, then submit."""
+    seen, spec, status = draft.seen, draft.seen.spec, draft.status
+    assert spec is not None and status.ray_cluster is not None
+    draft.update(phase="Restarting" if status.attempt else "Starting")
+    draft.set("Running", "False", "Starting", tell=False)
+    _tell_devices(draft)
+    if stuck := _stuck(draft):
+        _end_attempt(draft, stuck)
+        return
+    missing = _missing(draft)
+    if missing:
+        draft.set("ClusterReady", "False", "PodsNotReady", missing)
+        left = draft.left(status.attempt_time, spec.start_deadline_seconds)
+        if left is not None and left <= 0:
+            limit = spec.start_deadline_seconds
+            fail(
+                draft,
+                "StartDeadlineExceeded",
+                f"not ready after startDeadlineSeconds, {limit}: {missing}",
+            )
+            return
+        draft.look_again([left, STARTING_POLL_SECONDS])
+        return
+    draft.set("ClusterReady", "True", "PodsReady")
+    pause = backoff_seconds(status.restarts or 0)
+    wait = pause - (draft.now - unix(status.attempt_time or rfc3339(draft.now)))
+    if wait > 0:
+        draft.look_again(wait)
+        return
+    if _older_head_lives(draft):
+        draft.look_again(POLL_SECONDS)
+        return
+    head = seen.head
+    assert head is not None, "all pods are ready"
+    attempt = status.attempt or 0
+    submission = submission_id(seen.identity.uid, attempt)
+    draft.update_cluster(submission_id=submission, head=head.incarnation)
+    draft.do(Submit(submission=submission))
+    draft.look_again(POLL_SECONDS)
+
+
+def supervise(draft: Draft) -> None:
+    """Look after the submitted attempt."""
+    lost = _lost(draft)
+    if lost is not None:
+        _end_attempt(draft, lost)
+        return
+    if not draft.seen.ray.reached:
+        draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")
+        if draft.since("ClusterReady") >= HEAD_SILENT_SECONDS:
+            message = f"the head did not answer for {HEAD_SILENT_SECONDS:.0f} s"
+            _end_attempt(draft, AttemptFailure(reason="HeadLost", message=message, lost=True))
+        draft.look_again(POLL_SECONDS)
+        return
+    draft.set("ClusterReady", "True", "PodsReady")
+    job, cluster = draft.seen.ray.job, draft.status.ray_cluster
+    assert cluster is not None and cluster.submission_id is not None
+    if job is None:  # the status was written and the submission did not arrive
+        draft.do(Submit(submission=cluster.submission_id))
+        draft.look_again(POLL_SECONDS)
+    elif not job.status.is_final:
+        _watch(draft)
+    elif job.status == "SUCCEEDED":
+        _succeed(draft)
+    else:
+        reason = "Stopped" if job.status == "STOPPED" else "DriverFailed"
+        if any(pod.exit_code == 137 for pod in draft.seen.of_role("worker")):
+            reason = "WorkerKilled"
+        message = draft.seen.log or job.message or f"Ray says {job.status}"
+        _end_attempt(draft, AttemptFailure(reason=reason, message=message, exit_code=job.exit_code))
+
+
+def _watch(draft: Draft) -> None:
+    """The driver runs: pass its progress on, find a hang."""
+    seen, spec = draft.seen, draft.seen.spec
+    assert spec is not None
+    draft.set("Running", "True", "Running")
+    draft.update(phase="Running")
+    _tell_devices(draft)
+    if seen.progress is not None and seen.progress != draft.status.progress:
+        moved = draft.status.progress is None or seen.progress.step != draft.status.progress.step
+        draft.update(progress=seen.progress)
+        if moved:
+            draft.update(progress_time=rfc3339(draft.now))
+    if seen.checkpoint is not None:
+        draft.update(last_checkpoint=seen.checkpoint)
+    limit = spec.progress_deadline_seconds
+    since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
+    left = draft.left(since, limit)
+    if left is not None and left <= 0:
+        message = f"no step ended within progressDeadlineSeconds, {limit}"
+        _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
+        return
+    draft.look_again([left, POLL_SECONDS])
+
+
+def _lost(draft: Draft) -> AttemptFailure | None:
+    """Why the submitted attempt cannot be alive any more, from its pods alone."""
+    seen, cluster = draft.seen, draft.status.ray_cluster
+    assert cluster is not None
+    if seen.cluster is None or seen.cluster.deleting:
+        return AttemptFailure(reason="ClusterLost", message="its RayCluster was deleted", lost=True)
+    head = seen.head
+    if head is None or head.incarnation != cluster.head:
+        gone = head or next(iter(seen.of_role("head")), None)
+        return AttemptFailure(
+            reason="HeadLost",
+            message="the head's container or pod is another one than the driver was started in",
+            node=gone.node if gone else None,
+            exit_code=gone.exit_code if gone else None,
+            disrupted=any(pod.disrupted for pod in seen.of_role("head")),
+            lost=True,
+        )
+    return _stuck(draft)
+
+
+def _stuck(draft: Draft) -> AttemptFailure | None:
+    """A pod whose node does not answer; KubeRay makes no other while it is there."""
+    pod = next((pod for pod in draft.seen.pods if _is_stuck(pod, draft.now)), None)
+    if pod is None:
+        return None
+    return AttemptFailure(
+        reason="NodeLost",
+        message=f"pod {pod.name} has been Terminating on {pod.node} for {STUCK_SECONDS:.0f} s",
+        node=pod.node,
+        disrupted=True,
+        lost=True,
+    )
+
+
+def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
+    """Record the failure; then the next attempt, or the end of the job."""
+    spec, status = draft.seen.spec, draft.status
+    assert spec is not None and status.ray_cluster is not None
+    attempt, restarts = status.attempt or 0, status.restarts or 0
+    now = rfc3339(draft.now)
+    draft.update(failures=recorded(status.failures, failure, attempt=attempt, time=now))
+    action = action_of(failure, spec.failure_policy)
+    if action == "FailJob":
+        fail(draft, failure.reason, failure.message)
+        return
+    counted = action == "Restart"
+    if counted and restarts >= spec.backoff_limit:
+        fail(
+            draft,
+            "BackoffLimitExceeded",
+            f"{restarts} restarts are all that backoffLimit allows; the last failure was "
+            f"{failure.reason}: {failure.message}",
+        )
+        return
+    draft.update(
+        attempt=attempt + 1, restarts=restarts + counted, attempt_time=now, phase="Restarting"
+    )
+    draft.set("Running", "False", failure.reason, failure.message)
+    if failure.lost:
+        draft.do(DeleteCluster(cluster=status.ray_cluster.name))
+        draft.update(ray_cluster=None)
+    else:
+        draft.update_cluster(submission_id=None, head=None)
+    draft.look_again(0.5)
+
+
+def _succeed(draft: Draft) -> None:
+    spec, progress = draft.seen.spec, draft.seen.progress or draft.status.progress
+    assert spec is not None
+    if progress is not None:  # the driver may have ended before it was asked about its last step
+        done = {"step": spec.steps, "total_steps": spec.steps, "eta_seconds": 0}
+        draft.update(progress=progress.model_copy(update=done))
+    if draft.seen.checkpoint is not None:
+        draft.update(last_checkpoint=draft.seen.checkpoint)
+    draft.update(phase="Succeeded", completion_time=rfc3339(draft.now))
+    draft.set("Running", "False", "Succeeded", tell=False)
+    draft.set("Succeeded", "True", "StepsDone", "every step is done")
+    draft.look_again(0.5)
+
+
+def fail(draft: Draft, reason: str, message: str) -> None:
+    """The job has failed for good; nothing more is made for it."""
+    draft.actions.clear()
+    draft.update(phase="Failed", completion_time=rfc3339(draft.now))
+    draft.set("Running", "False", reason, tell=False)
+    draft.set("Failed", "True", reason, message)
+    draft.look_again(0.5)
+
+
+def _missing(draft: Draft) -> str:
+    """What the job waits for before it can start; "" when all pods are ready."""
+    seen, spec = draft.seen, draft.seen.spec
+    assert spec is not None
+    wanted = pods_of(spec)
+    counts = {"head": wanted.head, "worker": wanted.worker, "warehouse": wanted.warehouse}
+    short = [
+        f"{ready} of {count} {role} pods are ready"
+        for role, count in counts.items()
+        if (ready := sum(pod.role == role and pod.ready for pod in seen.pods)) < count
+    ]
+    if seen.cluster is None:
+        return "its RayCluster is being made"
+    if not short:
+        return ""
+    reasons = [f"pod {pod.name}: {pod.problem}" for pod in seen.pods if pod.problem][:3]
+    if seen.cluster.refusal:
+        reasons.insert(0, seen.cluster.refusal)
+    return "; ".join([*short, *reasons])
+
+
+def _tell_devices(draft: Draft) -> None:
+    spec = draft.seen.spec
+    assert spec is not None
+    ready = sum(pod.ready for pod in draft.seen.of_role("worker"))
+    total = total_devices(spec.accelerator)
+    draft.update(devices=f"{min(ready * spec.accelerator.devices_per_node, total)}/{total}")
+
+
+def _older_head_lives(draft: Draft) -> bool:
+    """Whether the head of an earlier cluster may still run a driver."""
+    return any(
+        pod.role == "head" and not _is_stuck(pod, draft.now) for pod in draft.seen.older_pods
+    )
+
+
+def _is_stuck(pod: Pod, now: float) -> bool:
+    return pod.deleting_since is not None and now - pod.deleting_since >= STUCK_SECONDS

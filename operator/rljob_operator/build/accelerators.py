@@ -1,0 +1,93 @@
+"""How a node's devices come into a worker pod, and what Ray and HCCL are told of them.
+
+KubeRay maps no Ascend resource to Ray's, so the Ray resource is always given. Which numbers of
+devices a product allows is in `rljob_api.products`.
+"""
+
+from rljob_api.infrastructure import Accelerator
+from rljob_operator.build import ports
+from rljob_operator.build.names import Manifest, child_name, metadata
+from rljob_operator.identity import Identity
+from rljob_operator.settings import Settings
+
+RAY_DEVICE = "rljob_device"
+RAY_NPU = "NPU"
+DEVICE_CLASS = "npu.huawei.com"
+CLAIM = "devices"
+CONNECT_SECONDS = 1800
+"""HCCL's ranks wait so long for each other: longer than the slowest pull of an image takes."""
+
+ASCEND_POD_LABELS = {"ring-controller.atlas": "ascend-910b"}
+"""By this Ascend's components know a pod of theirs; A3 products have it too."""
+NO_DEVICES = {"huawei.com/skip-ascend-plugin": "enabled"}
+"""Ascend's scheduler plugin leaves pods with this annotation alone."""
+
+DRIVER_PATHS = {
+    "/usr/local/Ascend/driver": "Directory",
+    "/usr/local/dcmi": "Directory",
+    "/usr/local/bin/npu-smi": "File",
+    "/etc/ascend_install.info": "File",
+    "/etc/hccn.conf": "File",
+}
+"""What the Ascend container runtime would mount into a pod."""
+
+
+def is_ascend(accelerator: Accelerator) -> bool:
+    """Whether the devices are real ones."""
+    return accelerator.type != "emulated"
+
+
+def ray_resources(accelerator: Accelerator) -> dict[str, str]:
+    """Ray resources of a worker, as KubeRay writes them."""
+    name = RAY_NPU if is_ascend(accelerator) else RAY_DEVICE
+    return {name: str(accelerator.devices_per_node)}
+
+
+def device_limits(accelerator: Accelerator, settings: Settings) -> dict[str, str]:
+    """Extended resources of a worker pod; a resource claim takes their place."""
+    by_plugin = is_ascend(accelerator) or settings.emulated_device_plugin
+    if not by_plugin or accelerator.injection == "dra":
+        return {}
+    return {accelerator.resource_name: str(accelerator.devices_per_node)}
+
+
+def device_environment(accelerator: Accelerator) -> list[Manifest]:
+    """Variables of HCCL. Which devices are visible is set by the device plugin and by Ray."""
+    if not is_ascend(accelerator):
+        return []
+    address = {"fieldRef": {"fieldPath": "status.podIP"}}
+    return [
+        {"name": "HCCL_IF_IP", "valueFrom": address},
+        {"name": "HCCL_IF_BASE_PORT", "value": str(ports.HCCL)},
+        {"name": "HCCL_CONNECT_TIMEOUT", "value": str(CONNECT_SECONDS)},
+    ]
+
+
+def inject(pod: Manifest, accelerator: Accelerator, identity: Identity) -> None:
+    """Add to a worker's pod spec what its way of injection needs beside the limit."""
+    container = pod["containers"][0]
+    if accelerator.injection == "hostPath":
+        for index, (path, kind) in enumerate(DRIVER_PATHS.items()):
+            name = f"rljob-driver-{index}"
+            pod["volumes"].append({"name": name, "hostPath": {"path": path, "type": kind}})
+            mount = {"name": name, "mountPath": path, "readOnly": True}
+            container["volumeMounts"].append(mount)
+    elif accelerator.injection == "dra":
+        claim = {"name": CLAIM, "resourceClaimTemplateName": child_name(identity)}
+        pod["resourceClaims"] = [claim]
+        container["resources"]["claims"] = [{"name": CLAIM}]
+
+
+def claim_template(accelerator: Accelerator, identity: Identity) -> Manifest:
+    """The template of each worker pod's claim on its devices."""
+    devices = {
+        "deviceClassName": DEVICE_CLASS,
+        "allocationMode": "ExactCount",
+        "count": accelerator.devices_per_node,
+    }
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": metadata(identity, child_name(identity), component="devices"),
+        "spec": {"spec": {"devices": {"requests": [{"name": CLAIM, "exactly": devices}]}}},
+    }

@@ -1,0 +1,89 @@
+"""The RayCluster of a job: a head without devices, one worker a node, warehouses beside them.
+
+Written for KubeRay 1.6.2. `suspend` is left out: Kueue may own it, and the operator deletes a
+cluster rather than suspend it.
+"""
+
+from rljob_api.rljob import RLJob
+from rljob_api.topology import pods
+from rljob_operator.build import ports
+from rljob_operator.build.accelerators import is_ascend, ray_resources
+from rljob_operator.build.gang import gang
+from rljob_operator.build.names import Manifest, Role, child_name, metadata
+from rljob_operator.build.pods import pod_template
+from rljob_operator.build.resources import warehouses_per_pod
+from rljob_operator.identity import Identity
+from rljob_operator.settings import Settings
+
+RAY_WAREHOUSE = "rljob_warehouse"
+NO_NEW_HEAD = {"ray.io/disable-provisioned-head-restart": "true"}
+"""A head that is lost stays lost: its successor would know no job and look healthy."""
+OBJECT_STORE_BYTES = {False: 128 * 2**20, True: 4 * 2**30}
+"""By whether the devices are Ascend's. Samples go through the dock, so Ray's own store stays small;
+Ray would otherwise take a third of the memory it sees."""
+
+
+def ray_cluster(
+    job: RLJob, identity: Identity, settings: Settings, *, name: str, released: bool
+) -> Manifest:
+    """The RayCluster. job: passed the rules. released: the head alone, for its logs."""
+    placing = gang(job.spec.scheduling, cluster=name)
+    meta = metadata(identity, name, component="cluster")
+    meta["labels"] |= placing.labels
+    meta["annotations"] = dict(NO_NEW_HEAD)
+    spec, counts = job.spec, pods(job.spec)
+    share = 0 if released else 1
+
+    def template(role: Role) -> Manifest:
+        return pod_template(job, identity, settings, role=role, gang=placing)
+
+    store = OBJECT_STORE_BYTES[is_ascend(spec.accelerator)]
+    return {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "metadata": meta,
+        "spec": {
+            "rayVersion": settings.ray_version,
+            "authOptions": {"mode": "token", "secretName": child_name(identity)},
+            "headGroupSpec": {
+                "rayStartParams": {"num-cpus": "0"} | _start_parameters(store),
+                "template": template("head"),
+            },
+            "workerGroupSpecs": [
+                {
+                    "groupName": role,
+                    "replicas": replicas,
+                    "minReplicas": replicas,
+                    "maxReplicas": replicas,
+                    "numOfHosts": 1,
+                    "rayStartParams": _start_parameters(store),
+                    "resources": offered,
+                    "template": template(role),
+                }
+                for role, replicas, offered in _groups(
+                    job, share * counts.worker, share * counts.warehouse
+                )
+            ],
+        },
+    }
+
+
+def _groups(job: RLJob, workers: int, warehouses: int) -> list[tuple[Role, int, dict[str, str]]]:
+    """(role, pods, Ray resources of each). Actors ask for these resources and for no CPU."""
+    room = {RAY_WAREHOUSE: str(warehouses_per_pod(job.spec))}
+    return [
+        ("worker", workers, ray_resources(job.spec.accelerator)),
+        ("warehouse", warehouses, room),
+    ]
+
+
+def _start_parameters(object_store_bytes: int) -> dict[str, str]:
+    """Parameters of `ray start`. num-cpus of the head is 0 so that no actor lands beside the driver."""
+    return {
+        "node-manager-port": str(ports.NODE_MANAGER),
+        "object-manager-port": str(ports.OBJECT_MANAGER),
+        "runtime-env-agent-port": str(ports.RUNTIME_ENVIRONMENT_AGENT),
+        "min-worker-port": str(ports.FIRST_WORKER),
+        "max-worker-port": str(ports.LAST_WORKER),
+        "object-store-memory": str(object_store_bytes),
+    }

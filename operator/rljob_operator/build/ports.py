@@ -1,0 +1,16 @@
+"""Ports of a Ray cluster, pinned so that network policies and people can name them."""
+
+GCS = 6379
+CLIENT = 10001
+DASHBOARD = 8265
+STATUS = 8266
+"""Where a driver tells how far it is."""
+METRICS = 8080
+NODE_MANAGER = 8076
+OBJECT_MANAGER = 8077
+RUNTIME_ENVIRONMENT_AGENT = 8078
+FIRST_WORKER = 10002
+LAST_WORKER = 19999
+HCCL = 20000
+"""First of the ports by which HCCL's processes find each other; below those the system hands out."""
+DNS = 53

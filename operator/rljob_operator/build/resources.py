@@ -1,0 +1,52 @@
+"""CPU and memory of a pod by role, and what a user's template puts in their place.
+
+Emulated devices run anywhere and ask for little; on Ascend a worker has its node nearly to itself
+and keeps room for the optimizer's state and for weights that are swapped to the host.
+"""
+
+from rljob_api.base import parse_quantity
+from rljob_api.pods import Resources
+from rljob_api.rljob import RLJobSpec
+from rljob_api.topology import num_warehouses, pods
+from rljob_operator.build.accelerators import is_ascend
+from rljob_operator.build.names import Manifest, Role
+
+EMULATED = {"cpu": "100m", "memory": "512Mi"}
+HEAD_CPU, HEAD_GIB = 8, 32
+DEVICE_CPU, DEVICE_GIB = 8, 64
+WAREHOUSE_CPU, WAREHOUSE_GIB = 4, 2
+"""Beside the rows themselves, which `dock.capacity` bounds."""
+GIB = 2**30
+
+
+def resources(role: Role, spec: RLJobSpec, own: Resources | None) -> Manifest:
+    """Requests and limits of the container. own: the user's amounts, each in place of ours."""
+    ours = _requests(role, spec)
+    limits = {"memory": ours["memory"]} if is_ascend(spec.accelerator) else {}
+    given = own or Resources()
+    named = given.requests.keys() | given.limits.keys()
+    return {
+        "requests": {k: v for k, v in ours.items() if k not in named} | given.requests,
+        "limits": {k: v for k, v in limits.items() if k not in named} | given.limits,
+    }
+
+
+def warehouses_per_pod(spec: RLJobSpec) -> int:
+    """Most warehouses that one pod holds."""
+    return -(-num_warehouses(spec) // pods(spec).warehouse)
+
+
+def _requests(role: Role, spec: RLJobSpec) -> dict[str, str]:
+    devices = spec.accelerator.devices_per_node
+    if not is_ascend(spec.accelerator):
+        return dict(EMULATED)
+    if role == "head":
+        return _amounts(HEAD_CPU, HEAD_GIB)
+    if role == "worker":
+        return _amounts(devices * DEVICE_CPU, devices * DEVICE_GIB)
+    rows = warehouses_per_pod(spec) * parse_quantity(spec.dock.capacity)
+    return _amounts(WAREHOUSE_CPU, WAREHOUSE_GIB + -(-rows // GIB))
+
+
+def _amounts(cpu: int, gibibytes: int) -> dict[str, str]:
+    return {"cpu": str(cpu), "memory": f"{gibibytes}Gi"}

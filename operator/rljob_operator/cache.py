@@ -1,0 +1,207 @@
+"""What was last seen of RLJobs, RayClusters and pods, found by kind and name or by job.
+
+Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only what decisions need.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from rljob_operator.kube_answers import Manifest
+
+JOB_LABEL = "rljob.io/job"
+
+Kind = Literal["RLJob", "RayCluster", "Pod"]
+KINDS: tuple[Kind, ...] = ("RLJob", "RayCluster", "Pod")
+
+POD_METADATA = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "labels",
+    "ownerReferences",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+POD_SPEC = ("nodeName", "schedulingGates")
+POD_STATUS = ("phase", "reason", "message", "podIP", "hostIP", "startTime", "conditions")
+CONTAINER = ("name", "ready", "restartCount", "containerID", "imageID", "state", "lastState")
+
+
+class JobKey(NamedTuple):
+    """An RLJob: what the queue works on."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ObjectKey(NamedTuple):
+    """An object of the cache."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An object as last seen, the job that it belongs to, and when it was seen (monotonic seconds)."""
+
+    object: Manifest
+    job: JobKey | None
+    seen: float
+
+
+class Cache:
+    """Objects as last seen. Manifests that it hands out are shared: read them, never write them."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ObjectKey, Entry] = {}
+        self._of_job: dict[JobKey, set[ObjectKey]] = defaultdict(set)
+        self._removed: dict[str, float] = {}  # uid → when; only since the last list
+        self._listed: set[Kind] = set()
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
+        """The object, None where none was seen."""
+        entry = self._entries.get(ObjectKey(kind, namespace, name))
+        return None if entry is None else entry.object
+
+    def of_job(self, kind: Kind, job: JobKey) -> list[Manifest]:
+        """The job's objects of a kind, by name."""
+        keys = sorted(key for key in self._of_job.get(job, ()) if key.kind == kind)
+        return [self._entries[key].object for key in keys]
+
+    def jobs(self) -> list[JobKey]:
+        """Every RLJob that exists."""
+        return [JobKey(key.namespace, key.name) for key in self._entries if key.kind == "RLJob"]
+
+    def filled(self) -> bool:
+        """Whether every kind was listed at least once."""
+        return self._listed.issuperset(KINDS)
+
+    def put(self, kind: Kind, manifest: Manifest, *, now: float) -> set[JobKey]:
+        """Remember the object; the jobs that this is news for, none where nothing changed."""
+        key = _key(kind, manifest)
+        before = self._entries.get(key)
+        if before is not None and _version(before.object) == _version(manifest):
+            return set()
+        entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
+        self._entries[key] = entry
+        if before is not None and before.job == entry.job and _same(before.object, entry.object):
+            return set()
+        jobs: set[JobKey] = set()
+        if before is not None and before.job is not None:
+            self._forget_job(key, before)
+            jobs.add(before.job)
+        if entry.job is not None:
+            self._of_job[entry.job].add(key)
+            jobs.add(entry.job)
+        return jobs
+
+    def remove(self, kind: Kind, manifest: Manifest, *, now: float) -> set[JobKey]:
+        """Forget a deleted object, unless another of its name came in the meantime."""
+        key = _key(kind, manifest)
+        self._removed[manifest["metadata"].get("uid", "")] = now
+        entry = self._entries.get(key)
+        if entry is None or entry.object["metadata"].get("uid") != manifest["metadata"].get("uid"):
+            return set()
+        del self._entries[key]
+        self._forget_job(key, entry)
+        return set() if entry.job is None else {entry.job}
+
+    def replace(
+        self,
+        kind: Kind,
+        manifests: Iterable[Manifest],
+        *,
+        began: float,
+        namespaces: set[str] | None,
+    ) -> set[JobKey]:
+        """Take over a whole list that was asked for at `began`; the jobs that it is news for.
+
+        A watch does not tell what was deleted while it was broken: this does. What an event told
+        since `began` stays, for the list may be older. namespaces: those listed, None for all.
+        """
+        jobs: set[JobKey] = set()
+        listed: set[ObjectKey] = set()
+        for manifest in manifests:
+            key = _key(kind, manifest)
+            listed.add(key)
+            removed = self._removed.get(manifest["metadata"].get("uid", ""), -1.0)
+            if removed <= began and not self._seen_since(began, key):
+                jobs |= self.put(kind, manifest, now=began)
+        for key in [key for key in self._entries if key.kind == kind and key not in listed]:
+            ours = namespaces is None or key.namespace in namespaces
+            if ours and not self._seen_since(began, key):
+                jobs |= self.remove(kind, self._entries[key].object, now=began)
+        self._removed = {uid: when for uid, when in self._removed.items() if when > began}
+        self._listed.add(kind)
+        return jobs
+
+    def _seen_since(self, began: float, key: ObjectKey) -> bool:
+        entry = self._entries.get(key)
+        return entry is not None and entry.seen > began
+
+    def _forget_job(self, key: ObjectKey, entry: Entry) -> None:
+        if entry.job is None:
+            return
+        keys = self._of_job[entry.job]
+        keys.discard(key)
+        if not keys:
+            del self._of_job[entry.job]
+
+
+def _key(kind: Kind, manifest: Manifest) -> ObjectKey:
+    metadata = manifest["metadata"]
+    return ObjectKey(kind, metadata["namespace"], metadata["name"])
+
+
+def _job_of(kind: Kind, manifest: Manifest) -> JobKey | None:
+    metadata = manifest["metadata"]
+    name = metadata["name"] if kind == "RLJob" else metadata.get("labels", {}).get(JOB_LABEL)
+    return None if name is None else JobKey(metadata["namespace"], name)
+
+
+def _version(manifest: Manifest) -> tuple[Any, Any]:
+    metadata = manifest["metadata"]
+    return metadata.get("uid"), metadata.get("resourceVersion")
+
+
+def _same(one: Manifest, other: Manifest) -> bool:
+    """Whether two objects differ in nothing but their resourceVersion."""
+    return {**one, "metadata": {**one["metadata"], "resourceVersion": None}} == {
+        **other,
+        "metadata": {**other["metadata"], "resourceVersion": None},
+    }
+
+
+def _kept(kind: Kind, manifest: Manifest) -> Manifest:
+    """What of the object is worth its memory."""
+    if kind == "Pod":
+        return _pod_facts(manifest)
+    metadata = {key: value for key, value in manifest["metadata"].items() if key != "managedFields"}
+    return {**manifest, "metadata": metadata}
+
+
+def _pod_facts(pod: Manifest) -> Manifest:
+    status = pod.get("status", {})
+    containers = {
+        group: [_picked(container, CONTAINER) for container in status[group]]
+        for group in ("containerStatuses", "initContainerStatuses")
+        if group in status
+    }
+    return {
+        "metadata": _picked(pod["metadata"], POD_METADATA),
+        "spec": _picked(pod.get("spec", {}), POD_SPEC),
+        "status": _picked(status, POD_STATUS) | containers,
+    }
+
+
+def _picked(source: Manifest, keys: Iterable[str]) -> Manifest:
+    return {key: source[key] for key in keys if key in source}

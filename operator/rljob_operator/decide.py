@@ -1,0 +1,141 @@
+"""Decide the next actions for an RLJob from what was observed. Called by `reconcile`. Does no I/O.
+
+What an action needs to be recognised again (the cluster's name, the submission's id) is written to the
+status before the action is taken, so that a repeated action meets its own first try.
+"""
+
+from rljob_api.status import RayClusterStatus
+from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise
+from rljob_operator.build.names import cluster_name
+from rljob_operator.draft import Draft, holds, rfc3339
+from rljob_operator.model import (
+    Decision,
+    DeleteCluster,
+    DeleteJob,
+    MakeChildren,
+    Observed,
+    ReleaseWorkers,
+    StopSubmission,
+)
+
+STOP_SECONDS = 180.0
+"""How long a driver may take for its last checkpoint before its pods are deleted."""
+
+
+def decide(seen: Observed, now: float) -> Decision:
+    """The status as it should be, and what to do. now: unix seconds."""
+    if seen.deleting:  # its children are owned by it, and go with it
+        return Decision(status=seen.status)
+    draft = Draft(seen, now)
+    draft.do(*[DeleteCluster(cluster=c.name) for c in seen.older if not c.deleting])
+    if holds(seen.status, "Succeeded") or holds(seen.status, "Failed"):
+        _clean_up(draft)
+    elif seen.spec is None:
+        _refuse(draft)
+    elif seen.spec.suspend:
+        _suspend(draft)
+    else:
+        _run(draft)
+    return draft.decision()
+
+
+def _refuse(draft: Draft) -> None:
+    problems = "; ".join(str(problem) for problem in draft.seen.problems)
+    draft.set("Validated", "False", "InvalidSpec", problems)
+    draft.update(phase="Invalid")
+
+
+def _run(draft: Draft) -> None:
+    seen, spec = draft.seen, draft.seen.spec
+    assert spec is not None, "a job without a valid spec is refused, not run"
+    draft.set("Validated", "True", "Valid", tell=False)
+    if holds(seen.status, "Suspended"):
+        draft.set("Suspended", "False", "Resumed", "goes on from the last checkpoint")
+    draft.set("Stopping", "False", "NotStopping", tell=False)
+    if draft.status.start_time is None:
+        draft.update(start_time=rfc3339(draft.now), attempt_time=rfc3339(draft.now))
+        draft.update(attempt=draft.status.attempt or 0, restarts=draft.status.restarts or 0)
+    limit = spec.active_deadline_seconds
+    left = draft.left(draft.status.start_time, limit)
+    if left is not None and left <= 0:
+        fail(draft, "DeadlineExceeded", f"did not end within activeDeadlineSeconds, {limit}")
+        return
+    draft.look_again([left])
+    _keep_cluster(draft)
+    cluster = draft.status.ray_cluster
+    if cluster is not None and cluster.submission_id is not None:
+        supervise(draft)
+    else:
+        start(draft)
+
+
+def _keep_cluster(draft: Draft) -> None:
+    """Name the cluster, make it, and apply its children again when the spec has changed."""
+    seen = draft.seen
+    attempt = draft.status.attempt or 0
+    if draft.status.ray_cluster is None:
+        name = cluster_name(seen.identity.name, attempt)
+        draft.update(ray_cluster=RayClusterStatus(name=name))
+    changed = seen.status.observed_generation != seen.identity.generation
+    cluster = draft.status.ray_cluster
+    assert cluster is not None
+    if seen.cluster is None and cluster.submission_id is None:
+        draft.do(MakeChildren(cluster=cluster.name))
+    elif seen.cluster is not None and not seen.cluster.deleting:
+        draft.update_cluster(uid=seen.cluster.uid)
+        if changed:
+            draft.do(MakeChildren(cluster=cluster.name))
+
+
+def _suspend(draft: Draft) -> None:
+    """Checkpoint, stop, release the pods."""
+    seen, cluster = draft.seen, draft.status.ray_cluster
+    draft.set("Validated", "True", "Valid", tell=False)
+    if cluster is None and not seen.pods and not seen.older_pods:
+        draft.set("Suspended", "True", "Suspended", "the job holds no pods")
+        draft.set("Stopping", "False", "NotStopping", tell=False)
+        draft.set("Running", "False", "Suspended", tell=False)
+        draft.set("ClusterReady", "False", "Suspended", tell=False)
+        draft.update(phase="Suspended", devices=None, start_time=None, attempt_time=None)
+        return
+    draft.update(phase="Suspending")
+    draft.look_again(POLL_SECONDS)
+    if cluster is None or _stop(draft, "Suspending"):
+        return
+    if seen.checkpoint is not None:
+        draft.update(last_checkpoint=seen.checkpoint)
+    draft.do(DeleteCluster(cluster=cluster.name))
+    draft.update(ray_cluster=None, attempt=(draft.status.attempt or 0) + 1)
+
+
+def _stop(draft: Draft, reason: str) -> bool:
+    """Ask the driver to leave a checkpoint and end; False once it has, or has had its time."""
+    job, cluster = draft.seen.ray.job, draft.status.ray_cluster
+    if cluster is None or cluster.submission_id is None or job is None or job.status.is_final:
+        return False
+    draft.set("Stopping", "True", reason, "leaving a checkpoint")
+    draft.set("Running", "False", reason, tell=False)
+    if draft.since("Stopping") >= STOP_SECONDS:
+        return False
+    draft.do(StopSubmission(submission=cluster.submission_id))
+    return True
+
+
+def _clean_up(draft: Draft) -> None:
+    """After the end: stop what still runs, free the devices, later delete the job."""
+    seen, spec, status = draft.seen, draft.seen.spec, draft.status
+    if spec is None:
+        return
+    if _stop(draft, "Ended"):
+        draft.look_again(POLL_SECONDS)
+        return
+    if seen.cluster is not None and not seen.cluster.deleting:
+        if spec.cleanup_policy == "DeleteCluster":
+            draft.do(DeleteCluster(cluster=seen.cluster.name))
+        elif spec.cleanup_policy == "DeleteWorkers" and any(p.role != "head" for p in seen.pods):
+            draft.do(ReleaseWorkers(cluster=seen.cluster.name))
+    left = draft.left(status.completion_time, spec.ttl_seconds_after_finished)
+    if left is not None and left <= 0:
+        draft.do(DeleteJob())
+    elif left is not None:
+        draft.look_again(left)

@@ -1,0 +1,69 @@
+"""What follows the failure of an attempt: which rule of the policy matches, whether it counts.
+
+Pure; used by `decide`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rljob_api.lifecycle import FailurePolicy, FailureRule
+from rljob_api.status import Failure
+
+EXIT_INVALID = 2
+"""The runtime's exit code for a job that it refuses: trying again changes nothing."""
+KEPT_FAILURES = 10
+FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 5.0, 300.0
+
+Action = Literal["FailJob", "Restart", "Ignore"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailure:
+    """Why an attempt ended. lost: its cluster cannot be used again. disrupted: by the cluster itself
+    (eviction, drain), which the user did nothing for."""
+
+    reason: str
+    message: str
+    node: str | None = None
+    exit_code: int | None = None
+    lost: bool = False
+    disrupted: bool = False
+
+
+def action_of(failure: AttemptFailure, policy: FailurePolicy | None) -> Action:
+    """The first matching rule's action; without one, disruptions do not count and a refused job fails."""
+    for rule in policy.rules if policy else ():
+        if _matches(rule, failure):
+            return rule.action
+    if failure.exit_code == EXIT_INVALID:
+        return "FailJob"
+    return "Ignore" if failure.disrupted else "Restart"
+
+
+def backoff_seconds(restarts: int) -> float:
+    """Pause before an attempt after so many counted restarts: 0, 5, 10, 20 … 300."""
+    if restarts == 0:
+        return 0.0
+    return float(min(LAST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2 ** min(restarts - 1, 10)))
+
+
+def recorded(
+    failures: Sequence[Failure], failure: AttemptFailure, *, attempt: int, time: str
+) -> list[Failure]:
+    """The last failures with this one at the end."""
+    new = Failure(
+        attempt=attempt,
+        reason=failure.reason,
+        message=failure.message[:1024],
+        time=time,
+        node=failure.node,
+        exit_code=failure.exit_code,
+    )
+    return [*failures, new][-KEPT_FAILURES:]
+
+
+def _matches(rule: FailureRule, failure: AttemptFailure) -> bool:
+    if rule.on_exit_codes and failure.exit_code not in rule.on_exit_codes:
+        return False
+    return not rule.on_reasons or failure.reason in rule.on_reasons

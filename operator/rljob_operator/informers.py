@@ -1,0 +1,142 @@
+"""What tells the operator of changes: kopf's watch events, put into the cache and the queue.
+
+`main` calls `register` and `configure` before it starts kopf. Only `on.event` is used and the handlers
+return nothing: so kopf writes no annotation, no finalizer and no status into any object.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+import aiohttp
+import kopf
+
+from rljob_operator.cache import JOB_LABEL, Cache, JobKey, Kind
+
+# How kopf names what is watched: group (none for core), version, plural.
+WATCHED: dict[Kind, tuple[str, str, str]] = {
+    "RLJob": ("rljob.io", "v1alpha1", "rljobs"),
+    "RayCluster": ("ray.io", "v1", "rayclusters"),
+    "Pod": ("", "v1", "pods"),
+}
+# Whoever has many clusters and pods beside ours should not have to send us those.
+LABELLED: tuple[Kind, ...] = ("RayCluster", "Pod")
+
+# The server ends each watch after this long, so that a living watch is opened anew at least so often.
+WATCH_SECONDS = 240.0
+
+
+class Queue(Protocol):
+    """Where the jobs go that there is news for."""
+
+    def add(self, key: JobKey) -> None: ...
+
+
+class WatchAges:
+    """When each kind's watch last showed life: an event, or that the server accepted it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._seen: dict[Kind, float] = {}
+
+    def started(self) -> None:
+        """From now on every watch is expected to show life."""
+        for kind in WATCHED:
+            self.saw(kind)
+
+    def saw(self, kind: Kind) -> None:
+        """Note that the kind's watch showed life."""
+        self._seen[kind] = self._clock()
+
+    def oldest(self) -> tuple[str, float]:
+        """The kind that has been silent longest, and its seconds; 0 s before `started`."""
+        if not self._seen:
+            return "", 0.0
+        kind, seen = min(self._seen.items(), key=lambda item: item[1])
+        return kind, self._clock() - seen
+
+
+def register(
+    registry: kopf.OperatorRegistry,
+    *,
+    cache: Cache,
+    queue: Queue,
+    ages: WatchAges,
+    clock: Callable[[], float],
+) -> None:
+    """Put the handlers of all three kinds on the registry. clock: the one that `resync` uses too."""
+    for kind in WATCHED:
+        group, version, plural = WATCHED[kind]
+        labels: dict[str, Any] | None = {JOB_LABEL: kopf.PRESENT} if kind in LABELLED else None
+        observe = _observer(kind, cache=cache, queue=queue, ages=ages, clock=clock)
+        watch = kopf.on.event(
+            group, version, plural, id=f"observe-{plural}", labels=labels, registry=registry
+        )
+        watch(observe)
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set what of kopf's settings the informers rely on."""
+    for kind in LABELLED:
+        settings.watching.label_selectors[WATCHED[kind]] = JOB_LABEL
+    settings.watching.server_timeout = WATCH_SECONDS
+    settings.networking.request_timeout = 30.0
+    settings.networking.enforce_retry_after = True
+    settings.posting.enabled = False
+    settings.peering.standalone = True
+
+
+def watch_trace(ages: WatchAges) -> aiohttp.TraceConfig:
+    """For kopf's HTTP session: counts an accepted watch as a sign of life.
+
+    kopf keeps bookmarks to itself; a cluster where nothing happens shows life by new watches alone.
+    """
+    kinds = {plural: kind for kind, (_, _, plural) in WATCHED.items()}
+
+    async def on_end(
+        _session: object, _context: object, end: aiohttp.TraceRequestEndParams
+    ) -> None:
+        kind = kinds.get(end.url.path.rpartition("/")[2])
+        if kind is not None and end.response.status == 200 and _is_watch(end.url.query_string):
+            ages.saw(kind)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(on_end)
+    return trace
+
+
+def watch_session(info: kopf.ConnectionInfo, ages: WatchAges) -> kopf.AiohttpSession:
+    """What a login handler returns so that kopf's requests are traced. kopf closes the session."""
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, ssl=info.as_ssl_context()),
+        headers=info.as_http_headers(),
+        proxy=info.proxy_url,
+        trust_env=info.trust_env,
+        trace_configs=[watch_trace(ages)],
+    )
+    return kopf.AiohttpSession(
+        server=info.server,
+        default_namespace=info.default_namespace,
+        expiration=info.expiration,
+        aiohttp_session=session,
+    )
+
+
+def _observer(
+    kind: Kind, *, cache: Cache, queue: Queue, ages: WatchAges, clock: Callable[[], float]
+) -> Callable[..., Any]:
+    # Asynchronous, for kopf runs other handlers in threads.
+    async def observe(event: dict[str, Any], **_: object) -> None:
+        ages.saw(kind)
+        if event["type"] == "DELETED":
+            jobs = cache.remove(kind, event["object"], now=clock())
+        else:
+            jobs = cache.put(kind, event["object"], now=clock())
+        for job in sorted(jobs):
+            queue.add(job)
+
+    return observe
+
+
+def _is_watch(query: str) -> bool:
+    return parse_qs(query).get("watch") == ["true"]

@@ -1,0 +1,229 @@
+"""The Kubernetes API, as far as the operator needs it: typed calls on plain manifests.
+
+With `kube_resources`, the only file that knows lightkube. Called by `apply`, `lease` and `resync`.
+Each call ends within 30 s, is timed into the metrics, and raises what `errors` lists. Contents of
+Secrets reach no message.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import httpx2
+import msgspec
+from lightkube import ALL_NS, AsyncClient, ConfigError, SingleConfig
+from lightkube.types import CascadeType, PatchType
+
+from rljob_operator.errors import Conflict, NotFound, OperatorError
+from rljob_operator.kube_answers import Manifest, error_of_answer, merge_patch, no_answer
+from rljob_operator.kube_resources import RESOURCES, RLJOB_STATUS, Resource
+
+FIELD_MANAGER = "rljob-operator"
+TIMEOUT_SECONDS = 30.0
+PAGE_SIZE = 500  # objects of one answer of a list: keeps a thousand jobs out of one JSON document
+
+T = TypeVar("T")
+
+# KeyError is lightkube's on an error answer without a Content-Type.
+FOREIGN_ERRORS = (
+    httpx2.HTTPError,
+    msgspec.MsgspecError,
+    ConfigError,
+    OSError,
+    KeyError,
+    ValueError,
+)
+
+
+class KubeMetrics(Protocol):
+    """What each call is reported to."""
+
+    def kube_call(self, verb: str, code: str, seconds: float) -> None: ...
+
+
+class Kube:
+    """Calls to one API server. Manifests come and go as plain dictionaries with apiVersion and kind."""
+
+    def __init__(
+        self,
+        *,
+        metrics: KubeMetrics,
+        config: SingleConfig | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """config: None finds the service account's, else $KUBECONFIG, else ~/.kube/config."""
+        self._client = AsyncClient(
+            config, timeout=httpx2.Timeout(timeout_seconds), field_manager=FIELD_MANAGER
+        )
+        self._metrics = metrics
+        self._timeout_seconds = timeout_seconds
+        self._clock = clock
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest:
+        """The object. Raises NotFound."""
+        call = self._client.get(RESOURCES[api_version, kind], name, namespace=namespace)
+        return _plain(await self._timed("get", f"{kind} {namespace}/{name}", call))
+
+    async def list(
+        self,
+        api_version: str,
+        kind: str,
+        namespace: str | None = None,
+        *,
+        labels: Mapping[str, str | None] | None = None,
+    ) -> list[Manifest]:
+        """All objects of a kind. namespace: None means all. labels: value, or None for "has it"."""
+        items = self._client.list(
+            RESOURCES[api_version, kind],
+            namespace=ALL_NS if namespace is None else namespace,
+            chunk_size=PAGE_SIZE,
+            labels=dict(labels or {}),
+        )
+
+        async def collect() -> list[Manifest]:  # an answer's items leave out what they are
+            return [{"apiVersion": api_version, "kind": kind, **item} async for item in items]
+
+        return await self._timed("list", f"{kind} of {namespace or 'all namespaces'}", collect())
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Create the object or set what the manifest says, by server-side apply, taking fields over."""
+        resource, namespace, name = _addressed(manifest)
+        call = self._client.patch(
+            resource,
+            name,
+            manifest,
+            namespace=namespace,
+            patch_type=PatchType.APPLY,
+            force=True,
+        )
+        return _plain(await self._timed("apply", _what(manifest), call))
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create the object. Raises Conflict where it exists already."""
+        resource, _, _ = _addressed(manifest)
+        call = self._client.create(resource(**manifest))
+        return _plain(await self._timed("create", _what(manifest), call))
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace the object. Raises Conflict where its resourceVersion is not the manifest's."""
+        resource, _, _ = _addressed(manifest)
+        call = self._client.replace(resource(**manifest))
+        return _plain(await self._timed("replace", _what(manifest), call))
+
+    async def patch_status(
+        self, rljob: Manifest, status: dict[str, Any], resource_version: str
+    ) -> Manifest:
+        """Make `status` the job's whole status; no request where it is that already.
+
+        rljob: as last seen; what its status has and `status` lacks is removed.
+        Raises Conflict where the job is no longer at `resource_version`.
+        """
+        changes = merge_patch(rljob.get("status") or {}, status)
+        if not changes:
+            return rljob
+        _, namespace, name = _addressed(rljob)
+        call = self._client.patch(
+            RLJOB_STATUS,
+            name,
+            {"metadata": {"resourceVersion": resource_version}, "status": changes},
+            namespace=namespace,
+            patch_type=PatchType.MERGE,
+        )
+        return _plain(await self._timed("patch_status", _what(rljob), call))
+
+    async def delete(
+        self,
+        api_version: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+    ) -> bool:
+        """Delete the object, its dependents after it; False where there was none. 0 s: by force."""
+        call = self._client.delete(
+            RESOURCES[api_version, kind],
+            name,
+            namespace=namespace,
+            grace_period=grace_seconds,
+            cascade=CascadeType.BACKGROUND,
+        )
+        try:
+            await self._timed("delete", f"{kind} {namespace}/{name}", call)
+        except NotFound:
+            return False
+        return True
+
+    async def create_event(self, event: Manifest) -> None:
+        """Post an event of `events.event_about`; one that was posted before is counted up."""
+        try:
+            await self.create(event)
+            return
+        except Conflict:
+            resource, namespace, name = _addressed(event)
+            before = await self.get("v1", "Event", namespace, name)
+        again = {"count": before.get("count", 1) + 1, "lastTimestamp": event["lastTimestamp"]}
+        call = self._client.patch(
+            resource, name, again, namespace=namespace, patch_type=PatchType.MERGE
+        )
+        await self._timed("patch", _what(event), call)
+
+    async def _timed(self, verb: str, what: str, call: Awaitable[T]) -> T:
+        """Await the call, bounded and timed; its errors become ours.
+
+        A foreign error is not kept as the cause: it holds the request, and so a Secret's contents.
+        """
+        began = self._clock()
+        code = "2xx"
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                return await call
+        except FOREIGN_ERRORS as error:
+            code, ours = _translated(error, f"{verb} {what}")
+        finally:
+            self._metrics.kube_call(verb, code, self._clock() - began)
+        raise ours
+
+
+def _translated(error: Exception, what: str) -> tuple[str, OperatorError]:
+    """The code for the metrics, and the error of ours."""
+    answer = _answer_within(error)
+    if answer is not None:
+        retry_after = answer.headers.get("Retry-After", "")
+        return str(answer.status_code), error_of_answer(
+            answer.status_code,
+            what,
+            body="" if " Secret " in f" {what}" else answer.text,
+            retry_after=retry_after,
+        )
+    timed_out = isinstance(error, TimeoutError | httpx2.TimeoutException)
+    code = "timeout" if timed_out else "no_answer"
+    return code, no_answer(what, "timed out" if timed_out else type(error).__name__)
+
+
+def _answer_within(error: BaseException | None) -> httpx2.Response | None:
+    while error is not None:
+        if isinstance(error, httpx2.HTTPStatusError):
+            return error.response
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _addressed(manifest: Manifest) -> tuple[Resource, str, str]:
+    metadata = manifest["metadata"]
+    resource = RESOURCES[manifest["apiVersion"], manifest["kind"]]
+    return resource, metadata["namespace"], metadata["name"]
+
+
+def _what(manifest: Manifest) -> str:
+    return f"{manifest['kind']} {manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
+
+
+def _plain(answer: Any) -> Manifest:
+    return dict(answer)

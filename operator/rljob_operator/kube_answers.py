@@ -1,0 +1,78 @@
+"""What `kube` makes of manifests and of refusals, without a network: merge patches and errors."""
+
+import json
+from typing import Any
+
+from rljob_operator.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    OperatorError,
+    Permanent,
+    Temporary,
+    Unavailable,
+    Unreachable,
+)
+
+Manifest = dict[str, Any]
+
+RETRY_SECONDS = 2.0
+MESSAGE_CHARACTERS = 1000
+
+REFUSALS: dict[int, type[Permanent]] = {
+    400: Invalid,
+    403: Forbidden,
+    404: NotFound,
+    405: Invalid,
+    413: Invalid,
+    415: Invalid,
+    422: Invalid,
+}
+# 401 is a service account's token that is being rotated; 410 a page of a list that grew too old.
+PASSING = {401, 408, 410, 429}
+
+
+def merge_patch(old: Manifest, new: Manifest) -> Manifest:
+    """The JSON merge patch (RFC 7396) that turns `old` into `new`; {} where they are equal."""
+    patch: Manifest = {key: None for key in old if key not in new}
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if inner := merge_patch(before, value):
+                patch[key] = inner
+        elif value != before or key not in old:
+            patch[key] = value
+    return patch
+
+
+def error_of_answer(code: int, what: str, *, body: str, retry_after: str = "") -> OperatorError:
+    """The error for an answer of status `code` to `what` ("apply Pod ns/name")."""
+    message = f"{what}: {code} {_said(body)}".rstrip()
+    if code == 409:
+        return Conflict(message)
+    if code in PASSING or code >= 500:
+        return Unavailable(message, retry_after=_seconds(retry_after))
+    return REFUSALS.get(code, Permanent)(message)
+
+
+def no_answer(what: str, why: str) -> Temporary:
+    """The error for a request whose fate is unknown."""
+    return Unreachable(f"{what}: no answer ({why})", retry_after=RETRY_SECONDS)
+
+
+def _said(body: str) -> str:
+    """The message of a metav1.Status, or the text itself."""
+    try:
+        status = json.loads(body)
+    except ValueError:
+        status = None
+    text = status.get("message", "") if isinstance(status, dict) else body
+    return str(text).strip()[:MESSAGE_CHARACTERS]
+
+
+def _seconds(retry_after: str) -> float:
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:  # absent, or a date
+        return RETRY_SECONDS

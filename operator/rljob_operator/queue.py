@@ -1,0 +1,217 @@
+"""The work queue: one pass a key at a time, nothing lost, failures tried again ever later.
+
+Filled by `informers`, `resync` and by passes themselves; its workers call the one function that
+reconciles a key. Knows nothing of Kubernetes.
+"""
+
+import asyncio
+import heapq
+import itertools
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from rljob_operator.errors import OperatorError, Temporary
+from rljob_operator.log import job_field
+from rljob_operator.metrics import PassResult
+
+logger = logging.getLogger(__name__)
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class QueueMetrics(Protocol):
+    """What the queue reports."""
+
+    def key_added(self) -> None: ...
+    def pass_done(self, result: PassResult, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Seconds before the n-th try again: doubling from `first` to `limit`, at random ±`jitter`."""
+
+    first: float = 0.2
+    limit: float = 60.0
+    jitter: float = 0.2
+
+    def seconds(self, failures: int, chance: float) -> float:
+        """failures: passes that failed in a row, from 1. chance: from 0 to 1."""
+        exact = min(self.limit, self.first * 2.0 ** min(failures - 1, 32))
+        return exact * (1 + self.jitter * (2 * chance - 1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """Clock, sleep and chance; tests bring their own. clock: seconds, never going back."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    chance: Callable[[], float] = random.random
+
+
+class KeyedQueue(Generic[Key]):
+    """Keys to work on. Never two workers on a key; a key added while worked on gets one more pass."""
+
+    def __init__(
+        self,
+        work: Callable[[Key], Awaitable[None]],
+        *,
+        metrics: QueueMetrics,
+        backoff: Backoff | None = None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        self._work = work
+        self._metrics = metrics
+        self._backoff = backoff or Backoff()
+        around = surroundings or Surroundings()
+        self._clock, self._sleep, self._chance = around.clock, around.sleep, around.chance
+        self._ready: asyncio.Queue[Key | None] = asyncio.Queue()
+        self._waiting: dict[Key, float] = {}  # since when; these get a pass
+        self._active: dict[Key, float] = {}  # since when; at most one worker has each
+        self._due: dict[Key, float] = {}  # the one time that counts for a delayed key
+        self._timers: list[tuple[float, int, Key]] = []  # heap; entries that `_due` left are void
+        self._order = itertools.count()  # keys themselves need not be comparable
+        self._failures: dict[Key, int] = {}
+        self._timer_changed = asyncio.Event()
+        self._stopping = asyncio.Event()
+
+    def add(self, key: Key) -> None:
+        """Ask for a pass as soon as a worker is free. Asking twice before it begins is asking once."""
+        if key in self._waiting:
+            return
+        self._waiting[key] = self._clock()
+        self._metrics.key_added()
+        if key not in self._active:
+            self._ready.put_nowait(key)
+
+    def add_after(self, key: Key, seconds: float) -> None:
+        """Ask for a pass after `seconds`; of several times asked for, the earliest counts."""
+        if seconds <= 0:
+            self.add(key)
+            return
+        due = self._clock() + seconds
+        if due < self._due.get(key, float("inf")):
+            self._due[key] = due
+            heapq.heappush(self._timers, (due, next(self._order), key))
+            self._drop_void_timers()
+            self._timer_changed.set()
+
+    def depth(self) -> int:
+        """Keys that wait for a pass; those that are delayed do not wait yet."""
+        return len(self._waiting)
+
+    def oldest_age(self) -> float:
+        """Seconds for which the oldest key has waited or been worked on; 0 when there is none."""
+        since = itertools.chain(self._waiting.values(), self._active.values())
+        return max(0.0, self._clock() - min(since, default=float("inf")))
+
+    def longest_running(self) -> float:
+        """Seconds for which the longest pass has been under way; 0 when there is none."""
+        now = self._clock()
+        return max((now - since for since in self._active.values()), default=0.0)
+
+    async def run(self, workers: int, *, grace_seconds: float = 20.0) -> None:
+        """Work until `stop`; then let passes under way end, for at most `grace_seconds`.
+
+        Raises what broke the queue itself; what a pass raises is retried and logged.
+        """
+        tasks = [asyncio.create_task(self._work_on()) for _ in range(workers)]
+        timer = asyncio.create_task(self._release())
+        stopped = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait({stopped, timer, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            for _ in tasks:
+                self._ready.put_nowait(None)  # wakes the idle
+            await self._within(grace_seconds, asyncio.gather(*tasks))
+        finally:
+            for task in (*tasks, timer, stopped):
+                task.cancel()
+            await asyncio.gather(*tasks, timer, stopped, return_exceptions=True)
+        for task in (*tasks, timer):
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+
+    def stop(self) -> None:
+        """Let `run` return once the passes under way are done; keys that wait stay undone."""
+        self._stopping.set()
+
+    async def _work_on(self) -> None:
+        while not self._stopping.is_set():
+            key = await self._ready.get()
+            if key is None or self._stopping.is_set():
+                return
+            del self._waiting[key]
+            began = self._active[key] = self._clock()
+            try:
+                with job_field(str(key)):
+                    result = await self._pass(key)
+            finally:
+                del self._active[key]
+                if key in self._waiting:
+                    self._ready.put_nowait(key)
+            self._metrics.pass_done(result, self._clock() - began)
+
+    async def _pass(self, key: Key) -> PassResult:
+        try:
+            await self._work(key)
+        except Exception as error:
+            self._retry(key, error)
+            return "retry" if isinstance(error, Temporary) else "error"
+        self._failures.pop(key, None)
+        return "ok"
+
+    def _retry(self, key: Key, error: Exception) -> None:
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        seconds = self._backoff.seconds(failures, self._chance())
+        if isinstance(error, Temporary):
+            seconds = max(seconds, error.retry_after)
+        if isinstance(error, OperatorError):
+            logger.warning("pass failed failures=%d retry_in=%.1fs: %s", failures, seconds, error)
+        else:  # ours: the traceback tells where
+            logger.error(
+                "pass failed failures=%d retry_in=%.1fs", failures, seconds, exc_info=error
+            )
+        self.add_after(key, seconds)
+
+    async def _release(self) -> None:
+        while True:
+            self._timer_changed.clear()
+            pause = self._release_due()
+            if pause is None:
+                await self._timer_changed.wait()
+            else:
+                await self._within(pause, self._timer_changed.wait())
+
+    def _release_due(self) -> float | None:
+        """Add every key whose time has come; seconds until the next one, None without any."""
+        now = self._clock()
+        while self._timers:
+            due, _, key = self._timers[0]
+            if self._due.get(key) != due:  # an earlier time took its place
+                heapq.heappop(self._timers)
+            elif due > now:
+                return due - now
+            else:
+                heapq.heappop(self._timers)
+                del self._due[key]
+                self.add(key)
+        return None
+
+    def _drop_void_timers(self) -> None:
+        if len(self._timers) > 2 * len(self._due) + 64:
+            self._timers = [entry for entry in self._timers if self._due.get(entry[2]) == entry[0]]
+            heapq.heapify(self._timers)
+
+    async def _within(self, seconds: float, awaitable: Awaitable[object]) -> None:
+        first = asyncio.ensure_future(awaitable)
+        pause = asyncio.ensure_future(self._sleep(seconds))
+        try:
+            await asyncio.wait({first, pause}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            first.cancel()
+            pause.cancel()
+            await asyncio.gather(first, pause, return_exceptions=True)

@@ -1,0 +1,131 @@
+"""One pass over one RLJob: observe, decide, apply. The queue's work; owns what is kept between passes."""
+
+import base64
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import aiohttp
+
+from rljob_api.status import RLJobStatus
+from rljob_operator.apply import Applier
+from rljob_operator.build import ports
+from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
+from rljob_operator.cache import Cache, JobKey
+from rljob_operator.decide import decide
+from rljob_operator.draft import holds
+from rljob_operator.errors import NotFound
+from rljob_operator.identity import Identity
+from rljob_operator.kube import Kube
+from rljob_operator.kube_answers import Manifest
+from rljob_operator.metrics import Metrics
+from rljob_operator.model import Observed, RayAnswer
+from rljob_operator.observe import ask_ray, identity_of, job_of, observed, status_of
+from rljob_operator.progress import Report, ask_driver
+from rljob_operator.ray_jobs import RayJobs
+from rljob_operator.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+
+class Later(Protocol):
+    """The queue, as far as a pass uses it."""
+
+    def add_after(self, key: JobKey, seconds: float) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Reconciler:
+    """Reconciles any job. wall: unix seconds."""
+
+    kube: Kube
+    cache: Cache
+    queue: Later
+    session: aiohttp.ClientSession
+    metrics: Metrics
+    settings: Settings
+    wall: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+    _tokens: dict[str, str] = field(default_factory=dict)
+
+    async def __call__(self, key: JobKey) -> None:
+        """One pass; a job that is gone needs none."""
+        rljob = self.cache.get("RLJob", key.namespace, key.name)
+        if rljob is None:
+            return
+        identity, status = identity_of(rljob), status_of(rljob)
+        if "deletionTimestamp" in rljob["metadata"]:
+            self._tokens.pop(identity.uid, None)
+            return
+        job, _ = job_of(rljob)
+        token = await self._token(identity) if job else ""
+        ray = self._ray(identity, status, token)
+        answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
+        report = await self._report(identity, status, answer, token)
+        seen = observed(rljob, self.cache, answer, report, log)
+        decision = decide(seen, self.wall())
+        applier = Applier(
+            kube=self.kube,
+            ray=ray or self._ray(identity, decision.status, token),
+            settings=self.settings,
+            rljob=rljob,
+            identity=identity,
+            job=job,
+            token=token,
+        )
+        stored = await applier.apply(decision)
+        self.cache.put("RLJob", stored, now=self.clock())
+        self._count(seen, decision.status)
+        if decision.again is not None:
+            self.queue.add_after(key, decision.again)
+
+    async def _token(self, identity: Identity) -> str:
+        """The token of the job's Ray cluster: made once, then read from its Secret."""
+        if identity.uid not in self._tokens:
+            try:
+                secret = await self.kube.get(
+                    "v1", "Secret", identity.namespace, child_name(identity)
+                )
+                self._tokens[identity.uid] = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
+            except NotFound:
+                self._tokens[identity.uid] = secrets.token_urlsafe(32)
+        return self._tokens[identity.uid]
+
+    def _ray(self, identity: Identity, status: RLJobStatus, token: str) -> RayJobs | None:
+        if status.ray_cluster is None or not token:
+            return None
+        host = head_host(status.ray_cluster.name, identity.namespace)
+        return RayJobs(
+            url=f"http://{host}:{ports.DASHBOARD}",
+            token=token,
+            session=self.session,
+            metrics=self.metrics,
+        )
+
+    async def _report(
+        self, identity: Identity, status: RLJobStatus, answer: RayAnswer, token: str
+    ) -> Report | None:
+        cluster = status.ray_cluster
+        if cluster is None or answer.job is None or answer.job.status.is_final:
+            return None
+        host = head_host(cluster.name, identity.namespace)
+        return await ask_driver(self.session, f"http://{host}:{ports.STATUS}", token)
+
+    def _count(self, seen: Observed, after: RLJobStatus) -> None:
+        if holds(after, "Running") and not holds(seen.status, "Running") and not after.attempt:
+            self.metrics.time_to_running.observe(self.wall() - seen.created)
+        if (after.restarts or 0) > (seen.status.restarts or 0) and after.failures:
+            self.metrics.restarts.labels(after.failures[-1].reason).inc()
+
+
+def states(cache: Cache) -> dict[str, int]:
+    """Jobs by phase, for the metrics."""
+    counts: dict[str, int] = {}
+    for key in cache.jobs():
+        rljob: Manifest = cache.get("RLJob", key.namespace, key.name) or {}
+        phase = str((rljob.get("status") or {}).get("phase") or "New")
+        counts[phase] = counts.get(phase, 0) + 1
+    return counts

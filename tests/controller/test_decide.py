@@ -1,0 +1,350 @@
+"""What follows what: one decision each, on a world that is written down in full."""
+
+from dataclasses import replace
+
+import pytest
+from jobs import make_job
+
+from rljob_api.problems import Problem
+from rljob_api.status import Progress, RayClusterStatus, RLJobStatus
+from rljob_operator.decide import decide
+from rljob_operator.draft import condition, holds, rfc3339
+from rljob_operator.identity import Identity
+from rljob_operator.model import (
+    Cluster,
+    DeleteCluster,
+    DeleteJob,
+    MakeChildren,
+    Observed,
+    Pod,
+    RayAnswer,
+    ReleaseWorkers,
+    StopSubmission,
+    Submit,
+)
+from rljob_operator.ray_jobs import RayJob, RayJobStatus
+
+NOW = 1_000_000.0
+SUBMISSION = "rljob-01234567-0"
+
+
+def pods(*, ready: bool = True, **head: object) -> tuple[Pod, ...]:
+    """The pods of a job on one node."""
+    made = [
+        Pod(name=role, uid=role, role=role, ready=ready, incarnation=f"{role}/0", node="node-1")
+        for role in ("head", "worker", "warehouse")
+    ]
+    return (replace(made[0], **head), *made[1:])  # type: ignore[arg-type]
+
+
+def running(**spec: object) -> Observed:
+    """A job whose driver runs, seen ten seconds after its attempt began."""
+    status = RLJobStatus(
+        observed_generation=1,
+        start_time=rfc3339(NOW - 10),
+        attempt_time=rfc3339(NOW - 10),
+        attempt=0,
+        restarts=0,
+        ray_cluster=RayClusterStatus(
+            name="job-0", uid="c", submission_id=SUBMISSION, head="head/0"
+        ),
+    )
+    return Observed(
+        identity=Identity(namespace="team", name="job", uid="0123456789", generation=1),
+        created=NOW - 20,
+        deleting=False,
+        spec=make_job(**spec).spec,
+        problems=(),
+        status=status,
+        cluster=Cluster(name="job-0", uid="c"),
+        pods=pods(),
+        ray=RayAnswer(reached=True, job=RayJob(status=RayJobStatus.RUNNING)),
+    )
+
+
+def with_driver(seen: Observed, status: RayJobStatus, exit_code: int | None = None) -> Observed:
+    return replace(
+        seen, ray=RayAnswer(reached=True, job=RayJob(status=status, exit_code=exit_code))
+    )
+
+
+def new(**spec: object) -> Observed:
+    return replace(
+        running(**spec), status=RLJobStatus(), cluster=None, pods=(), ray=RayAnswer(reached=False)
+    )
+
+
+def after(seen: Observed, now: float = NOW) -> Observed:
+    """The same world once the decision's status is written."""
+    return replace(seen, status=decide(seen, now).status)
+
+
+def test_a_new_job_gets_its_children_under_a_name_that_is_in_the_status() -> None:
+    decision = decide(new(), NOW)
+
+    assert decision.actions == (MakeChildren(cluster="job-0"),)
+    assert decision.status.ray_cluster == RayClusterStatus(name="job-0")
+    assert (decision.status.phase, decision.status.attempt) == ("Starting", 0)
+    assert holds(decision.status, "Validated")
+
+
+def test_a_refused_job_says_why_and_gets_nothing() -> None:
+    seen = replace(new(), spec=None, problems=(Problem("spec.steps", "is 0; use 1 or more"),))
+
+    decision = decide(seen, NOW)
+
+    assert decision.actions == ()
+    assert decision.status.phase == "Invalid"
+    (event,) = decision.events
+    assert event.warning
+    assert event.message == "spec.steps: is 0; use 1 or more"
+
+
+def test_pods_that_cannot_be_scheduled_are_told_on_the_job() -> None:
+    waiting = [replace(p, ready=False, problem="0/2 nodes: 2 Insufficient NPU") for p in pods()]
+    seen = replace(after(new()), cluster=Cluster(name="job-0", uid="c"), pods=tuple(waiting))
+
+    told = condition(decide(seen, NOW).status, "ClusterReady")
+
+    assert told is not None
+    assert told.message.startswith("0 of 1 head pods are ready; 0 of 1 worker pods are ready")
+    assert "pod worker: 0/2 nodes: 2 Insufficient NPU" in told.message
+
+
+def test_ready_pods_get_the_submission_whose_id_is_in_the_status() -> None:
+    seen = replace(after(new()), cluster=Cluster(name="job-0", uid="c"), pods=pods())
+
+    decision = decide(seen, NOW)
+
+    assert decision.actions == (Submit(submission=SUBMISSION),)
+    assert decision.status.ray_cluster is not None
+    assert decision.status.ray_cluster.submission_id == SUBMISSION
+    assert decision.status.ray_cluster.head == "head/0"
+    assert decision.status.devices == "1/1"
+
+
+def test_a_submission_that_did_not_arrive_is_sent_again_under_the_same_id() -> None:
+    seen = replace(running(), ray=RayAnswer(reached=True, job=None))
+
+    assert decide(seen, NOW).actions == (Submit(submission=SUBMISSION),)
+
+
+def test_progress_is_passed_on() -> None:
+    seen = replace(running(), progress=Progress(step=2, total_steps=4, reward=0.5))
+
+    status = decide(seen, NOW).status
+
+    assert status.progress == seen.progress
+    assert (status.phase, holds(status, "Running")) == ("Running", True)
+
+
+def test_a_failed_driver_starts_again_on_the_same_pods_and_counts() -> None:
+    decision = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=1), NOW)
+
+    assert decision.actions == ()
+    assert (decision.status.attempt, decision.status.restarts) == (1, 1)
+    assert [failure.reason for failure in decision.status.failures] == ["DriverFailed"]
+    later = decide(replace(running(), status=decision.status), NOW + 6)
+    assert later.actions == (Submit(submission="rljob-01234567-1"),)
+
+
+def test_the_pause_before_an_attempt_grows_with_the_restarts() -> None:
+    failed = decide(with_driver(running(), RayJobStatus.FAILED), NOW).status
+
+    assert decide(replace(running(), status=failed), NOW + 4).actions == ()
+    again = failed.model_copy(update={"restarts": 3})
+    assert decide(replace(running(), status=again), NOW + 19).actions == ()
+    assert decide(replace(running(), status=again), NOW + 21).actions != ()
+
+
+def test_a_head_that_restarted_in_place_is_a_new_attempt_on_new_pods() -> None:
+    seen = replace(running(), pods=pods(incarnation="head/1", exit_code=137))
+
+    decision = decide(seen, NOW)
+
+    assert decision.actions == (DeleteCluster(cluster="job-0"),)
+    assert decision.status.ray_cluster is None
+    assert decision.status.failures[0].exit_code == 137
+    older = replace(
+        seen,
+        status=decision.status,
+        cluster=None,
+        pods=(),
+        older=(Cluster(name="job-0", uid="c", deleting=True),),
+        older_pods=seen.pods,
+    )
+    assert decide(older, NOW + 1).actions == (MakeChildren(cluster="job-1"),)
+
+
+def test_a_new_attempt_waits_for_the_end_of_the_older_head() -> None:
+    lost = decide(replace(running(), pods=pods(incarnation="head/1")), NOW).status
+    status = decide(replace(running(), status=lost, cluster=None, pods=()), NOW + 1).status
+    seen = replace(
+        running(),
+        status=status,
+        cluster=Cluster(name="job-1", uid="d"),
+        older=(Cluster(name="job-0", uid="c", deleting=True),),
+        older_pods=(replace(pods()[0], deleting_since=NOW),),
+    )
+
+    assert decide(seen, NOW + 30).actions == ()
+    assert decide(seen, NOW + 61).actions != ()  # its node does not answer
+
+
+def test_a_disruption_does_not_count() -> None:
+    seen = replace(running(backoffLimit=0), pods=pods(incarnation="head/1", disrupted=True))
+
+    status = decide(seen, NOW).status
+
+    assert (status.attempt, status.restarts) == (1, 0)
+    assert not holds(status, "Failed")
+
+
+def test_restarts_over_the_limit_fail_the_job_with_the_last_reason() -> None:
+    seen = with_driver(running(backoffLimit=0), RayJobStatus.FAILED, exit_code=1)
+
+    status = decide(replace(seen, log="Traceback: out of memory"), NOW).status
+
+    failed = condition(status, "Failed")
+    assert failed is not None
+    assert failed.reason == "BackoffLimitExceeded"
+    assert "Traceback: out of memory" in failed.message
+
+
+def test_a_job_that_the_runtime_refuses_is_not_tried_again() -> None:
+    status = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=2), NOW).status
+
+    assert holds(status, "Failed")
+    assert status.restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("action", "restarts", "failed"),
+    [("FailJob", 0, True), ("Ignore", 0, False), ("Restart", 1, False)],
+)
+def test_the_first_matching_rule_of_the_failure_policy_decides(
+    action: str, restarts: int, failed: bool
+) -> None:
+    rules = [{"action": action, "onExitCodes": [7]}, {"action": "FailJob", "onExitCodes": [7]}]
+    seen = with_driver(running(failurePolicy={"rules": rules}), RayJobStatus.FAILED, exit_code=7)
+
+    status = decide(seen, NOW).status
+
+    assert (status.restarts, holds(status, "Failed")) == (restarts, failed)
+
+
+def test_a_silent_head_is_lost_after_a_minute() -> None:
+    seen = after(replace(running(), ray=RayAnswer(reached=False)))
+
+    assert decide(seen, NOW + 59).status.attempt == 0
+    assert decide(seen, NOW + 61).status.failures[0].reason == "HeadLost"
+
+
+@pytest.mark.parametrize(
+    ("deadline", "reason"),
+    [
+        ("activeDeadlineSeconds", "DeadlineExceeded"),
+        ("startDeadlineSeconds", "StartDeadlineExceeded"),
+    ],
+)
+def test_deadlines_fail_the_job(deadline: str, reason: str) -> None:
+    seen = replace(after(new(**{deadline: 100})), cluster=Cluster(name="job-0", uid="c"))
+
+    assert not holds(decide(seen, NOW + 99).status, "Failed")
+    failed = condition(decide(seen, NOW + 100).status, "Failed")
+
+    assert failed is not None
+    assert failed.reason == reason
+
+
+def test_a_hang_is_found_by_missing_progress_and_starts_again() -> None:
+    moved = after(
+        replace(running(progressDeadlineSeconds=60), progress=Progress(step=1, total_steps=4))
+    )
+
+    assert decide(moved, NOW + 59).status.attempt == 0
+    decision = decide(moved, NOW + 61)
+
+    assert decision.status.failures[0].reason == "NoProgress"
+    assert decision.actions == (DeleteCluster(cluster="job-0"),)
+
+
+def test_success_frees_the_devices_and_keeps_the_head() -> None:
+    done = after(with_driver(running(), RayJobStatus.SUCCEEDED))
+
+    assert holds(done.status, "Succeeded")
+    assert done.status.phase == "Succeeded"
+    assert decide(done, NOW).actions == (ReleaseWorkers(cluster="job-0"),)
+    head_alone = replace(done, pods=done.pods[:1])
+    assert decide(head_alone, NOW).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "actions"), [("Retain", ()), ("DeleteCluster", (DeleteCluster(cluster="job-0"),))]
+)
+def test_other_cleanup_policies(policy: str, actions: tuple[object, ...]) -> None:
+    done = after(with_driver(running(cleanupPolicy=policy), RayJobStatus.SUCCEEDED))
+
+    assert decide(done, NOW).actions == actions
+
+
+def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
+    seen = running(ttlSecondsAfterFinished=50, cleanupPolicy="Retain")
+    done = after(with_driver(seen, RayJobStatus.SUCCEEDED))
+
+    assert decide(done, NOW + 49).actions == ()
+    assert decide(done, NOW + 50).actions == (DeleteJob(),)
+
+
+def test_a_deadline_stops_the_driver_before_its_pods_go() -> None:
+    late = after(running(activeDeadlineSeconds=5))
+
+    assert holds(late.status, "Failed")
+    assert decide(late, NOW).actions == (StopSubmission(submission=SUBMISSION),)
+
+
+def test_suspension_stops_the_driver_then_releases_the_pods_then_says_so() -> None:
+    asked = running(suspend=True)
+
+    first = decide(asked, NOW)
+    stopped = with_driver(replace(asked, status=first.status), RayJobStatus.STOPPED)
+    second = decide(stopped, NOW + 5)
+    gone = replace(stopped, status=second.status, cluster=None, pods=())
+    third = decide(gone, NOW + 9)
+
+    assert first.actions == (StopSubmission(submission=SUBMISSION),)
+    assert second.actions == (DeleteCluster(cluster="job-0"),)
+    assert third.actions == ()
+    assert (third.status.phase, holds(third.status, "Suspended")) == ("Suspended", True)
+    assert third.status.restarts == 0
+
+
+def test_a_driver_that_does_not_stop_loses_its_pods_all_the_same() -> None:
+    asked = after(running(suspend=True))
+
+    assert decide(asked, NOW + 179).actions == (StopSubmission(submission=SUBMISSION),)
+    assert decide(asked, NOW + 180).actions == (DeleteCluster(cluster="job-0"),)
+
+
+def test_a_resumed_job_goes_on_from_its_checkpoint_under_a_new_id() -> None:
+    suspended = replace(running(suspend=True), cluster=None, pods=(), ray=RayAnswer(reached=False))
+    cleared = suspended.status.model_copy(update={"ray_cluster": None, "attempt": 1})
+    status = decide(replace(suspended, status=cleared), NOW).status
+    resumed = after(replace(new(), status=status))
+    seen = replace(resumed, cluster=Cluster(name="job-1", uid="d"), pods=pods())
+
+    assert decide(seen, NOW).actions == (Submit(submission="rljob-01234567-1"),)
+
+
+def test_a_deleted_job_is_left_to_the_garbage_collector() -> None:
+    decision = decide(replace(running(), deleting=True), NOW)
+
+    assert (decision.actions, decision.events) == ((), ())
+
+
+def test_a_changed_spec_is_applied_to_the_running_cluster() -> None:
+    seen = after(running())
+    changed = replace(seen, identity=replace(seen.identity, generation=2))
+
+    assert MakeChildren(cluster="job-0") in decide(changed, NOW).actions
+    assert MakeChildren(cluster="job-0") not in decide(seen, NOW).actions
