@@ -92,7 +92,8 @@ def run(
     except InvalidJob as unreadable:
         _invalid(unreadable.problems)
     from rljob_runtime.errors import ConfigError
-    from rljob_runtime.launch import RunRequest, problems_of, run_job
+    from rljob_runtime.launch import problems_of, run_job
+    from rljob_runtime.run_request import RunRequest
 
     _refuse(problems_of(job, file.parent))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.

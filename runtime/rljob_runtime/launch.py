@@ -4,8 +4,6 @@ Called by the CLI's `run`. Everything that the job can get wrong is said before 
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import secrets
@@ -19,23 +17,23 @@ from types import FrameType
 from typing import Any
 
 import ray
-import yaml
 
 from rljob_api.problems import Problem
-from rljob_api.rljob import CLUSTER_ONLY, RLJob
+from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver, Interrupted
-from rljob_runtime.errors import ConfigError, RljobError
+from rljob_runtime.errors import RljobError
 from rljob_runtime.events import EventLog
 from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
+from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
 from rljob_runtime.status_server import StatusServer
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
@@ -43,25 +41,6 @@ OBJECT_STORE_BYTES = 128 * 2**20
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRequest:
-    """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. status: (port, token) of the status server, None without."""
-
-    job: RLJob
-    job_file: Path
-    output: Path | None
-    resume: bool
-    cache_dir: Path
-    ray_address: str | None
-    status: tuple[int, str] | None = None
-
-    @property
-    def base_dir(self) -> Path:
-        """Folder of the job's file."""
-        return self.job_file.resolve().parent
 
 
 class StopRequest:
@@ -168,33 +147,6 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
         driver.save()
         return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     return _Ending(status="succeeded", code=EXIT_DONE)
-
-
-def run_folder(request: RunRequest) -> Path:
-    """The run's folder, made and filled with the resolved spec. Raises ConfigError."""
-    name = request.job.metadata.name
-    folder = request.output or Path("runs") / name
-    if request.resume:
-        if not (folder / "events.jsonl").exists():
-            raise ConfigError(f"--resume: {folder} holds no run; leave --resume out to start one")
-    elif folder.exists() and any(folder.iterdir()):
-        if request.output:
-            raise ConfigError(
-                f"--output {folder}: the folder holds a run already; add --resume to go on with "
-                "it, or name another folder"
-            )
-        folder = folder.with_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    folder.mkdir(parents=True, exist_ok=True)
-    resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
-    (folder / "rljob.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False))
-    return folder
-
-
-def spec_digest(job: RLJob) -> str:
-    """Digest of what a resumed run must share with the run that it goes on with."""
-    free = {"steps", "checkpoint", "evaluation", "dock", *CLUSTER_ONLY}
-    fields = job.spec.model_dump(mode="json", exclude=free)
-    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def _make_driver(

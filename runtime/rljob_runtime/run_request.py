@@ -1,0 +1,62 @@
+"""What the command line asks for: the job, the run's folder, and what a resumed run must share.
+
+Made by the CLI, carried out by `launch`.
+"""
+
+import hashlib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rljob_api.rljob import CLUSTER_ONLY, RLJob
+from rljob_api.topology import resolve
+from rljob_runtime.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
+    cluster, or None to start Ray here. status: (port, token) of the status server, None without."""
+
+    job: RLJob
+    job_file: Path
+    output: Path | None
+    resume: bool
+    cache_dir: Path
+    ray_address: str | None
+    status: tuple[int, str] | None = None
+
+    @property
+    def base_dir(self) -> Path:
+        """Folder of the job's file."""
+        return self.job_file.resolve().parent
+
+
+def run_folder(request: RunRequest) -> Path:
+    """The run's folder, made and filled with the resolved spec. Raises ConfigError."""
+    name = request.job.metadata.name
+    folder = request.output or Path("runs") / name
+    if request.resume:
+        if not (folder / "events.jsonl").exists():
+            raise ConfigError(f"--resume: {folder} holds no run; leave --resume out to start one")
+    elif folder.exists() and any(folder.iterdir()):
+        if request.output:
+            raise ConfigError(
+                f"--output {folder}: the folder holds a run already; add --resume to go on with "
+                "it, or name another folder"
+            )
+        folder = folder.with_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder.mkdir(parents=True, exist_ok=True)
+    resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (folder / "rljob.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False))
+    return folder
+
+
+def spec_digest(job: RLJob) -> str:
+    """Digest of what a resumed run must share with the run that it goes on with."""
+    free = {"steps", "checkpoint", "evaluation", "dock", *CLUSTER_ONLY}
+    fields = job.spec.model_dump(mode="json", exclude=free)
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()
