@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from jobs import make_job
+from cluster_jobs import make_job
 
 from rljob_api.problems import Problem
 from rljob_api.status import Progress, RayClusterStatus, RLJobStatus

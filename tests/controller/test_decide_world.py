@@ -6,10 +6,10 @@ submission id was used twice, and deciding again about an unchanged world change
 
 from dataclasses import replace
 
+from cluster_jobs import make_job
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from jobs import make_job
 
 from rljob_api.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_operator.decide import decide

@@ -135,7 +135,9 @@ def test_a_folder_without_a_run_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_run_of_any_length_has_a_report(events_of, upto: int) -> None:
     history = RunHistory.of(events_of(steps=2, total_steps=9)[:upto])
 
-    json.dumps(document(history, ""), allow_nan=False)
+    told = json.loads(json.dumps(document(history, ""), allow_nan=False))
+
+    assert told["status"]["step"] == history.step
 
 
 def test_metrics_that_are_no_numbers_leave_gaps(events_of) -> None:

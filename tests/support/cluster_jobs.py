@@ -3,6 +3,8 @@
 import copy
 from typing import Any
 
+from rljob_api.load import read_job
+from rljob_api.rljob import RLJob
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
 
@@ -35,6 +37,12 @@ def merged(base: Any, changes: Any) -> Any:
     if not (isinstance(base, dict) and isinstance(changes, dict)):
         return copy.deepcopy(changes)
     return base | {key: merged(base.get(key), value) for key, value in changes.items()}
+
+
+def make_job(*, nodes: int = 1, **spec: Any) -> RLJob:
+    """The job with one device a node and four steps; spec: further fields."""
+    small = {"steps": 4, "accelerator": {"nodes": nodes, "devicesPerNode": 1}}
+    return read_job(merged(JOB, {"spec": small | spec}))
 
 
 def identity(name: str = "spell-backward") -> Identity:
