@@ -84,6 +84,9 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.networking.enforce_retry_after = True
     settings.posting.enabled = False
     settings.peering.standalone = True
+    # Namespaces are watched as they are named, or all at once, and the CRDs are there from the start:
+    # kopf need not list either, which no Role of a namespace could allow it.
+    settings.scanning.disabled = True
 
 
 def watch_trace(ages: WatchAges) -> aiohttp.TraceConfig:

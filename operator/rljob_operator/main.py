@@ -1,10 +1,9 @@
-"""The operator's process: arguments, leader election, health, then kopf and the queue until a signal.
+"""The operator's process: leader election, health, then kopf and the queue until a signal.
 
-`rljob-operator --help` lists what can be set; the chart sets it. Exits with 1 when leadership is lost: a
+`arguments` says what can be set; the chart sets it. Exits with 1 when leadership is lost: a
 process that may no longer act must not go on, and its pod is started again as a standby.
 """
 
-import argparse
 import asyncio
 import contextlib
 import logging
@@ -22,6 +21,7 @@ import kopf
 from aiohttp import web
 
 from rljob_operator import log
+from rljob_operator.arguments import ProcessOptions, parse
 from rljob_operator.cache import Cache, JobKey
 from rljob_operator.health import Health, LoopLag, application
 from rljob_operator.informers import WatchAges, configure, register, watch_session
@@ -40,50 +40,18 @@ STATES_SECONDS = 10.0
 LEASE_NAME = "rljob-operator"
 
 
-def parse(arguments: Sequence[str]) -> tuple[Settings, argparse.Namespace]:
-    """Settings of the manifests, and of the process."""
-    parser = argparse.ArgumentParser(
-        prog="rljob-operator", description="Runs RLJobs on Kubernetes."
-    )
-    parser.add_argument(
-        "--runtime-image", required=True, help="image of all pods of a job on emulated devices"
-    )
-    parser.add_argument("--ascend-image", required=True, help="the same for Ascend devices")
-    parser.add_argument("--ray-version", default="2.60.0", help="Ray's version in both images")
-    parser.add_argument(
-        "--emulated-device-plugin",
-        action="store_true",
-        help="nodes offer accelerator.resourceName for emulated devices too",
-    )
-    parser.add_argument("--namespace", action="append", default=[], help="watch only this; repeat")
-    parser.add_argument("--own-namespace", default="rljob-system", help="where the lease lives")
-    parser.add_argument("--workers", type=int, default=8, help="passes at the same time")
-    parser.add_argument("--port", type=int, default=8080, help="of /healthz, /readyz, /metrics")
-    parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING"])
-    options = parser.parse_args(arguments)
-    settings = Settings(
-        runtime_image=options.runtime_image,
-        ascend_image=options.ascend_image,
-        emulated_device_plugin=options.emulated_device_plugin,
-        watch_namespaces=tuple(options.namespace),
-        ray_version=options.ray_version,
-        operator_namespace=options.own_namespace,
-    )
-    return settings, options
-
-
 def main() -> None:
     """Entry point of `rljob-operator`."""
-    settings, options = parse(sys.argv[1:])
-    log.set_up(sys.stdout, level=getattr(logging, options.log_level))
-    sys.exit(asyncio.run(Operator(settings, options).run()))
+    settings, process = parse(sys.argv[1:])
+    log.set_up(sys.stdout, level=getattr(logging, process.log_level))
+    sys.exit(asyncio.run(Operator(settings, process).run()))
 
 
 class Operator:
     """One process of the operator."""
 
-    def __init__(self, settings: Settings, options: argparse.Namespace) -> None:
-        self._settings, self._options = settings, options
+    def __init__(self, settings: Settings, process: ProcessOptions) -> None:
+        self._settings, self._process = settings, process
         self._metrics = Metrics(version=version("rljob"))
         self._cache = Cache()
         self._ages = WatchAges(time.monotonic)
@@ -136,7 +104,7 @@ class Operator:
             clock=time.monotonic,
         )
         kopf.on.login(registry=registry)(self._login)
-        namespaces = self._options.namespace
+        namespaces = self._settings.watch_namespaces
         self._ages.started()
         parts: list[Coroutine[Any, Any, Any]] = [
             kopf.operator(
@@ -148,7 +116,7 @@ class Operator:
                 stop_flag=self._stop,
             ),
             self._resync(namespaces),
-            self._queue.run(self._options.workers),
+            self._queue.run(self._process.workers),
             self._tell_states(),
         ]
         tasks = [asyncio.create_task(part) for part in parts]
@@ -188,7 +156,7 @@ class Operator:
     async def _serve_health(self, stack: contextlib.AsyncExitStack) -> None:
         self._lease = LeaderLease(
             self._kube,
-            namespace=self._options.own_namespace,
+            namespace=self._settings.operator_namespace,
             name=LEASE_NAME,
             me=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}",
         )
@@ -205,7 +173,7 @@ class Operator:
         runner = web.AppRunner(application(health, self._metrics.registry))
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
-        await web.TCPSite(runner, port=self._options.port).start()
+        await web.TCPSite(runner, port=self._process.port).start()
 
     def _on_lost(self) -> None:
         if not self._stop.is_set():

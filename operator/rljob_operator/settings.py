@@ -1,9 +1,10 @@
 """What whoever installs the operator decides; nothing here depends on a job.
 
-`main` reads it once from the command line and environment and hands it to whoever needs it.
+`arguments` reads it once from the command line, and `main` hands it to whoever needs it.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +18,7 @@ class Settings:
     emulated_device_plugin: whether nodes offer accelerator.resourceName for emulated devices too.
     egress_cidrs: networks that jobs may reach beside their own pods and DNS.
     metrics_namespace: whose pods may read Ray's metrics.
+    shared_memory: how pods of a job on one node may share memory; host-path: in a folder of the node's.
     """
 
     runtime_image: str
@@ -31,3 +33,4 @@ class Settings:
     network_policy: bool = True
     egress_cidrs: tuple[str, ...] = ()
     metrics_namespace: str | None = None
+    shared_memory: Literal["none", "host-path"] = "none"

@@ -100,7 +100,6 @@ async def test_events_come_through_kopf_and_kopf_writes_nothing():
 
     register(registry, cache=cache, queue=Adding(), ages=ages, clock=time.monotonic)
     configure(settings)
-    settings.scanning.disabled = True
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", api)
     async with TestServer(app) as server:
