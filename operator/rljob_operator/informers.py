@@ -23,7 +23,7 @@ WATCHED: dict[Kind, tuple[str, str, str]] = {
 LABELLED: tuple[Kind, ...] = ("RayCluster", "Pod")
 
 # The server ends each watch after this long, so that a living watch is opened anew at least so often.
-WATCH_SECONDS = 240.0
+WATCH_SECONDS = 240  # whole: kopf hands it on as it is, and the API server refuses 240.0
 
 
 class Queue(Protocol):

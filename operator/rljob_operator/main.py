@@ -12,13 +12,14 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from importlib.metadata import version
 from typing import Any
 
 import aiohttp
 import kopf
 from aiohttp import web
+from kopf._core.engines import peering
 
 from rljob_operator import log
 from rljob_operator.arguments import ProcessOptions, parse
@@ -29,7 +30,7 @@ from rljob_operator.kube import Kube
 from rljob_operator.lease import LeaderLease
 from rljob_operator.metrics import Metrics
 from rljob_operator.queue import KeyedQueue
-from rljob_operator.reconcile import Reconciler, states
+from rljob_operator.reconcile import Reconciler, head_url, states
 from rljob_operator.resync import resync
 from rljob_operator.settings import Settings
 
@@ -48,21 +49,29 @@ def main() -> None:
 
 
 class Operator:
-    """One process of the operator."""
+    """One process of the operator. head_url: where the head of a RayCluster answers."""
 
-    def __init__(self, settings: Settings, process: ProcessOptions) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        process: ProcessOptions,
+        *,
+        head_url: Callable[[str, str, int], str] = head_url,
+    ) -> None:
         self._settings, self._process = settings, process
+        self._head_url = head_url
         self._metrics = Metrics(version=version("rljob"))
         self._cache = Cache()
         self._ages = WatchAges(time.monotonic)
         self._stop = asyncio.Event()
         self._lost = False
+        self._me = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
 
     async def run(self) -> int:
         """Returns the exit code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self.stop)
         self._kube = Kube(metrics=self._metrics)
         async with aiohttp.ClientSession() as self._session, contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._kube.close)
@@ -73,6 +82,7 @@ class Operator:
                 session=self._session,
                 metrics=self._metrics,
                 settings=self._settings,
+                head_url=self._head_url,
             )
             self._queue: KeyedQueue[JobKey] = KeyedQueue(self._reconciler, metrics=self._metrics)
             self._metrics.read_queue(self._queue.depth, self._queue.longest_running)
@@ -80,18 +90,25 @@ class Operator:
             await self._lead()
         return 1 if self._lost else 0
 
+    def stop(self) -> None:
+        """Let `run` return, as a signal does: passes under way end first, the lease is given back."""
+        self._stop.set()
+
     async def _lead(self) -> None:
         """Wait for the lease; work while it is held."""
         elected = asyncio.Event()
         lease = asyncio.create_task(self._lease.run(elected=elected.set, lost=self._on_lost))
         waiting = asyncio.create_task(_first(elected.wait(), self._stop.wait()))
-        await waiting
-        if not self._stop.is_set():
-            self._metrics.leader.set(1)
-            await self._work()
-        self._metrics.leader.set(0)
-        lease.cancel()  # gives the lease back
-        await asyncio.gather(lease, return_exceptions=True)
+        try:
+            await waiting
+            if not self._stop.is_set():
+                self._metrics.leader.set(1)
+                await self._work()
+        finally:
+            self._stop.set()
+            self._metrics.leader.set(0)
+            lease.cancel()  # gives the lease back
+            await asyncio.gather(lease, return_exceptions=True)
 
     async def _work(self) -> None:
         registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
@@ -111,6 +128,8 @@ class Operator:
                 registry=registry,
                 settings=settings,
                 standalone=True,
+                # kopf would ask for the user's name, which a container's user has none of.
+                identity=peering.Identity(self._me),
                 clusterwide=not namespaces,
                 namespaces=namespaces,
                 stop_flag=self._stop,
@@ -158,7 +177,7 @@ class Operator:
             self._kube,
             namespace=self._settings.operator_namespace,
             name=LEASE_NAME,
-            me=f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}",
+            me=self._me,
         )
         lag = LoopLag()
         health = Health(

@@ -31,6 +31,11 @@ from rljob_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 
+def head_url(cluster: str, namespace: str, port: int) -> str:
+    """Where the head of a RayCluster answers, for those inside the Kubernetes cluster."""
+    return f"http://{head_host(cluster, namespace)}:{port}"
+
+
 class Later(Protocol):
     """The queue, as far as a pass uses it."""
 
@@ -39,7 +44,7 @@ class Later(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Reconciler:
-    """Reconciles any job. wall: unix seconds."""
+    """Reconciles any job. wall: unix seconds. head_url: (RayCluster, namespace, port) to a URL."""
 
     kube: Kube
     cache: Cache
@@ -49,6 +54,7 @@ class Reconciler:
     settings: Settings
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
+    head_url: Callable[[str, str, int], str] = head_url
     _tokens: dict[str, str] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
@@ -97,9 +103,8 @@ class Reconciler:
     def _ray(self, identity: Identity, status: RLJobStatus, token: str) -> RayJobs | None:
         if status.ray_cluster is None or not token:
             return None
-        host = head_host(status.ray_cluster.name, identity.namespace)
         return RayJobs(
-            url=f"http://{host}:{ports.DASHBOARD}",
+            url=self.head_url(status.ray_cluster.name, identity.namespace, ports.DASHBOARD),
             token=token,
             session=self.session,
             metrics=self.metrics,
@@ -111,8 +116,8 @@ class Reconciler:
         cluster = status.ray_cluster
         if cluster is None or answer.job is None or answer.job.status.is_final:
             return None
-        host = head_host(cluster.name, identity.namespace)
-        return await ask_driver(self.session, f"http://{host}:{ports.STATUS}", token)
+        url = self.head_url(cluster.name, identity.namespace, ports.STATUS)
+        return await ask_driver(self.session, url, token)
 
     def _count(self, seen: Observed, after: RLJobStatus) -> None:
         if holds(after, "Running") and not holds(seen.status, "Running") and not after.attempt:

@@ -23,6 +23,7 @@ class ApiServer:
 
     def __init__(self):
         self.written, self.selectors, self.news = [], {}, {}
+        self.timeouts = set()
 
     async def __call__(self, request):
         if request.method != "GET":
@@ -40,6 +41,7 @@ class ApiServer:
         return web.json_response({"items": items, "metadata": {"resourceVersion": "1"}})
 
     async def watch(self, request, plural):
+        self.timeouts.add(request.query["timeoutSeconds"])
         response = web.StreamResponse()
         await response.prepare(request)
         for event in self.news.pop(plural, ()):
@@ -127,3 +129,4 @@ async def test_events_come_through_kopf_and_kopf_writes_nothing():
     assert api.selectors["pods"] == api.selectors["rayclusters"] == JOB_LABEL
     assert api.selectors["rljobs"] is None
     assert set(ages._seen) == set(WATCHED)
+    assert all(seconds.isdecimal() for seconds in api.timeouts)  # others are refused
