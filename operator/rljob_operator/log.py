@@ -11,8 +11,8 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TextIO
 
-# What httpx2 says at INFO is one line a request: metrics count those.
-QUIET_LOGGERS = ("httpx2", "httpcore2", "aiohttp.access")
+# One line a request or an event at INFO: metrics count those.
+QUIET_LOGGERS = ("kopf.objects", "httpx2", "httpcore2", "aiohttp.access")
 
 _job: ContextVar[str | None] = ContextVar("rljob_log_job", default=None)
 

@@ -19,6 +19,7 @@ from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import CheckpointError, DockError, RewardError, WorkerError
 from rljob_runtime.events import EventLog
+from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
 from rljob_runtime.spans import Span
@@ -36,13 +37,15 @@ class Driver:
     """Runs the steps of one job on a cast of actors.
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
-    whole step. step: steps that are done. version: version of the weights.
+    whole step. shared: all pods see the store's folder. step: steps that are done. version: of the
+    weights.
     """
 
     job: RLJob
     cast: Cast
     log: EventLog
     store: CheckpointStore
+    shared: bool
     spec_digest: str
     stop: Callable[[], bool]
     step: int = 0
@@ -186,7 +189,8 @@ class Driver:
                 f"job's is {self.spec_digest}); only steps, checkpoint, evaluation and dock may "
                 "differ on --resume"
             )
-        calls = [worker.load.remote(checkpoint) for worker in self.cast.updating()]
+        folder = folder_for_all(checkpoint, shared=self.shared)
+        calls = [worker.load.remote(folder) for worker in self.cast.updating()]
         self.version = max(self._wait("resume", calls))
         self.step = state.step
 
@@ -194,7 +198,10 @@ class Driver:
         """Checkpoint the last whole step."""
         started = time.time()
         draft = self.store.begin(self.step)
-        self._wait("checkpoint", [self.cast.updating()[0].save.remote(draft)], interruptible=False)
+        place = draft if self.shared else None
+        saving = [self.cast.updating()[0].save.remote(place)]
+        (folder,) = self._wait("checkpoint", saving, interruptible=False)
+        folder.copy_to(draft)
         path = self.store.commit(
             RunState(
                 step=self.step,

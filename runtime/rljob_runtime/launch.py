@@ -28,6 +28,7 @@ from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver, Interrupted
 from rljob_runtime.errors import RljobError
 from rljob_runtime.events import EventLog
+from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
@@ -161,12 +162,20 @@ def _make_driver(
     devices = len(make_seats(job))
     cast = place(
         job,
-        model=model,
+        model=folder_for_all(model, shared=request.shared_storage),
         base_dir=request.base_dir,
         token=secrets.token_hex(32),
         num_threads=max(1, (os.cpu_count() or 1) // devices),
     )
-    return Driver(job=job, cast=cast, log=log, store=store, spec_digest=spec_digest(job), stop=stop)
+    return Driver(
+        job=job,
+        cast=cast,
+        log=log,
+        store=store,
+        shared=request.shared_storage,
+        spec_digest=spec_digest(job),
+        stop=stop,
+    )
 
 
 @contextlib.contextmanager

@@ -26,6 +26,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.flow import state_graph
+from rljob_runtime.folders import Folder
 
 DEVICE_RESOURCE = "rljob_device"
 WAREHOUSE_RESOURCE = "rljob_warehouse"
@@ -84,7 +85,7 @@ def make_seats(job: RLJob) -> list[Seat]:
     ]
 
 
-def place(job: RLJob, *, model: Path, base_dir: Path, token: str, num_threads: int) -> Cast:
+def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads: int) -> Cast:
     """Start every actor and wait until each answers. Raises WorkerError naming who does not."""
     graph = state_graph(job.spec)
     groups = _reserve(job)
@@ -104,8 +105,9 @@ def place(job: RLJob, *, model: Path, base_dir: Path, token: str, num_threads: i
         ).remote(job_json, model, dock.to_json(), seat, num_threads)
         for seat in seats
     ]
-    feeder = PromptFeeder.options(num_cpus=0).remote(*shared)  # type: ignore[attr-defined]
-    rewards = [RewardWorker.options(num_cpus=0).remote(*shared, 0)]  # type: ignore[attr-defined]
+    near = {"num_cpus": 0, **_beside(beside["generate"])}  # where the run's volumes are
+    feeder = PromptFeeder.options(**near).remote(*shared)  # type: ignore[attr-defined]
+    rewards = [RewardWorker.options(**near).remote(*shared, 0)]  # type: ignore[attr-defined]
     _prepare(devices)
     return Cast(
         devices=devices,

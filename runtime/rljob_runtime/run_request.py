@@ -34,6 +34,11 @@ class RunRequest:
         """Folder of the job's file."""
         return self.job_file.resolve().parent
 
+    @property
+    def shared_storage(self) -> bool:
+        """Whether every process of the run sees the run's folder and the cache."""
+        return self.ray_address is None or self.job.spec.checkpoint.storage is not None
+
 
 def run_folder(request: RunRequest) -> Path:
     """The run's folder, made and filled with the resolved spec. Raises ConfigError."""

@@ -5,6 +5,7 @@ from and go to the dock; weights go between engines here, or over the process gr
 is separated.
 """
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ import ray
 from rljob_api.base import parse_quantity
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
+from rljob_runtime.folders import Folder, folder_for_all
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
@@ -46,13 +48,13 @@ class DeviceWorker:
     """
 
     def __init__(
-        self, job_json: str, model: Path, dock: dict[str, Any], seat: Seat, num_threads: int
+        self, job_json: str, model: Folder, dock: dict[str, Any], seat: Seat, num_threads: int
     ) -> None:
         from rljob_runtime.backends.cpu import CpuBackend
 
         self._spec = RLJob.model_validate_json(job_json).spec
         self._seat = seat
-        self._model = model
+        self._model = model.here()
         self._dock = dock
         memory = self._spec.accelerator.memory
         self._backend = CpuBackend(
@@ -98,13 +100,18 @@ class DeviceWorker:
         """Give the rollout layout the update layout's weights."""
         return self._states.weight_sync.run(version)
 
-    def save(self, folder: Path) -> None:
-        """Write model and optimizer into a checkpoint's folder."""
-        self._states.save(folder)
+    def save(self, folder: Path | None) -> Folder:
+        """Write model and optimizer into a checkpoint's folder; None: one that travels."""
+        if folder is not None:
+            self._states.save(folder)
+            return Folder(folder)
+        with tempfile.TemporaryDirectory(prefix="rljob-checkpoint-") as own:
+            self._states.save(Path(own))
+            return folder_for_all(Path(own), shared=False)
 
-    def load(self, folder: Path) -> int:
+    def load(self, checkpoint: Folder) -> int:
         """Read model and optimizer from a checkpoint; returns the version of the weights."""
-        return self._states.load(folder)
+        return self._states.load(checkpoint.here())
 
     def traffic(self) -> "dict[str, Traffic]":
         """What each state moved through the dock since the last call."""

@@ -17,6 +17,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.flow import EVALUATION_STATES, written_bytes
+from rljob_runtime.folders import Folder
 from rljob_runtime.models.tokenizer import load_tokenizer
 
 
@@ -24,13 +25,13 @@ from rljob_runtime.models.tokenizer import load_tokenizer
 class PromptFeeder:
     """Owns the prompt source of a run."""
 
-    def __init__(self, job_json: str, model: Path, base_dir: Path, dock: dict[str, Any]) -> None:
+    def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: dict[str, Any]) -> None:
         self._spec = RLJob.model_validate_json(job_json).spec
         evaluation = self._spec.evaluation
         self._source = PromptSource(
             self._spec.data,
             batch=self._spec.batch,
-            tokenizer=load_tokenizer(model),
+            tokenizer=load_tokenizer(model.here()),
             seed=self._spec.seed,
             base_dir=base_dir,
             held_out=evaluation.prompts if evaluation else 0,

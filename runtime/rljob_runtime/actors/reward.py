@@ -21,6 +21,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.folders import Folder
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
 from rljob_runtime.rewards.pool import RewardPool, RewardRequest, RewardResult
 from rljob_runtime.spans import Span
@@ -56,13 +57,13 @@ class RewardWorker:
     """Scores groups until the batch is done."""
 
     def __init__(
-        self, job_json: str, model: Path, base_dir: Path, dock: dict[str, Any], index: int
+        self, job_json: str, model: Folder, base_dir: Path, dock: dict[str, Any], index: int
     ) -> None:
         spec = RLJob.model_validate_json(job_json).spec
         self._stop = list(spec.data.stop)
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
-        self._tokenizer = load_tokenizer(model)
+        self._tokenizer = load_tokenizer(model.here())
         self._pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=base_dir)
         self._dock = DockClient(
             DockAddress.from_json(dock), state="reward", owner=f"reward-{index}"

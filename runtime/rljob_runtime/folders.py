@@ -1,0 +1,66 @@
+"""Folders that processes of other pods need: the model that a run starts from, and checkpoints.
+
+Where the pods share storage a folder is its path. Where they do not, its files travel in pieces through
+Ray's object store; the store spills to disk what it cannot hold.
+"""
+
+import functools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+PIECE_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a file. name: relative to the folder. data: a reference to its bytes."""
+
+    name: str
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder for any process of the run. pieces: its files; empty where all pods see `path`."""
+
+    path: Path
+    pieces: tuple[Piece, ...] = ()
+
+    def here(self) -> Path:
+        """Where this process finds the files; fetched once."""
+        return _fetched(self) if self.pieces else self.path
+
+    def copy_to(self, target: Path) -> None:
+        """Write the files that travelled into `target`."""
+        for piece in self.pieces:
+            file = target / piece.name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("ab") as end:
+                end.write(ray.get(piece.data))
+
+
+def folder_for_all(path: Path, *, shared: bool) -> Folder:
+    """The folder as processes anywhere can use it. shared: all pods of the run see `path`."""
+    return Folder(path) if shared else Folder(path, tuple(_pieces(path)))
+
+
+@functools.lru_cache(maxsize=4)
+def _fetched(folder: Folder) -> Path:
+    target = Path(tempfile.mkdtemp(prefix="rljob-folder-"))
+    folder.copy_to(target)
+    return target
+
+
+def _pieces(path: Path) -> Iterator[Piece]:
+    for file in sorted(path.rglob("*")):
+        if file.is_file():
+            name = str(file.relative_to(path))
+            with file.open("rb") as content:
+                yield Piece(name, ray.put(content.read(PIECE_BYTES)))
+                while data := content.read(PIECE_BYTES):
+                    yield Piece(name, ray.put(data))
