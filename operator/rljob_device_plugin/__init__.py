@@ -1,0 +1,1 @@
+"""A kubelet device plugin of emulated Ascend chips."""

@@ -1,0 +1,6 @@
+"""`python -m rljob_device_plugin`: what the device plugin's image starts."""
+
+from rljob_device_plugin.main import main
+
+if __name__ == "__main__":
+    main()
