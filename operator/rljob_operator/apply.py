@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from rljob_api.rljob import RLJob
 from rljob_api.status import RLJobStatus
+from rljob_operator.attempt import attempt_of
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint
 from rljob_operator.errors import OperatorError
@@ -87,7 +88,9 @@ class Applier:
                 assert self.ray is not None and self.job is not None, "a valid job on a cluster"
                 await self.ray.submit(
                     submission,
-                    entrypoint=entrypoint(self.job, self.identity),
+                    entrypoint=entrypoint(
+                        self.job, self.identity, attempt=attempt_of(submission)
+                    ),
                     metadata={"rljob": f"{namespace}/{name}"},
                 )
             case StopSubmission(submission=submission):

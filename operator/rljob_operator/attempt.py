@@ -23,6 +23,11 @@ def submission_id(uid: str, attempt: int) -> str:
     return f"rljob-{uid[:8]}-{attempt}"
 
 
+def attempt_of(submission: str) -> int:
+    """Number of the attempt that a submission is of."""
+    return int(submission.rpartition("-")[2])
+
+
 def start(draft: Draft) -> None:
     """Wait for the pods, then submit."""
     seen, spec, status = draft.seen, draft.seen.spec, draft.status

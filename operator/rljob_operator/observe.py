@@ -9,10 +9,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from rljob_api.load import read_job
+from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob
 from rljob_api.status import RLJobStatus
-from rljob_operator.build.names import ROLE_LABEL
 from rljob_operator.cache import Cache, JobKey
 from rljob_operator.draft import unix
 from rljob_operator.errors import OperatorError
@@ -23,8 +23,6 @@ from rljob_operator.progress import Report
 from rljob_operator.ray_jobs import RayJobs
 
 LOG_LINES = 20
-CLUSTER_LABEL = "ray.io/cluster"
-"""KubeRay puts it on every pod."""
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")
 
 

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import yaml
 
+from rljob_api.pod_names import driver_log
 from rljob_api.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.errors import ConfigError
+
+SPEC_NAME = "rljob.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +50,7 @@ def run_folder(request: RunRequest) -> Path:
     if request.resume:
         if not (folder / "events.jsonl").exists():
             raise ConfigError(f"--resume: {folder} holds no run; leave --resume out to start one")
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(map(_is_of_a_run, folder.iterdir())):
         if request.output:
             raise ConfigError(
                 f"--output {folder}: the folder holds a run already; add --resume to go on with "
@@ -56,8 +59,13 @@ def run_folder(request: RunRequest) -> Path:
         folder = folder.with_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     folder.mkdir(parents=True, exist_ok=True)
     resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
-    (folder / "rljob.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False))
+    (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
     return folder
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether the file tells of a run that began: its spec and the driver's output come before."""
+    return path.name != SPEC_NAME and not path.match(driver_log("*"))
 
 
 def spec_digest(job: RLJob) -> str:

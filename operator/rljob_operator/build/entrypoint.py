@@ -2,19 +2,37 @@
 
 import shlex
 
+from rljob_api.pod_names import driver_log
 from rljob_api.rljob import RLJob
 from rljob_operator.build.names import CONFIG_FILE, run_directory
 from rljob_operator.identity import Identity
 
+POD_LOG = "/proc/1/fd/1"
+"""What the head's container prints: `kubectl logs` shows it. Its first process has our uid."""
 
-def entrypoint(job: RLJob, identity: Identity) -> str:
+SCRIPT = """\
+mkdir -p {folder} 2>/dev/null
+if test -f /proc/$$/fd/1; then
+  for copy in {pod_log} {folder}/{log}; do
+    (exec 2>/dev/null; tail --pid=$$ -c +1 -f /proc/$$/fd/1 >>"$copy" &)
+  done
+fi
+test -f {folder}/events.jsonl && set -- --resume
+exec rljob run {job} --output {folder} "$@"
+"""
+
+
+def entrypoint(job: RLJob, identity: Identity, *, attempt: int) -> str:
     """`rljob run`, going on from the last checkpoint where the run's folder holds a run already.
 
-    The same for every attempt: an attempt that died before its first event starts the run anew.
+    An attempt that died before its first event starts the run anew. Ray writes what the driver prints
+    to a file; `tail` copies it to the pod's log and into the run's folder until the driver has ended.
+    A copy that fails or hangs is lost, and neither the driver nor its exit code know of it.
     """
-    folder = shlex.quote(run_directory(job.spec, identity))
-    script = (
-        f"test -f {folder}/events.jsonl && set -- --resume; "
-        f'exec rljob run {CONFIG_FILE} --output {folder} "$@"'
+    script = SCRIPT.format(
+        folder=shlex.quote(run_directory(job.spec, identity)),
+        job=CONFIG_FILE,
+        log=driver_log(attempt),
+        pod_log=POD_LOG,
     )
-    return f"sh -c {shlex.quote(script)}"
+    return f"exec sh -c {shlex.quote(script)}"

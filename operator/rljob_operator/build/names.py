@@ -6,16 +6,15 @@ jobs of a namespace ever meet. KubeRay takes names of at most 53 characters; our
 
 from typing import Any, Literal
 
-from rljob_api.pod_rules import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api import pod_names
+from rljob_api.pod_names import JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
+from rljob_api.pod_rules import CONFIG_DIRECTORY
 from rljob_api.rljob import GROUP, KIND, VERSION, RLJobSpec
 from rljob_operator.identity import Identity
 
 Manifest = dict[str, Any]
 Role = Literal["head", "worker", "warehouse"]
 
-JOB_LABEL = f"{GROUP}/job"
-JOB_UID_LABEL = f"{GROUP}/job-uid"
-ROLE_LABEL = f"{GROUP}/role"
 MANAGER = "rljob-operator"
 
 CONFIG_KEY = "rljob.yaml"
@@ -41,14 +40,14 @@ def head_host(cluster: str, namespace: str) -> str:
 
 
 def run_directory(spec: RLJobSpec, identity: Identity) -> str:
-    """The run's folder in the pods of head and workers.
-
-    By default no two jobs share one: a job of the same name is no continuation of an earlier one.
-    """
+    """The run's folder in the pods of head and workers."""
     storage = spec.checkpoint.storage
-    within = storage.path if storage is not None else None
-    own = f"{identity.namespace}/{identity.name}-{identity.uid[:8]}"
-    return f"{RUNS_DIRECTORY}/{within or own}"
+    return pod_names.run_directory(
+        namespace=identity.namespace,
+        name=identity.name,
+        uid=identity.uid,
+        path=storage.path if storage is not None else None,
+    )
 
 
 def pod_selector(identity: Identity, role: Role | None = None) -> dict[str, str]:

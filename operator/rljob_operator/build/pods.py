@@ -4,6 +4,7 @@ Called by `cluster`. containers[0] is Ray's, whose command KubeRay writes.
 """
 
 from rljob_api.infrastructure import Accelerator
+from rljob_api.pod_names import ROLE_LABEL
 from rljob_api.pod_rules import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJob, RLJobSpec
@@ -18,7 +19,6 @@ from rljob_operator.build.accelerators import (
 )
 from rljob_operator.build.gang import Gang
 from rljob_operator.build.names import (
-    ROLE_LABEL,
     Manifest,
     Role,
     child_name,

@@ -1,0 +1,106 @@
+"""The command of an attempt, run by a shell as Ray runs it, with an `rljob` that is a script."""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cluster_jobs import identity, make_job
+
+from rljob_operator.attempt import attempt_of, submission_id
+from rljob_operator.build import entrypoint as module
+from rljob_operator.build.entrypoint import entrypoint
+
+DRIVER = """#!/bin/sh
+trap 'echo stopped; exit 3' TERM
+echo "argv: $*"
+echo "a warning" >&2
+for i in $(seq 100); do test -f {go} && break; sleep 0.1; done
+echo "last words"
+exit 7
+"""
+
+
+@pytest.fixture
+def pod(tmp_path, monkeypatch):
+    """A head pod of this test's own: run folder, log of the pod, Ray's log file."""
+    monkeypatch.setattr("rljob_api.pod_names.RUNS_DIRECTORY", str(tmp_path / "runs"))
+    monkeypatch.setattr(module, "POD_LOG", str(tmp_path / "pod.log"))
+    (tmp_path / "bin").mkdir()
+    driver = tmp_path / "bin" / "rljob"
+    driver.write_text(DRIVER.format(go=tmp_path / "go"))
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{driver.parent}:/usr/bin:/bin")
+    return tmp_path
+
+
+def start(pod: Path, attempt: int = 0) -> subprocess.Popen[bytes]:
+    command = entrypoint(make_job(), identity(), attempt=attempt)
+    with (pod / "ray.log").open("ab") as log:
+        return subprocess.Popen(
+            command, shell=True, start_new_session=True, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def run_folder(pod: Path) -> Path:
+    return pod / "runs" / "research" / "spell-backward-0b9dd3a5"
+
+
+def text_with(path: Path, end: str) -> str:
+    """The file's text once it holds `end`: the copies come a moment after."""
+    for _ in range(100):
+        if path.exists() and end in path.read_text():
+            break
+        time.sleep(0.05)
+    return path.read_text()
+
+
+def test_the_driver_is_heard_in_the_pods_log_and_in_the_runs_folder_while_it_runs(pod):
+    driver = start(pod, attempt=2)
+
+    early = text_with(pod / "pod.log", "a warning")
+    assert "last words" not in early
+    (pod / "go").touch()
+    assert driver.wait(timeout=10) == 7
+
+    heard = (
+        f"argv: run /etc/rljob/rljob.yaml --output {run_folder(pod)}\na warning\nlast words\n"
+    )
+    assert text_with(pod / "pod.log", "last words") == heard
+    assert text_with(run_folder(pod) / "driver-2.log", "last words") == heard
+    assert (pod / "ray.log").read_text() == heard
+
+
+def test_a_stop_reaches_the_driver_and_its_last_words_are_heard(pod):
+    driver = start(pod)
+    text_with(pod / "pod.log", "a warning")
+
+    driver.send_signal(signal.SIGTERM)
+
+    assert driver.wait(timeout=10) == 3
+    assert text_with(pod / "pod.log", "stopped").endswith("stopped\n")
+
+
+def test_where_nothing_can_be_copied_the_driver_runs_all_the_same(pod, monkeypatch):
+    (pod / "runs").write_text("no folder")
+    monkeypatch.setattr(module, "POD_LOG", "/nowhere/at/all")
+    (pod / "go").touch()
+
+    assert start(pod).wait(timeout=10) == 7
+
+    assert (pod / "ray.log").read_text().endswith("a warning\nlast words\n")
+
+
+def test_an_attempt_goes_on_with_the_run_that_it_finds(pod):
+    run_folder(pod).mkdir(parents=True)
+    (run_folder(pod) / "events.jsonl").touch()
+    (pod / "go").touch()
+
+    start(pod, attempt=1).wait(timeout=10)
+
+    assert (pod / "ray.log").read_text().splitlines()[0].endswith("--resume")
+
+
+def test_the_number_of_an_attempt_is_in_its_submission():
+    assert attempt_of(submission_id(identity().uid, 12)) == 12
