@@ -11,6 +11,7 @@ from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, 
 from rljob_operator.model import DeleteCluster, Pod, Submit
 
 POLL_SECONDS = 5.0
+SUBMITTED_POLL_SECONDS = 1.0
 STARTING_POLL_SECONDS = 15.0
 HEAD_SILENT_SECONDS = 60.0
 """A head that does not answer for so long is lost."""
@@ -67,7 +68,7 @@ def start(draft: Draft) -> None:
     submission = submission_id(seen.identity.uid, attempt)
     draft.update_cluster(submission_id=submission, head=head.incarnation)
     draft.do(Submit(submission=submission))
-    draft.look_again(POLL_SECONDS)
+    draft.look_again(SUBMITTED_POLL_SECONDS)
 
 
 def supervise(draft: Draft) -> None:
@@ -88,7 +89,7 @@ def supervise(draft: Draft) -> None:
     assert cluster is not None and cluster.submission_id is not None
     if job is None:  # the status was written and the submission did not arrive
         draft.do(Submit(submission=cluster.submission_id))
-        draft.look_again(POLL_SECONDS)
+        draft.look_again(SUBMITTED_POLL_SECONDS)
     elif not job.status.is_final:
         _watch(draft)
     elif job.status == "SUCCEEDED":

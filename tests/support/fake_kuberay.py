@@ -1,0 +1,230 @@
+"""KubeRay, kubelet and garbage collector at once, as far as the operator sees them, on a real API server.
+
+It watches RayClusters: makes their pods, calls them ready, and starts heads in `FakeRay`. What belongs to
+a deleted RayCluster or RLJob goes with it.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import ssl
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+import aiohttp
+from api_server import ADMIN, ApiServer
+from fake_ray import FakeRay
+
+Manifest = dict[str, Any]
+RAYCLUSTERS = "/apis/ray.io/v1"
+RLJOBS = "/apis/rljob.io/v1alpha1"
+AT_ONCE = 24  # clusters that are worked on at the same time
+NOW = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+
+
+class Api:
+    """Plain requests as administrator. writes: how many changed something."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._url = server.url
+        tls = ssl.create_default_context(cafile=str(server.ca))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=64, ssl=tls),
+            headers={"Authorization": f"Bearer {ADMIN}"},
+            read_bufsize=2**20,
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        """The answer's JSON; None for 404 and for what exists already."""
+        if method == "PATCH":
+            options["headers"] = {"Content-Type": "application/merge-patch+json"}
+        async with self._session.request(method, self._url + path, json=body, **options) as answer:
+            if answer.status in (404, 409):
+                return None
+            assert answer.status < 300, f"{method} {path}: {await answer.text()}"
+            return await answer.json()
+
+    async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
+        """What is there (as ADDED), then every event."""
+        found = await self("GET", path)
+        for item in found["items"]:
+            yield "ADDED", item
+        version = found["metadata"]["resourceVersion"]
+        query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3600"}
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._session.get(self._url + path, params=query, timeout=timeout) as answer:
+            async for line in answer.content:
+                event = json.loads(line)
+                yield event["type"], event["object"]
+
+
+class FakeKubeRay:
+    """make_ready: whether pods become ready by themselves."""
+
+    def __init__(self, server: ApiServer, ray: FakeRay, *, make_ready: bool = True) -> None:
+        self.make_ready = make_ready
+        self._server, self._ray = server, ray
+        self._slots = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def __aenter__(self) -> "FakeKubeRay":
+        self.api = Api(self._server)
+        self._start(self._watch_clusters())
+        self._start(self._watch_jobs())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.api.close()
+        if self._failed.done():
+            self._failed.result()  # what broke in here must not go unseen
+
+    async def restart_head(self, namespace: str, cluster: str) -> None:
+        """The head's container restarts in place: same pod, one restart more, no job known."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{cluster}-head"
+        pod = await self.api("GET", path)
+        pod["status"]["containerStatuses"][0]["restartCount"] += 1
+        kinds = f"{RAYCLUSTERS}/namespaces/{namespace}/rayclusters"
+        token = await self._token(await self.api("GET", f"{kinds}/{cluster}"))
+        self._ray.start_head((namespace, cluster), token)
+        await self.api("PATCH", path + "/status", {"status": pod["status"]})
+
+    async def _watch_clusters(self) -> None:
+        async for kind, cluster in self.api.watch(f"{RAYCLUSTERS}/rayclusters"):
+            self._start(self._delete(cluster) if kind == "DELETED" else self._keep(cluster))
+
+    async def _watch_jobs(self) -> None:
+        async for kind, job in self.api.watch(f"{RLJOBS}/rljobs"):
+            if kind == "DELETED":
+                self._start(self._collect(job))
+
+    async def _keep(self, cluster: Manifest) -> None:
+        """Make what pods the RayCluster lacks, remove what it has too many."""
+        name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+        async with self._lock(cluster), self._slots:
+            wanted = _wanted(cluster)
+            pods = await self.api("GET", _pods(namespace), params=_of(name))
+            present = {pod["metadata"]["name"] for pod in pods["items"]}
+            for pod in present - wanted.keys():
+                await self.api("DELETE", f"{_pods(namespace)}/{pod}", NOW)
+            for pod in sorted(wanted.keys() - present):
+                await self._make(wanted[pod], cluster)
+
+    async def _make(self, pod: Manifest, cluster: Manifest) -> None:
+        namespace, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        await self.api("POST", _pods(namespace), pod)
+        if pod["metadata"]["labels"]["ray.io/node-type"] == "head":
+            place = (namespace, cluster["metadata"]["name"])
+            self._ray.start_head(place, await self._token(cluster))
+        if self.make_ready:
+            status = _running(pod["spec"]["containers"][0]["name"])
+            await self.api("PATCH", f"{_pods(namespace)}/{name}/status", {"status": status})
+
+    async def _token(self, cluster: Manifest) -> str:
+        """As a head reads it from the Secret that the RayCluster names."""
+        namespace = cluster["metadata"]["namespace"]
+        secret = cluster["spec"]["authOptions"]["secretName"]
+        secret = await self.api("GET", f"/api/v1/namespaces/{namespace}/secrets/{secret}")
+        return base64.b64decode(secret["data"]["auth_token"]).decode()
+
+    async def _delete(self, cluster: Manifest) -> None:
+        name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+        async with self._lock(cluster):
+            self._ray.end_head((namespace, name))
+            pods = await self.api("GET", _pods(namespace), params=_of(name))
+            for pod in pods["items"]:
+                await self.api("DELETE", f"{_pods(namespace)}/{pod['metadata']['name']}", NOW)
+
+    async def _collect(self, job: Manifest) -> None:
+        """What the garbage collector does with the children of a job that is gone."""
+        uid, namespace = job["metadata"]["uid"], job["metadata"]["namespace"]
+        query = {"labelSelector": f"rljob.io/job-uid={uid}"}
+        kinds = f"{RAYCLUSTERS}/namespaces/{namespace}/rayclusters"
+        found = await self.api("GET", kinds, params=query)
+        for cluster in found["items"]:
+            await self.api("DELETE", f"{kinds}/{cluster['metadata']['name']}", NOW)
+
+    def _lock(self, cluster: Manifest) -> asyncio.Lock:
+        return self._locks.setdefault(cluster["metadata"]["uid"], asyncio.Lock())
+
+    def _start(self, part: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(part)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() and not self._failed.done():
+            self._failed.set_exception(task.exception())  # type: ignore[arg-type]
+
+
+def _wanted(cluster: Manifest) -> dict[str, Manifest]:
+    spec, name = cluster["spec"], cluster["metadata"]["name"]
+    head = spec["headGroupSpec"]["template"]
+    wanted = [(f"{name}-head", "head", "headgroup", head)]
+    for group in spec["workerGroupSpecs"]:
+        for number in range(group["replicas"]):
+            pod = f"{name}-{group['groupName']}-{number}"
+            wanted.append((pod, "worker", group["groupName"], group["template"]))
+    return {
+        pod: _pod(pod, cluster, node_type=node_type, group=group, template=template)
+        for pod, node_type, group, template in wanted
+    }
+
+
+def _pod(
+    name: str, cluster: Manifest, *, node_type: str, group: str, template: Manifest
+) -> Manifest:
+    meta = cluster["metadata"]
+    ray = {"ray.io/cluster": meta["name"], "ray.io/node-type": node_type, "ray.io/group": group}
+    owner = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayCluster",
+        "name": meta["name"],
+        "uid": meta["uid"],
+        "controller": True,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": meta["namespace"],
+            "labels": template["metadata"].get("labels", {}) | ray,
+            "annotations": template["metadata"].get("annotations", {}),
+            "ownerReferences": [owner],
+        },
+        "spec": {**template["spec"], "nodeName": "a-node"},
+    }
+
+
+def _running(container: str) -> Manifest:
+    ready = {"ready": True, "restartCount": 0, "image": "", "imageID": "", "name": container}
+    return {
+        "phase": "Running",
+        "conditions": [{"type": kind, "status": "True"} for kind in ("PodScheduled", "Ready")],
+        "containerStatuses": [ready],
+    }
+
+
+def _pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def _of(cluster: str) -> dict[str, str]:
+    return {"labelSelector": f"ray.io/cluster={cluster}"}
+
+
+@contextlib.asynccontextmanager
+async def cluster_of_fakes(server: ApiServer) -> AsyncIterator[tuple[FakeRay, FakeKubeRay]]:
+    """Ray and KubeRay, both fake, on a real API server."""
+    async with FakeRay() as ray, FakeKubeRay(server, ray) as kuberay:
+        yield ray, kuberay
