@@ -10,18 +10,21 @@ run: .venv/.run-ready  ## Train the quickstart and write its report
 test: .venv/.dev-ready  ## All tests
 	.venv/bin/pytest -n 2 --dist loadgroup tests
 
-check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files
+check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files, chart
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 	$(PY) -m rljob_api.crd --check
 	$(PY) -m rljob_api.spec_docs --check
+	$(PY) scripts/chart_docs.py --check
+	scripts/check_chart.sh
 	$(PY) benchmarks/write_docs.py --check
 
-generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the models
+generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the models, the chart's from its values
 	$(PY) -m rljob_api.crd
 	$(PY) -m rljob_api.spec_docs
+	$(PY) scripts/chart_docs.py
 
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
 	$(PY) benchmarks/rollout.py --quick

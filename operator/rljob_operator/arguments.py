@@ -164,10 +164,10 @@ def _add_process(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--port",
-        type=_whole(1, 65_535),
+        type=_whole(0, 65_535),
         default=8080,
         metavar="N",
-        help="of /healthz, /readyz and /metrics (%(default)s)",
+        help="of /healthz, /readyz and /metrics; 0 takes a free one (%(default)s)",
     )
     group.add_argument(
         "--log-level", choices=LOG_LEVELS, default="INFO", help="least level (%(default)s)"

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from importlib.metadata import version
 from typing import Any
 
@@ -24,6 +24,7 @@ from kopf._core.engines import peering
 from rljob_operator import log
 from rljob_operator.arguments import ProcessOptions, parse
 from rljob_operator.cache import Cache, JobKey
+from rljob_operator.errors import OperatorError
 from rljob_operator.health import Health, LoopLag, application
 from rljob_operator.informers import WatchAges, configure, register, watch_session
 from rljob_operator.kube import Kube
@@ -31,12 +32,11 @@ from rljob_operator.lease import LeaderLease
 from rljob_operator.metrics import Metrics
 from rljob_operator.queue import KeyedQueue
 from rljob_operator.reconcile import Reconciler, head_url, states
-from rljob_operator.resync import resync
+from rljob_operator.resync import keep_in_step
 from rljob_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 300.0
 STATES_SECONDS = 10.0
 LEASE_NAME = "rljob-operator"
 
@@ -45,7 +45,12 @@ def main() -> None:
     """Entry point of `rljob-operator`."""
     settings, process = parse(sys.argv[1:])
     log.set_up(sys.stdout, level=getattr(logging, process.log_level))
-    sys.exit(asyncio.run(Operator(settings, process).run()))
+    try:
+        code = asyncio.run(Operator(settings, process).run())
+    except OperatorError as error:  # what an administrator can mend needs no traceback
+        logger.error("ending: %s", error)
+        code = 1
+    sys.exit(code)
 
 
 class Operator:
@@ -134,7 +139,7 @@ class Operator:
                 namespaces=namespaces,
                 stop_flag=self._stop,
             ),
-            self._resync(namespaces),
+            keep_in_step(self._kube, cache=self._cache, queue=self._queue, namespaces=namespaces),
             self._queue.run(self._process.workers),
             self._tell_states(),
         ]
@@ -161,11 +166,6 @@ class Operator:
         if not isinstance(found, kopf.ConnectionInfo):
             raise kopf.LoginError("no service account and no kubeconfig")
         return watch_session(found, self._ages)
-
-    async def _resync(self, namespaces: Sequence[str]) -> None:
-        while True:
-            await resync(self._kube, cache=self._cache, queue=self._queue, namespaces=namespaces)
-            await asyncio.sleep(RESYNC_SECONDS)
 
     async def _tell_states(self) -> None:
         while True:

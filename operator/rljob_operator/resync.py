@@ -3,13 +3,21 @@
 Called by `main`. A watch can lose a deletion while it is broken, and kopf never lists again on its own.
 """
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Never, Protocol
 
 from rljob_operator.cache import JOB_LABEL, KINDS, Cache, JobKey
+from rljob_operator.errors import NotFound, Temporary
 from rljob_operator.informers import LABELLED, WATCHED, Queue
 from rljob_operator.kube_answers import Manifest
+
+logger = logging.getLogger(__name__)
+
+RESYNC_SECONDS = 300.0
+RETRY_SECONDS = 5.0
 
 
 class Lister(Protocol):
@@ -23,6 +31,33 @@ class Lister(Protocol):
         *,
         labels: Mapping[str, str | None] | None = None,
     ) -> list[Manifest]: ...
+
+
+async def keep_in_step(
+    kube: Lister,
+    *,
+    cache: Cache,
+    queue: Queue,
+    namespaces: Collection[str] = (),
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Never:
+    """Resync now and every RESYNC_SECONDS; after RETRY_SECONDS where the API server cannot answer.
+
+    Raises what trying again cannot mend: a role that is missing, or a resource that is not installed.
+    kopf would not notice either when that comes, so the process is to end and begin anew.
+    """
+    while True:
+        pause = RESYNC_SECONDS
+        try:
+            await resync(kube, cache=cache, queue=queue, namespaces=namespaces)
+        except Temporary as error:
+            pause = max(RETRY_SECONDS, error.retry_after)
+            logger.warning("not listed, again in %.0f s: %s", pause, error)
+        except NotFound as error:
+            raise NotFound(
+                f"{error}: RLJob comes with rljob's chart, RayCluster with KubeRay 1.6 or newer"
+            ) from error
+        await sleep(pause)
 
 
 async def resync(

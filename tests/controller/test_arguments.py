@@ -81,7 +81,7 @@ def test_the_process_has_options_of_its_own():
         ("--ray-version=nightly", "'nightly' is no version of Ray (like 2.60.0)"),
         ("--stop-seconds=10m", "'10m' is no whole number from 1 to 86400"),
         ("--workers=0", "'0' is no whole number from 1 to 256"),
-        ("--port=65536", "'65536' is no whole number from 1 to 65535"),
+        ("--port=65536", "'65536' is no whole number from 0 to 65535"),
         ("--shared-memory=yes", "invalid choice: 'yes'"),
         ("--stop=60", "unrecognized arguments: --stop=60"),
     ],
