@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run test check bench setup clean generate
+.PHONY: run test check e2e images bench setup clean generate
 PY := .venv/bin/python
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -20,6 +20,12 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 	$(PY) scripts/chart_docs.py --check
 	scripts/check_chart.sh
 	$(PY) benchmarks/write_docs.py --check
+
+e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
+	scripts/e2e.sh
+
+images:  ## All images, with docker or buildah
+	images/build.sh
 
 generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the models, the chart's from its values
 	$(PY) -m rljob_api.crd

@@ -1,10 +1,17 @@
 """The quickstart on two nodes, as the README says: it trains, is seen to train, and ends."""
 
-import time
-
 import pytest
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, actors_of, condition, ended, events_of, example, holds, step
+from support.jobs import (
+    STARTED_SECONDS,
+    actors_of,
+    condition,
+    ended,
+    events_of,
+    example,
+    holds,
+    step,
+)
 from support.tools import run
 
 JOB = "quickstart"
@@ -15,11 +22,9 @@ TRAINED_SECONDS = 900.0
 def running(cluster: Cluster) -> dict[str, list[str]]:
     """The job once it trains: its actors and the pods that they live in."""
     cluster.apply(example("quickstart.yaml", nodes=2, devicesPerNode=2))
-    started = time.monotonic()
     cluster.wait_for_job(
         JOB, "the first step is done", lambda job: step(job) >= 1, seconds=STARTED_SECONDS + 300
     )
-    print(f"first step after {time.monotonic() - started:.0f} s")
     return actors_of(cluster, JOB)
 
 
@@ -98,7 +103,9 @@ def test_the_status_names_reasons_and_generations(finished: Manifest) -> None:
 
 
 def test_kubectl_shows_the_columns_of_the_readme(cluster: Cluster, finished: Manifest) -> None:
-    header, row = run(["kubectl", "get", "rljobs", "-n", cluster.namespace], seconds=60).splitlines()
+    header, row = run(
+        ["kubectl", "get", "rljobs", "-n", cluster.namespace], seconds=60
+    ).splitlines()
 
     columns = ["NAME", "PHASE", "STEP", "REWARD", "TOKENS/S", "DEVICES", "RESTARTS", "AGE"]
     assert header.split() == columns

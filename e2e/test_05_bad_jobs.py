@@ -28,6 +28,11 @@ REFUSED_BY_THE_API_SERVER: dict[str, tuple[dict[str, Any], str]] = {
     "unknown scheduler": ({"scheduling": {"scheduler": "mine"}}, "scheduler"),
     "negative backoff": ({"backoffLimit": -1}, "backoffLimit"),
     "unknown cleanup": ({"cleanupPolicy": "Burn"}, "cleanupPolicy"),
+    "more virtual stages than stages": (
+        {"update": {"parallelism": {"virtualPipeline": 2}}},
+        "virtualPipeline",
+    ),
+    "separated without devices to share": ({"placement": {"mode": "separated"}}, "placement"),
     "deadline of nothing": ({"activeDeadlineSeconds": 0}, "activeDeadlineSeconds"),
 }
 NAMED_BY_THE_OPERATOR: dict[str, tuple[dict[str, Any], str]] = {
@@ -35,11 +40,17 @@ NAMED_BY_THE_OPERATOR: dict[str, tuple[dict[str, Any], str]] = {
         {"batch": {"globalBatchSize": 7}, "accelerator": {"type": "emulated", "devicesPerNode": 4}},
         "globalBatchSize",
     ),
-    "unknown data set": (
-        {"data": {"reasoningGym": {"dataset": "no_such"}, "template": "{question}"}},
-        "no_such",
+    "a split that devices do not have": (
+        {
+            "update": {"parallelism": {"tensor": 3}},
+            "accelerator": {"type": "emulated", "devicesPerNode": 4},
+        },
+        "does not divide 4 devices",
     ),
-    "separated without devices to share": ({"placement": {"mode": "separated"}}, "placement"),
+    "a dock that a step's prompts do not fit into": (
+        {"dock": {"capacity": "1Ki"}},
+        "spec.dock.capacity",
+    ),
 }
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
 from support.cluster import Cluster, Manifest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -17,6 +17,7 @@ PLURALS = {
     ("v1", "Pod"): "pods",
     ("v1", "Secret"): "secrets",
     ("v1", "Service"): "services",
+    ("v1", "ServiceAccount"): "serviceaccounts",
     ("coordination.k8s.io/v1", "Lease"): "leases",
     ("networking.k8s.io/v1", "NetworkPolicy"): "networkpolicies",
     ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",

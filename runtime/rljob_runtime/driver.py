@@ -81,6 +81,7 @@ class Driver:
                 if attempt + 1 == MAX_STEP_ATTEMPTS:
                     raise
                 self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
+                self._wait_for_warehouses()
                 self._wait("drop", [self.cast.feeder.drop.remote(batch)])
         self._tell_dock()
 
@@ -136,6 +137,25 @@ class Driver:
         self._tell_reward_errors(batch, rewarded)
         check_rewards(batch, rewarded)
         return generated, rewarded
+
+    def _wait_for_warehouses(self) -> None:
+        """Until each warehouse answers: a lost one is placed and started again, by Ray."""
+        limit = self.job.spec.flow.stage_timeout_seconds
+        deadline = time.monotonic() + limit
+        for index, warehouse in enumerate(self.cast.warehouses):
+            while True:
+                try:
+                    ray.get(warehouse.address.remote(), timeout=ROOM_TIMEOUT_SECONDS)
+                    break
+                except ray.exceptions.RayError as error:
+                    if self.stop():
+                        raise Interrupted("warehouse") from error
+                    if time.monotonic() > deadline:
+                        raise WorkerError(
+                            f"warehouse {index} did not come back within {limit:.0f} s "
+                            "(spec.flow.stageTimeoutSeconds)"
+                        ) from error
+                    time.sleep(0.5)
 
     def _tell_reward_errors(self, batch: BatchName, rewarded: Sequence[Any]) -> None:
         for report in rewarded:

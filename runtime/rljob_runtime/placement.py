@@ -22,6 +22,7 @@ from rljob_runtime.actors.device import DeviceWorker, Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
 from rljob_runtime.actors.reward import RewardWorker
+from rljob_runtime.actors.whereabouts import LiveAddress, Warehouses
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.errors import WorkerError
@@ -93,7 +94,8 @@ def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads:
     beside = {state: groups[node] for state, node in controller_nodes(seats).items()}
     warehouses, controllers, dock = _start_dock(job, graph, token, beside)
     job_json = job.model_dump_json(by_alias=True)
-    shared = (job_json, model, base_dir, dock.to_json())
+    address = LiveAddress(dock.to_json(), Warehouses(warehouses, list(dock.warehouses)))
+    shared = (job_json, model, base_dir, address)
     devices = [
         DeviceWorker.options(  # type: ignore[attr-defined]
             num_cpus=0,
@@ -102,7 +104,7 @@ def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads:
                 groups[seat.node],
                 placement_group_bundle_index=seat.rank % job.spec.accelerator.devices_per_node,
             ),
-        ).remote(job_json, model, dock.to_json(), seat, num_threads)
+        ).remote(job_json, model, address, seat, num_threads)
         for seat in seats
     ]
     near = {"num_cpus": 0, **_beside(beside["generate"])}  # where the run's volumes are
@@ -170,7 +172,7 @@ def _start_dock(
         state: ControllerActor.options(**options, **_beside(beside.get(state))).remote(  # type: ignore[attr-defined]
             state=state,
             graph=graph.to_json(),
-            warehouses=addresses,
+            warehouses=Warehouses(warehouses, addresses),
             lease_seconds=settings.lease_seconds,
             token=token,
             port=free_port(),

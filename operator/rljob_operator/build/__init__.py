@@ -6,6 +6,7 @@ equal manifests, so an unchanged job changes nothing on the cluster.
 
 from rljob_api.rljob import RLJob
 from rljob_operator.build.accelerators import claim_template
+from rljob_operator.build.account import service_account
 from rljob_operator.build.cluster import ray_cluster
 from rljob_operator.build.config import config_map
 from rljob_operator.build.names import Manifest
@@ -29,7 +30,11 @@ def children(
     job: passed the rules. token: what Ray and the dock's clients show each other. cluster: name of
     the RayCluster. released: without workers and warehouses.
     """
-    manifests = [token_secret(identity, token), config_map(job, identity)]
+    manifests = [
+        service_account(identity),
+        token_secret(identity, token),
+        config_map(job, identity),
+    ]
     if settings.network_policy:
         manifests.append(network_policy(identity, settings))
     if job.spec.accelerator.injection == "dra":

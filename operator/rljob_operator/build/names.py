@@ -25,7 +25,7 @@ OPERATOR_LABELS = {"app.kubernetes.io/name": "rljob", "app.kubernetes.io/compone
 
 
 def child_name(identity: Identity) -> str:
-    """Name of the job's ConfigMap, Secret, NetworkPolicy and ResourceClaimTemplate."""
+    """Name of each of the job's children but the RayClusters."""
     return f"{identity.name}-rljob"
 
 

@@ -5,7 +5,7 @@ Called by `cluster`. containers[0] is Ray's, whose command KubeRay writes.
 
 from rljob_api.infrastructure import Accelerator
 from rljob_api.pod_names import ROLE_LABEL
-from rljob_api.pod_rules import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.pod_rules import RUNS_DIRECTORY
 from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_operator.build import ports
@@ -26,13 +26,12 @@ from rljob_operator.build.names import (
     pod_selector,
 )
 from rljob_operator.build.resources import resources
+from rljob_operator.build.volumes import DOCK_DIRECTORY, mounts, shares_memory, volumes
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
 
 USER = 1000
 """Uid and gid of the runtime's images."""
-CONFIG_VOLUME = "rljob-config"
-RUNS_VOLUME = "rljob-runs"
 HOSTNAME = "kubernetes.io/hostname"
 
 HEAD_PORTS = {
@@ -59,7 +58,7 @@ def pod_template(
         else:
             annotations = NO_DEVICES | annotations
     pod: Manifest = {
-        "containers": [_container(spec, own, settings, role=role)],
+        "containers": [_container(spec, own, identity, settings, role=role)],
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -71,16 +70,18 @@ def pod_template(
         "enableServiceLinks": False,
         "automountServiceAccountToken": own.service_account_name is not None,
         "tolerations": _tolerations(spec, settings, role=role),
-        "volumes": _volumes(spec, own, identity, role=role),
+        "volumes": volumes(spec, own, identity, settings, role=role),
         **_placement(spec.accelerator, own, identity, role=role),
-        **_names(own, settings, gang),
+        **_names(own, settings, identity, gang),
     }
     if role == "worker":
         inject(pod, spec.accelerator, identity)
     return {"metadata": _given(labels=labels, annotations=annotations), "spec": _given(**pod)}
 
 
-def _container(spec: RLJobSpec, own: PodTemplate, settings: Settings, *, role: Role) -> Manifest:
+def _container(
+    spec: RLJobSpec, own: PodTemplate, identity: Identity, settings: Settings, *, role: Role
+) -> Manifest:
     amounts = resources(role, spec, own.resources)
     if role == "worker":
         amounts["limits"] |= device_limits(spec.accelerator, settings)
@@ -97,7 +98,7 @@ def _container(spec: RLJobSpec, own: PodTemplate, settings: Settings, *, role: R
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
         },
-        volumeMounts=_mounts(own, role=role),
+        volumeMounts=mounts(spec, own, identity, settings, role=role),
     )
 
 
@@ -116,38 +117,13 @@ def _environment(
         ours.append({"name": "RLJOB_STATUS_PORT", "value": str(ports.STATUS)})
     if role != "warehouse":
         ours.append({"name": "RLJOB_CACHE", "value": f"{RUNS_DIRECTORY}/.cache"})
+    if role != "head" and shares_memory(spec, settings):
+        ours.append({"name": "RLJOB_DOCK_DIRECTORY", "value": DOCK_DIRECTORY})
     if role == "worker":
         ours += device_environment(spec.accelerator)
     given = [v.model_dump(by_alias=True, exclude_none=True) for v in own.env]
     replaced = {variable["name"] for variable in given}
     return [variable for variable in ours if variable["name"] not in replaced] + given
-
-
-def _volumes(
-    spec: RLJobSpec, own: PodTemplate, identity: Identity, *, role: Role
-) -> list[Manifest]:
-    volumes: list[Manifest] = []
-    if role == "head":
-        volumes.append({"name": CONFIG_VOLUME, "configMap": {"name": child_name(identity)}})
-    if role != "warehouse":
-        storage = spec.checkpoint.storage
-        source: Manifest = {"emptyDir": {}}
-        if storage is not None:
-            claim = storage.persistent_volume_claim.model_dump(by_alias=True)
-            source = {"persistentVolumeClaim": claim}
-        volumes.append({"name": RUNS_VOLUME, **source})
-    given = [volume.model_dump(by_alias=True, exclude_none=True) for volume in own.volumes]
-    return volumes + given
-
-
-def _mounts(own: PodTemplate, *, role: Role) -> list[Manifest]:
-    mounts: list[Manifest] = []
-    if role == "head":
-        mounts.append({"name": CONFIG_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True})
-    if role != "warehouse":
-        mounts.append({"name": RUNS_VOLUME, "mountPath": RUNS_DIRECTORY})
-    given = [mount.model_dump(by_alias=True, exclude_none=True) for mount in own.volume_mounts]
-    return mounts + given
 
 
 def _tolerations(spec: RLJobSpec, settings: Settings, *, role: Role) -> list[Manifest]:
@@ -195,13 +171,13 @@ def _same_node(identity: Identity, role: Role) -> Manifest:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-def _names(own: PodTemplate, settings: Settings, gang: Gang) -> Manifest:
+def _names(own: PodTemplate, settings: Settings, identity: Identity, gang: Gang) -> Manifest:
     """What the pod names outside of itself: its scheduler, class, account, secrets of registries."""
     secrets = [*settings.image_pull_secrets, *(secret.name for secret in own.image_pull_secrets)]
     return _given(
         schedulerName=gang.scheduler_name,
         priorityClassName=own.priority_class_name or gang.priority_class,
-        serviceAccountName=own.service_account_name,
+        serviceAccountName=own.service_account_name or child_name(identity),
         imagePullSecrets=[{"name": name} for name in dict.fromkeys(secrets)],
     )
 

@@ -8,12 +8,13 @@ is separated.
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray
 
 from rljob_api.base import parse_quantity
 from rljob_api.rljob import RLJob
+from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
 from rljob_runtime.folders import Folder, folder_for_all
 
@@ -48,7 +49,7 @@ class DeviceWorker:
     """
 
     def __init__(
-        self, job_json: str, model: Folder, dock: dict[str, Any], seat: Seat, num_threads: int
+        self, job_json: str, model: Folder, dock: LiveAddress, seat: Seat, num_threads: int
     ) -> None:
         from rljob_runtime.backends.cpu import CpuBackend
 

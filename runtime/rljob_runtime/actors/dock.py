@@ -1,14 +1,15 @@
-"""The dock's servers as Ray actors: Ray places them and restarts them on the same port.
+"""The dock's servers as Ray actors: Ray places them and restarts them, on the same port where it can be.
 
 The servers themselves (`dock/`) know nothing of Ray. A restarted controller learns everything anew
 from the warehouses; a restarted warehouse is empty, and the driver repeats the step.
 """
 
-from collections.abc import Sequence
+import functools
 from typing import Any
 
 import ray
 
+from rljob_runtime.actors.whereabouts import Warehouses
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
@@ -53,7 +54,7 @@ class ControllerActor:
         *,
         state: str,
         graph: list[dict[str, Any]],
-        warehouses: Sequence[tuple[str, int]],
+        warehouses: Warehouses,
         lease_seconds: float,
         token: str,
         port: int,
@@ -62,7 +63,10 @@ class ControllerActor:
             ControllerServer(
                 state=state,
                 graph=StateGraph.from_json(graph),
-                warehouses=warehouses,
+                warehouses=[
+                    functools.partial(warehouses.where, index)
+                    for index in range(len(warehouses.actors))
+                ],
                 lease_seconds=lease_seconds,
                 token=token,
                 host=_node_ip(),

@@ -10,9 +10,9 @@ import ray
 from numpy.typing import NDArray
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
 from rljob_runtime.data.source import Prompt, PromptSource
-from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
@@ -25,7 +25,7 @@ from rljob_runtime.models.tokenizer import load_tokenizer
 class PromptFeeder:
     """Owns the prompt source of a run."""
 
-    def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: dict[str, Any]) -> None:
+    def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
         self._spec = RLJob.model_validate_json(job_json).spec
         evaluation = self._spec.evaluation
         self._source = PromptSource(
@@ -36,7 +36,7 @@ class PromptFeeder:
             base_dir=base_dir,
             held_out=evaluation.prompts if evaluation else 0,
         )
-        self._dock = DockClient(DockAddress.from_json(dock), state="feed", owner="feeder")
+        self._dock = DockClient(dock, state="feed", owner="feeder")
 
     def feed(self, batch: BatchName, version: int) -> int:
         """Put the batch's rows; a second call changes nothing. Returns the number of rows."""

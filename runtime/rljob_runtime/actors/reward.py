@@ -15,8 +15,8 @@ import numpy as np
 import ray
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
-from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
@@ -57,7 +57,7 @@ class RewardWorker:
     """Scores groups until the batch is done."""
 
     def __init__(
-        self, job_json: str, model: Folder, base_dir: Path, dock: dict[str, Any], index: int
+        self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress, index: int
     ) -> None:
         spec = RLJob.model_validate_json(job_json).spec
         self._stop = list(spec.data.stop)
@@ -65,9 +65,7 @@ class RewardWorker:
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
         self._pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=base_dir)
-        self._dock = DockClient(
-            DockAddress.from_json(dock), state="reward", owner=f"reward-{index}"
-        )
+        self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
 
     def score(self, batch: BatchName) -> RewardReport:
         """Score until every row of the batch has a reward."""

@@ -8,7 +8,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.dock.batch_ledger import Entry, Share
@@ -31,14 +31,15 @@ class _Waiting:
 
 
 class ControllerServer(DockServer):
-    """Serves one state's claims. warehouses: (host, port) of each, in the dock's order."""
+    """Serves one state's claims. warehouses: (host, port) of each, in the dock's order, or a function
+    that says where it is now."""
 
     def __init__(
         self,
         *,
         state: str,
         graph: StateGraph,
-        warehouses: Sequence[tuple[str, int]],
+        warehouses: Sequence[tuple[str, int] | Callable[[], tuple[str, int]]],
         token: str,
         lease_seconds: float = 600.0,
         host: str = "127.0.0.1",

@@ -20,6 +20,7 @@ LAST_PAUSE_SECONDS = 1.0
 class Subscription:
     """Keeps one warehouse's metadata flowing.
 
+    address: where the warehouse is, or a function that says so before each try and may take its time.
     on_snapshot(index, epoch, fields) comes first on each connection, then on_notices(index, fields).
     """
 
@@ -27,14 +28,15 @@ class Subscription:
         self,
         *,
         index: int,
-        address: tuple[str, int],
+        address: tuple[str, int] | Callable[[], tuple[str, int]],
         hello: Mapping[str, Any],
         wish: Mapping[str, Any],
         on_snapshot: Callable[[int, str, Fields], None],
         on_notices: Callable[[int, Fields], None],
     ) -> None:
         self.connected = False
-        self._index, self._address = index, address
+        self._index = index
+        self._find = address if callable(address) else lambda: address
         self._hello = {**hello, "role": f"warehouse/{index}"}
         self._wish = dict(wish)
         self._on_snapshot, self._on_notices = on_snapshot, on_notices
@@ -57,7 +59,8 @@ class Subscription:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                transport, peer = await loop.create_connection(self._new_peer, *self._address)
+                place = await asyncio.to_thread(self._find)
+                transport, peer = await loop.create_connection(self._new_peer, *place)
             except OSError as error:
                 log.debug("warehouse %d is not reached: %s", self._index, error)
             else:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 import torch.distributed as dist
@@ -91,7 +91,7 @@ def make_states(
     seat: "Seat",
     *,
     model: Path,
-    dock: dict[str, Any],
+    dock: Callable[[], DockAddress],
     backend: Backend,
     meet: Callable[[], ProcessGroup | None],
 ) -> DeviceStates:
@@ -104,10 +104,9 @@ def make_states(
     if seat.rollout_rank is not None:
         rollout = make_rollout(spec, model=model, ledger=backend.ledger)
     group = meet()
-    address = DockAddress.from_json(dock)
 
     def client(state: str) -> DockClient:
-        return DockClient(address, state=state, owner=f"device-{seat.rank}")
+        return DockClient(dock, state=state, owner=f"device-{seat.rank}")
 
     policy = load_policy(model, dtype=torch.float32)
     engine = update = None

@@ -1,0 +1,63 @@
+"""What a pod sees of the outside: the job, the run's folder, the folder where its node's pods meet.
+
+Called by `pods`. The user's own volumes come after these.
+"""
+
+from rljob_api.pod_rules import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.pods import PodTemplate
+from rljob_api.rljob import RLJobSpec
+from rljob_operator.build.names import Manifest, Role, child_name
+from rljob_operator.identity import Identity
+from rljob_operator.settings import Settings
+
+CONFIG_VOLUME = "rljob-config"
+RUNS_VOLUME = "rljob-runs"
+DOCK_VOLUME = "rljob-dock"
+DOCK_DIRECTORY = "/run/rljob"
+"""Where a warehouse's socket lies, by which the workers of its node get at its memory."""
+NODE_FOLDER = "/dev/shm"
+"""Of the node: a folder for everybody, so that the one which the kubelet makes in it for a job is open to the
+pods' user. Only sockets lie there; the memory itself goes when the processes go."""
+
+
+def shares_memory(spec: RLJobSpec, settings: Settings) -> bool:
+    """Whether the pods of one node get a folder in common."""
+    return settings.shared_memory == "host-path" and spec.dock.shared_memory != "none"
+
+
+def volumes(
+    spec: RLJobSpec, own: PodTemplate, identity: Identity, settings: Settings, *, role: Role
+) -> list[Manifest]:
+    """The pod's volumes."""
+    found: list[Manifest] = []
+    if role == "head":
+        found.append({"name": CONFIG_VOLUME, "configMap": {"name": child_name(identity)}})
+    if role != "warehouse":
+        found.append({"name": RUNS_VOLUME, **_runs(spec)})
+    if role != "head" and shares_memory(spec, settings):
+        found.append({"name": DOCK_VOLUME, "hostPath": {"path": NODE_FOLDER, "type": "Directory"}})
+    given = [volume.model_dump(by_alias=True, exclude_none=True) for volume in own.volumes]
+    return found + given
+
+
+def mounts(
+    spec: RLJobSpec, own: PodTemplate, identity: Identity, settings: Settings, *, role: Role
+) -> list[Manifest]:
+    """Where the container finds them. Of the node's folder it sees the job's own part alone."""
+    found: list[Manifest] = []
+    if role == "head":
+        found.append({"name": CONFIG_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": True})
+    if role != "warehouse":
+        found.append({"name": RUNS_VOLUME, "mountPath": RUNS_DIRECTORY})
+    if role != "head" and shares_memory(spec, settings):
+        part = f"rljob-{identity.uid}"
+        found.append({"name": DOCK_VOLUME, "mountPath": DOCK_DIRECTORY, "subPath": part})
+    given = [mount.model_dump(by_alias=True, exclude_none=True) for mount in own.volume_mounts]
+    return found + given
+
+
+def _runs(spec: RLJobSpec) -> Manifest:
+    storage = spec.checkpoint.storage
+    if storage is None:
+        return {"emptyDir": {}}
+    return {"persistentVolumeClaim": storage.persistent_volume_claim.model_dump(by_alias=True)}

@@ -1,0 +1,49 @@
+"""Where the dock's warehouses are now: on a cluster one may come back in another pod after it died.
+
+Given to every client and controller of a run. Ray restarts the actor and knows its node; the dock itself
+knows nothing of Ray and asks at each connection.
+"""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rljob_runtime.dock.address import DockAddress
+
+FRESH_SECONDS = 1.0
+ANSWER_SECONDS = 2.0
+
+
+@dataclass(slots=True)
+class Warehouses:
+    """The run's warehouses as Ray's actors, and where each was last."""
+
+    actors: list[Any]
+    last: list[tuple[str, int]]
+    asked: list[float] = field(default_factory=list)
+
+    def where(self, index: int) -> tuple[str, int]:
+        """Address of a warehouse; the last known one while it does not answer. Asks once a second at most."""
+        self.asked = self.asked or [time.monotonic()] * len(self.actors)
+        if time.monotonic() - self.asked[index] > FRESH_SECONDS:
+            try:
+                answer = self.actors[index].address.remote()
+                self.last[index] = ray.get(answer, timeout=ANSWER_SECONDS)
+            except (ray.exceptions.RayError, TimeoutError):
+                pass  # being restarted
+            self.asked[index] = time.monotonic()
+        return self.last[index]
+
+
+@dataclass(slots=True)
+class LiveAddress:
+    """The dock's address at the moment of each call. dock: as it was when the run began."""
+
+    dock: dict[str, Any] = field(repr=False)
+    warehouses: Warehouses
+
+    def __call__(self) -> DockAddress:
+        places = [list(self.warehouses.where(i)) for i in range(len(self.warehouses.actors))]
+        return DockAddress.from_json({**self.dock, "warehouses": places})
