@@ -88,9 +88,7 @@ class Applier:
                 assert self.ray is not None and self.job is not None, "a valid job on a cluster"
                 await self.ray.submit(
                     submission,
-                    entrypoint=entrypoint(
-                        self.job, self.identity, attempt=attempt_of(submission)
-                    ),
+                    entrypoint=entrypoint(self.job, self.identity, attempt=attempt_of(submission)),
                     metadata={"rljob": f"{namespace}/{name}"},
                 )
             case StopSubmission(submission=submission):
