@@ -1,4 +1,4 @@
-"""The command line: validate, plan, run, report.
+"""The command line: validate, plan, run, report, and of jobs on a cluster: status, logs, report.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid. The only place outside `backends/` that reads the environment.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from rljob_api.problems import InvalidJob, Problem
+from rljob_runtime.cluster.commands import Context, Namespace, logs, report_of_job, status
 
 if TYPE_CHECKING:
     from rljob_api.rljob import RLJob
@@ -117,9 +118,26 @@ def run(
 
 @app.command()
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    run: Annotated[
+        str,
+        typer.Argument(metavar="DIR|NAME", help="A run's folder, else an RLJob on the cluster."),
+    ],
+    namespace: Namespace = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where a cluster's run goes; default: runs/NAME."),
+    ] = None,
+    context: Context = None,
 ) -> None:
-    """Write report.html of a run again, from its events."""
+    """Write report.html of a run again, from its events; a cluster's run is fetched first."""
+    directory = Path(run)
+    if not directory.exists() and directory.name == run:
+        path = report_of_job(run, namespace=namespace, context=context, output=output)
+        _print(str(path))
+        return
+    if output:
+        _say(f"{directory} is a folder: --output is for a run on a cluster; leave it out")
+        raise typer.Exit(EXIT_INVALID)
     if not (directory / "events.jsonl").is_file():
         _say(f"{directory} holds no events.jsonl; name the folder of a run")
         raise typer.Exit(EXIT_INVALID)
@@ -127,6 +145,10 @@ def report(
 
     write_report(directory)
     _print(str(directory / "report.html"))
+
+
+app.command()(status)
+app.command()(logs)
 
 
 def main() -> None:

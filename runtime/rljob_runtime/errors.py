@@ -11,7 +11,10 @@ RljobError
 ├── WorkerError        a device worker failed or vanished
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── RewardError        every reward of a step failed
-└── CheckpointError    a checkpoint is missing, incomplete or from another job
+├── CheckpointError    a checkpoint is missing, incomplete or from another job
+└── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
+    ├── NotThere       the object that was asked for does not exist
+    └── NoAnswer       the API server could not be reached, or was silent too long
 """
 
 
@@ -61,3 +64,15 @@ class RewardError(RljobError):
 
 class CheckpointError(RljobError):
     """A checkpoint is missing, incomplete or belongs to another job."""
+
+
+class ClusterError(RljobError):
+    """A Kubernetes cluster cannot be reached, or refuses what was asked."""
+
+
+class NotThere(ClusterError):
+    """The object that was asked for does not exist."""
+
+
+class NoAnswer(ClusterError):
+    """The API server could not be reached, or was silent too long; asking again may help."""

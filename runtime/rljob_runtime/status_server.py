@@ -15,6 +15,8 @@ from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.events import Event
 
 PATH = "/status"
+REWARD_DIGITS = 4
+"""`kubectl get rljobs` shows what is stored."""
 
 
 class StatusServer:
@@ -69,10 +71,14 @@ def progress_of(event: Event, total_steps: int) -> Progress:
     return Progress(
         step=event["step"],
         total_steps=total_steps,
-        reward=metrics.get("reward/mean"),
+        reward=_rounded(metrics.get("reward/mean")),
         tokens_per_second=None if speed is None else round(speed),
         eta_seconds=None if eta is None else round(eta),
     )
+
+
+def _rounded(reward: float | None) -> float | None:
+    return None if reward is None else round(reward, REWARD_DIGITS)
 
 
 def _plain(section: Progress | LastCheckpoint) -> dict[str, Any]:

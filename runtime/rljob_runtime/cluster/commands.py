@@ -1,0 +1,250 @@
+"""The commands that ask a cluster: `rljob status`, `rljob logs`, and `rljob report` of a job's name.
+
+Started by `cli`, whose `--help` must stay quick: everything but typer is imported inside.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from rljob_runtime.cluster.calls import Calls
+    from rljob_runtime.cluster.page import Seen
+
+EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+
+JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an RLJob on the cluster.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Default: the kubeconfig context's.")
+]
+Context = Annotated[
+    str | None, typer.Option(help="Context of the kubeconfig; default: the current.")
+]
+
+
+def status(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="One RLJob; default: all of the namespace.")
+    ] = None,
+    namespace: Namespace = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow until the end; exit code 1 if it fails.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the object, not a page.")] = False,
+    context: Context = None,
+) -> None:
+    """Show jobs on the cluster: a table, or one job's progress, pods, failures and events."""
+    if watch and name is None:
+        _refuse("--watch follows one job: rljob status NAME --watch")
+    with _cluster(namespace, context) as calls:
+        if name is None:
+            _show_all(calls, as_json=as_json)
+        elif watch:
+            raise typer.Exit(_watch(calls, name, as_json=as_json))
+        else:
+            _show_one(calls, name, as_json=as_json)
+
+
+def logs(
+    name: JobName,
+    namespace: Namespace = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
+    ] = False,
+    attempt: Annotated[
+        int | None, typer.Option(min=0, help="One attempt alone, by its number, from 0.")
+    ] = None,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="So many last lines; default: all.")
+    ] = None,
+    context: Context = None,
+) -> None:
+    """Print what a job's driver prints, from its head's pod."""
+    if follow and attempt is not None:
+        _refuse("--attempt is read from a file, which -f does not follow; leave one of the two out")
+    from rljob_runtime.cluster.logs import follow_log, log_of_attempt, read_log
+
+    with _cluster(namespace, context) as calls:
+        job = _job(calls, name)
+        lines: Iterable[str]
+        if attempt is not None:
+            lines = log_of_attempt(job, attempt, tail=tail, read=_reader(calls, job))
+        elif follow:
+            lines = follow_log(calls, name, tail=tail, tell=_say)
+        else:
+            lines = read_log(calls, job, tail=tail)
+        for line in lines:
+            _print(line)
+
+
+def report_of_job(
+    name: str, *, namespace: str | None, context: str | None, output: Path | None
+) -> Path:
+    """Fetch the run of a job into `output` (default: runs/NAME) and write its report. Returns its path."""
+    folder = output or Path("runs") / name
+    why = f"{name} is no folder here, so the cluster is asked for a job: "
+    with _cluster(namespace, context, why=why) as calls:
+        from rljob_runtime.cluster.fetch import fetch
+        from rljob_runtime.display.report import write_report
+
+        job = _job(calls, name)
+        fetch(job, folder, read=_reader(calls, job))
+        return write_report(folder)
+
+
+def _show_all(calls: "Calls", *, as_json: bool) -> None:
+    from rljob_runtime.cluster.table import jobs_table
+
+    found = calls.jobs()
+    if as_json:
+        _print(json.dumps(found, indent=2))
+    elif found["items"]:
+        _console().print(jobs_table(found["items"], now=_now()))
+    else:
+        _say(f"namespace {calls.namespace} has no RLJobs ({calls.connection.where})")
+
+
+def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
+    job = _job(calls, name)
+    if as_json:
+        _print(json.dumps(job, indent=2))
+        return
+    from rljob_runtime.cluster.page import page
+
+    console = _console()
+    console.print(page(_look(calls, job), now=_now(), width=console.width))
+
+
+def _watch(calls: "Calls", name: str, *, as_json: bool) -> int:
+    """Follow the job; the exit code tells how it ended."""
+    from rljob_runtime.cluster.facts import ending
+    from rljob_runtime.cluster.page import status_line
+    from rljob_runtime.cluster.watch import follow
+
+    console, line = _console(), ""
+    last = _job(calls, name)
+    states = follow(calls, last)
+    if console.is_terminal and not as_json:
+        last = _watch_page(calls, states, console)
+    else:
+        for last in states:
+            news = json.dumps(last) if as_json else status_line(last)
+            if news != line:
+                _print(news)
+            line = news
+    return 0 if ending(last) == "Succeeded" else EXIT_FAILED
+
+
+def _watch_page(
+    calls: "Calls", states: Iterator[dict[str, Any]], console: "Console"
+) -> dict[str, Any]:
+    """Keep one page up to date; the last one stays. Returns the job as it ended."""
+    from rich.live import Live
+
+    from rljob_runtime.cluster.page import page
+
+    seen = _look(calls, next(states))
+
+    def draw() -> Any:
+        return page(seen, now=_now(), width=console.width)
+
+    with Live(console=console, get_renderable=draw, refresh_per_second=1, transient=True):
+        for state in states:
+            seen = _look(calls, state)
+    console.print(draw())
+    return dict(seen.job)
+
+
+def _look(calls: "Calls", job: dict[str, Any]) -> "Seen":
+    """The job with its pods and events; what may not be read becomes a note."""
+    from rljob_runtime.cluster.page import Seen
+    from rljob_runtime.errors import ClusterError
+
+    found: dict[str, Any] = {"pods": [], "events": []}
+    notes = []
+    for kind, ask in (("pods", calls.pods), ("events", calls.events)):
+        try:
+            found[kind] = ask(job["metadata"]["uid"])
+        except ClusterError as error:
+            notes.append(f"no {kind}: {error}")
+    return Seen(job=job, notes=notes, **found)
+
+
+def _reader(calls: "Calls", job: dict[str, Any]) -> Callable[[str], bytes]:
+    """How to read a file of the job's head, by its path."""
+    from rljob_runtime.cluster.exec import read_remote_file
+    from rljob_runtime.cluster.fetch import LIMIT_BYTES
+    from rljob_runtime.cluster.logs import head_of
+
+    head = head_of(job, calls.pods(job["metadata"]["uid"]))["metadata"]["name"]
+    return lambda path: read_remote_file(calls, head, path, limit_bytes=LIMIT_BYTES)
+
+
+def _job(calls: "Calls", name: str) -> dict[str, Any]:
+    """The job. Raises ClusterError with names that are near, where there is none."""
+    from rljob_runtime.cluster.connect import near
+    from rljob_runtime.errors import ClusterError, NotThere
+
+    try:
+        return calls.job(name)
+    except NotThere:
+        known: list[str] = []
+        with contextlib.suppress(ClusterError):
+            known = [str(job["metadata"]["name"]) for job in calls.jobs()["items"]]
+        raise ClusterError(
+            f"namespace {calls.namespace} has no RLJob {name!r}{near(name, known)} "
+            f"({calls.connection.where})"
+        ) from None
+
+
+@contextlib.contextmanager
+def _cluster(namespace: str | None, context: str | None, *, why: str = "") -> Iterator["Calls"]:
+    """The cluster to ask; whatever goes wrong inside is said in a line that starts with `why`."""
+    from rljob_runtime.cluster.connect import connect
+    from rljob_runtime.errors import RljobError
+
+    try:
+        connection = connect(os.environ, context=context, namespace=namespace)
+        from rljob_runtime.cluster.calls import Calls
+
+        yield Calls(connection)
+    except RljobError as error:
+        _refuse(f"{why}{error}")
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    from rljob_runtime.cluster.page import WIDTH
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH)
+
+
+def _now() -> float:
+    return time.time()
+
+
+def _refuse(text: str) -> NoReturn:
+    _say(text)
+    raise typer.Exit(EXIT_REFUSED)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

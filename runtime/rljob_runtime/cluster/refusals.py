@@ -1,0 +1,76 @@
+"""What the API server's refusals mean to whoever typed the command. Pure."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from rljob_runtime.display.wording import one_line
+from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
+
+MESSAGE_CHARACTERS = 500
+HANDSHAKE = re.compile(r"Handshake status (\d+) .*-\+-\+- (.*)", re.DOTALL)
+"""A refused exec, as the websocket client words it: status, headers, body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """One call. resource: as in a role, e.g. pods/exec. where: context and address."""
+
+    verb: str
+    resource: str
+    name: str
+    namespace: str
+    where: str
+
+    @property
+    def what(self) -> str:
+        """`pods/log job-0-head in namespace research`."""
+        return f"{self.resource} {self.name}".strip() + f" in namespace {self.namespace}"
+
+
+def refusal(asked: Asked, code: int, body: str) -> ClusterError:
+    """The error for an answer of this status. code: 0 where there was none."""
+    if code == 0 and (handshake := HANDSHAKE.search(body)):
+        code, body = int(handshake[1]), handshake[2]
+    message, is_status = _said(body)
+    if code == 401:
+        return ClusterError(
+            f"the API server does not know you ({asked.where}); log in again or use another --context"
+        )
+    if code == 403:
+        return ClusterError(
+            f"forbidden: {message}; ask for a role that may {asked.verb} {asked.resource} "
+            f"in namespace {asked.namespace}"
+        )
+    if code == 404 and not is_status and "rljobs" in asked.resource:
+        return ClusterError(
+            f"the cluster knows no RLJobs ({asked.where}): its CustomResourceDefinition is not "
+            "installed; install the operator's chart, or use another --context"
+        )
+    if code == 404:
+        return NotThere(f"{asked.what} does not exist ({asked.where})")
+    if code in (0, 410, 429) or code >= 500:
+        return NoAnswer(
+            f"{asked.where} cannot {asked.verb} {asked.what} now: {code or ''} {message}"
+        )
+    return ClusterError(f"{asked.verb} {asked.what}: {code} {message}")
+
+
+def no_answer(asked: Asked, error: Exception) -> NoAnswer:
+    """The error for a call that was not answered."""
+    cause = getattr(error, "reason", None) or error  # urllib3 wraps what the socket said
+    return NoAnswer(
+        f"no answer from the API server ({asked.where}): {type(cause).__name__}: "
+        f"{one_line(str(cause))[:MESSAGE_CHARACTERS]}; is the cluster running, and reachable from here?"
+    )
+
+
+def _said(body: str) -> tuple[str, bool]:
+    """(message, whether the body is a Kubernetes Status)."""
+    try:
+        status = json.loads(body)
+    except ValueError:
+        status = None
+    if isinstance(status, dict) and status.get("kind") == "Status":
+        return one_line(str(status.get("message", "")))[:MESSAGE_CHARACTERS], True
+    return one_line(body.strip())[:MESSAGE_CHARACTERS], False
