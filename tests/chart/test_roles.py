@@ -24,6 +24,8 @@ NEEDED = {
     ("resource.k8s.io", "resourceclaimtemplates"): {"create", "patch"},
     ("", "events"): {"get", "create", "patch"},
 }
+READ = {"get", "list", "watch"}
+CHANGE = {"create", "update", "patch", "delete", "deletecollection"}
 USERS = ["rljob-admin", "rljob-edit", "rljob-view"]
 
 
@@ -114,20 +116,19 @@ def test_no_role_has_wildcards(render):
 
 
 @pytest.mark.parametrize(
-    ("role", "verbs", "status_verbs"),
+    ("role", "verbs", "of_status", "of_scale"),
     [
-        ("view", {"get", "list", "watch"}, {"get"}),
-        ("edit", {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"},
-         {"get"}),
-        ("admin", {"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"},
-         {"get", "update", "patch"}),
+        ("view", READ, {"get"}, {"get"}),
+        ("edit", READ | CHANGE, {"get"}, {"get", "update", "patch"}),
+        ("admin", READ | CHANGE, {"get", "update", "patch"}, {"get", "update", "patch"}),
     ],
-)  # fmt: skip
-def test_users_get_rljobs_with_the_clusters_own_roles(render, role, verbs, status_verbs):
+)
+def test_users_get_rljobs_with_the_clusters_own_roles(render, role, verbs, of_status, of_scale):
     found = only(render(), "ClusterRole", f"rljob-{role}")
 
     assert found["metadata"]["labels"][f"rbac.authorization.k8s.io/aggregate-to-{role}"] == "true"
     assert allowed(found) == {
         ("rljob.io", "rljobs"): verbs,
-        ("rljob.io", "rljobs/status"): status_verbs,
+        ("rljob.io", "rljobs/status"): of_status,
+        ("rljob.io", "rljobs/scale"): of_scale,
     }
