@@ -4,7 +4,16 @@ import time
 
 import pytest
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, actors_of, condition, ended, events_of, example, holds, step
+from support.jobs import (
+    STARTED_SECONDS,
+    actors_of,
+    condition,
+    ended,
+    events_of,
+    example,
+    holds,
+    step,
+)
 from support.tools import run
 
 JOB = "quickstart"
@@ -98,7 +107,9 @@ def test_the_status_names_reasons_and_generations(finished: Manifest) -> None:
 
 
 def test_kubectl_shows_the_columns_of_the_readme(cluster: Cluster, finished: Manifest) -> None:
-    header, row = run(["kubectl", "get", "rljobs", "-n", cluster.namespace], seconds=60).splitlines()
+    header, row = run(
+        ["kubectl", "get", "rljobs", "-n", cluster.namespace], seconds=60
+    ).splitlines()
 
     columns = ["NAME", "PHASE", "STEP", "REWARD", "TOKENS/S", "DEVICES", "RESTARTS", "AGE"]
     assert header.split() == columns

@@ -21,9 +21,13 @@ def nothing_is_left(cluster: Cluster, job: str) -> None:
             version,
             kind,
             f"no {kind} of {job} is left",
-            lambda found: not [
-                o for o in found.values() if o["metadata"].get("labels", {}).get("rljob.io/job") == job
-            ],
+            lambda found: (
+                not [
+                    o
+                    for o in found.values()
+                    if o["metadata"].get("labels", {}).get("rljob.io/job") == job
+                ]
+            ),
             seconds=GONE_SECONDS,
         )
 

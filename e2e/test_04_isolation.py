@@ -88,7 +88,9 @@ def test_a_warehouse_answers_nothing_to_who_has_no_token(
         "-c",
         "import psutil; print('PORTS', *sorted({c.laddr.port for p in psutil.process_iter()"
         " if 'WarehouseActor' in ' '.join(p.cmdline()) for c in p.net_connections()"
-        " if c.status == 'LISTEN' and c.laddr.ip in ('0.0.0.0', '::', '" + pod["status"]["podIP"] + "')}))",
+        " if c.status == 'LISTEN' and c.laddr.ip in ('0.0.0.0', '::', '"
+        + pod["status"]["podIP"]
+        + "')}))",
     )
     numbers = next(line for line in ports.splitlines() if line.startswith("PORTS")).split()[1:]
     assert numbers, ports
@@ -142,9 +144,7 @@ def test_pods_of_a_job_have_no_privileges(cluster: Cluster, job: str) -> None:
         ({"hostPID": True}, "hostPID"),
     ],
 )
-def test_templates_give_no_way_to_the_node(
-    cluster: Cluster, template: dict, named: str
-) -> None:  # type: ignore[type-arg]
+def test_templates_give_no_way_to_the_node(cluster: Cluster, template: dict, named: str) -> None:  # type: ignore[type-arg]
     wanted = small("tenant", podTemplates={"worker": template})
 
     with pytest.raises(DynamicApiError) as refused:

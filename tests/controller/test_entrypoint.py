@@ -64,9 +64,7 @@ def test_the_driver_is_heard_in_the_pods_log_and_in_the_runs_folder_while_it_run
     (pod / "go").touch()
     assert driver.wait(timeout=10) == 7
 
-    heard = (
-        f"argv: run /etc/rljob/rljob.yaml --output {run_folder(pod)}\na warning\nlast words\n"
-    )
+    heard = f"argv: run /etc/rljob/rljob.yaml --output {run_folder(pod)}\na warning\nlast words\n"
     assert text_with(pod / "pod.log", "last words") == heard
     assert text_with(run_folder(pod) / "driver-2.log", "last words") == heard
     assert (pod / "ray.log").read_text() == heard
