@@ -234,7 +234,7 @@ def _tell_devices(draft: Draft) -> None:
     spec = draft.seen.spec
     assert spec is not None
     ready = sum(pod.ready for pod in draft.seen.of_role("worker"))
-    total = total_devices(spec.accelerator)
+    total = total_devices(spec.placement, spec.accelerator)
     draft.update(devices=f"{min(ready * spec.accelerator.devices_per_node, total)}/{total}")
 
 

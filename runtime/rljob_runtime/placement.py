@@ -18,6 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rljob_api.base import parse_quantity
 from rljob_api.rljob import RLJob
+from rljob_api.topology import num_nodes, used_devices
 from rljob_runtime.actors.device import DeviceWorker, Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
@@ -66,7 +67,7 @@ class Cast:
 def make_seats(job: RLJob) -> list[Seat]:
     """One seat a device. Colocated: every device updates and generates; separated: one role each."""
     spec = job.spec
-    total = spec.accelerator.nodes * spec.accelerator.devices_per_node
+    total = used_devices(spec.placement, spec.accelerator)
     colocated = spec.placement.mode == "colocated"
     updating = total if colocated else spec.placement.update_devices
     assert updating is not None, "a separated placement without updateDevices passed the rules"
@@ -123,7 +124,7 @@ def _reserve(job: RLJob) -> list[PlacementGroup]:
     per_node = job.spec.accelerator.devices_per_node
     groups = [
         placement_group([{DEVICE_RESOURCE: 1}] * per_node, strategy="STRICT_PACK")
-        for _ in range(job.spec.accelerator.nodes)
+        for _ in range(num_nodes(job.spec.placement, job.spec.accelerator))
     ]
     deadline = time.monotonic() + PLACEMENT_DEADLINE_SECONDS
     missing = [group for group in groups if not group.wait(max(1, deadline - time.monotonic()))]
