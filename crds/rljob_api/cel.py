@@ -57,7 +57,8 @@ def _shares_prompts() -> str:
     devices, path = _ROLES["rollout"], "self.rollout.parallelism"
     product = f"({path}.tensor * {path}.pipeline)"
     return (
-        f"!has({devices}) || {devices} % {product} != 0"
+        f"self.placement.mode == 'colocated' || !has({devices}) || {devices} < {product}"
+        f" || {devices} % {product} != 0"
         f" || self.batch.globalBatchSize % ({devices} / {product}) == 0"
     )
 
