@@ -10,6 +10,7 @@ from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
 
 MUTABLE = (
     "steps",
+    "placement",
     "checkpoint",
     "evaluation",
     "dock",
@@ -22,26 +23,57 @@ MUTABLE = (
     "cleanupPolicy",
     "failurePolicy",
 )
-"""What a resumed run may have changed; everything else is fixed when the job is made."""
+"""What a resumed run may have changed; everything else is fixed when the job is made. Of placement
+and checkpoint, rules of their own fix a part."""
 
-_DEVICES = "self.accelerator.nodes * self.accelerator.devicesPerNode"
+_ROLES = {"update": "self.placement.updateDevices", "rollout": "self.placement.rolloutDevices"}
+_PER_NODE = "self.accelerator.devicesPerNode"
+_NODES = (
+    f"(has({_ROLES['update']}) && has({_ROLES['rollout']})"
+    f" ? ({_ROLES['update']} + {_ROLES['rollout']} + {_PER_NODE} - 1) / {_PER_NODE}"
+    " : has(self.accelerator.nodes) ? self.accelerator.nodes : 1)"
+)
 
 
-def _fills(path: str, degrees: tuple[str, ...]) -> str:
+def _fills(role: str, degrees: tuple[str, ...]) -> str:
     """data × the other degrees is the number of devices; without data, the others divide it."""
+    path, own = f"self.{role}.parallelism", _ROLES[role]
     product = " * ".join(f"{path}.{degree}" for degree in degrees)
+
+    def fills(devices: str) -> str:
+        return (
+            f"(has({path}.data) ? {path}.data * {product} == {devices}"
+            f" : {devices} % ({product}) == 0)"
+        )
+
     return (
-        f"self.placement.mode != 'colocated' || (has({path}.data)"
-        f" ? {path}.data * {product} == {_DEVICES} : {_DEVICES} % ({product}) == 0)"
+        f"self.placement.mode == 'colocated' ? {fills(f'{_NODES} * {_PER_NODE}')}"
+        f" : !has({own}) || {fills(own)}"
+    )
+
+
+def _shares_prompts() -> str:
+    """Rollout replicas get the same number of prompts; asked where their devices are counted."""
+    devices, path = _ROLES["rollout"], "self.rollout.parallelism"
+    product = f"({path}.tensor * {path}.pipeline)"
+    return (
+        f"self.placement.mode == 'colocated' || !has({devices}) || {devices} < {product}"
+        f" || {devices} % {product} != 0"
+        f" || self.batch.globalBatchSize % ({devices} / {product}) == 0"
     )
 
 
 def _legal_devices(product: str) -> tuple[str, str]:
     one, several = list(ONE_NODE[product]), list(SEVERAL_NODES[product])
     return (
-        f"self.type != '{product}' || self.devicesPerNode in (self.nodes > 1 ? {several} : {one})",
+        f"self.accelerator.type != '{product}' || {_PER_NODE} in ({_NODES} > 1 ? {several} : {one})",
         f"devicesPerNode of {product} must be one of {one}, on several nodes of {several}",
     )
+
+
+def _same(key: str) -> str:
+    """A key that may be absent neither comes, goes nor changes."""
+    return f"has(self.{key}) == has(oldSelf.{key}) && (!has(self.{key}) || self.{key} == oldSelf.{key})"
 
 
 def _exactly_one(*keys: str) -> tuple[str, str]:
@@ -108,9 +140,16 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "(self.mode == 'separated') == (has(self.updateDevices) || has(self.rolloutDevices))",
             "separated needs updateDevices or rolloutDevices, colocated has no use for them",
         ),
+        (
+            f"self.mode == oldSelf.mode && {_same('updateDevices')}",
+            "mode and updateDevices never change; make a new job",
+        ),
+        (
+            f"has(self.updateDevices) || ({_same('rolloutDevices')})",
+            "rolloutDevices changes only where updateDevices is given; make a new job",
+        ),
     ],
     "spec.accelerator": [
-        *(_legal_devices(product) for product in ONE_NODE),
         (
             "self.type != 'emulated' || self.injection == 'runtime'",
             "injection is for Ascend devices; emulated ones are not injected",
@@ -118,8 +157,7 @@ RULES: dict[str, list[tuple[str, str]]] = {
     ],
     "spec.checkpoint": [
         (
-            "has(self.storage) == has(oldSelf.storage)"
-            " && (!has(self.storage) || self.storage == oldSelf.storage)",
+            _same("storage"),
             "storage never changes, since the checkpoints lie there; make a new job",
         ),
     ],
@@ -164,13 +202,20 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "update.optimizer.warmupSteps must be less than the run's optimizer steps",
         ),
         (
-            _fills("self.update.parallelism", ("tensor", "pipeline", "context")),
-            "update.parallelism: data × tensor × pipeline × context must be nodes × devicesPerNode",
+            _fills("update", ("tensor", "pipeline", "context")),
+            "update.parallelism: data × tensor × pipeline × context must be nodes × devicesPerNode,"
+            " with separated updateDevices",
         ),
         (
-            _fills("self.rollout.parallelism", ("tensor", "pipeline")),
-            "rollout.parallelism: data × tensor × pipeline must be nodes × devicesPerNode",
+            _fills("rollout", ("tensor", "pipeline")),
+            "rollout.parallelism: data × tensor × pipeline must be nodes × devicesPerNode,"
+            " with separated rolloutDevices",
         ),
+        (
+            _shares_prompts(),
+            "placement.rolloutDevices: globalBatchSize must be a multiple of the rollout replicas",
+        ),
+        *(_legal_devices(product) for product in ONE_NODE),
         *(
             (
                 f"!has(self.activeDeadlineSeconds) || !has(self.{name})"
@@ -178,11 +223,6 @@ RULES: dict[str, list[tuple[str, str]]] = {
                 f"{name} must be less than activeDeadlineSeconds",
             )
             for name in ("startDeadlineSeconds", "progressDeadlineSeconds")
-        ),
-        (
-            "!has(self.placement.updateDevices) || !has(self.placement.rolloutDevices)"
-            f" || self.placement.updateDevices + self.placement.rolloutDevices == {_DEVICES}",
-            "placement: updateDevices + rolloutDevices must be nodes × devicesPerNode",
         ),
     ],
 }

@@ -11,6 +11,7 @@ from rljob_api.products import legal_devices
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, use_one_of
 from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
+from rljob_api.topology import num_nodes
 
 
 def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -57,12 +58,13 @@ def scheduling_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def accelerator_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """A number of devices that the product gives to one pod, and node labels that can exist."""
     accelerator, path = spec.accelerator, "spec.accelerator"
-    devices, legal = accelerator.devices_per_node, legal_devices(accelerator)
+    nodes = num_nodes(spec.placement, accelerator)
+    devices, legal = accelerator.devices_per_node, legal_devices(accelerator, nodes=nodes)
     if legal is not None and devices not in legal:
-        nodes = "one node" if accelerator.nodes == 1 else "several nodes"
+        whose = "one node" if nodes == 1 else "several nodes"
         yield Problem(
             f"{path}.devicesPerNode",
-            f"is {devices}, which {accelerator.type} does not give to a pod of a job on {nodes}; "
+            f"is {devices}, which {accelerator.type} does not give to a pod of a job on {whose}; "
             f"{use_one_of(list(legal), devices)}",
         )
     if accelerator.type == "emulated" and accelerator.injection != "runtime":

@@ -37,6 +37,13 @@ COLUMNS = (
     ("Age", "date", ".metadata.creationTimestamp"),
 )
 
+SCALE = {
+    "specReplicasPath": ".spec.placement.rolloutDevices",
+    "statusReplicasPath": ".status.rolloutReplicas",
+    "labelSelectorPath": ".status.selector",
+}
+"""What `kubectl scale` and autoscalers read and write: the devices that generate."""
+
 
 def crd() -> dict[str, Any]:
     """The manifest."""
@@ -52,7 +59,7 @@ def crd() -> dict[str, Any]:
         "name": VERSION,
         "served": True,
         "storage": True,
-        "subresources": {"status": {}},
+        "subresources": {"status": {}, "scale": SCALE},
         "additionalPrinterColumns": [
             {"name": name, "type": kind, "jsonPath": path} for name, kind, path in COLUMNS
         ],

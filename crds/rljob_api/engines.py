@@ -140,11 +140,12 @@ class Placement(Section):
     mode: Literal["colocated", "separated"] = "colocated"
     """`colocated`: each device switches between all states; `separated`: devices belong to a role."""
 
-    update_devices: int | None = Field(default=None, ge=1)
+    update_devices: int | None = Field(default=None, ge=1, le=100_000)
     """For `separated`: devices that train; default: those that do not generate."""
 
-    rollout_devices: int | None = Field(default=None, ge=1)
-    """For `separated`: devices that generate; default: those that do not train."""
+    rollout_devices: int | None = Field(default=None, ge=1, le=100_000)
+    """For `separated`: devices that generate; default: those that do not train. May change while the
+    job trains, where updateDevices is given: `kubectl scale rljob NAME --replicas N`."""
 
 
 class Flow(Section):

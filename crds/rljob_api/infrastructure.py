@@ -14,8 +14,9 @@ class Accelerator(Section):
     type: Literal["emulated", "ascend910b", "ascend910c"] = "emulated"
     """`emulated`: processes on CPU, each with a memory ledger in place of a device's memory."""
 
-    nodes: int = Field(default=1, ge=1, le=10_000)
-    """Number of nodes."""
+    nodes: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of nodes; default: 1. Not read where placement says how many devices train and how many
+    generate: then there are as many nodes as these fill."""
 
     devices_per_node: int = Field(default=1, ge=1, le=64)
     """Devices of each node."""
@@ -43,8 +44,9 @@ class Dock(Section):
     """The distributed transfer dock: warehouses hold samples, controllers their metadata."""
 
     warehouses: int | None = Field(default=None, ge=1, le=10_000)
-    """Number of warehouses (the paper's S); default: one a node. On a cluster no node has more than
-    one pod for them; a pod holds several where there are more warehouses than nodes."""
+    """Number of warehouses (the paper's S); default: one a node, with `separated` one a node that
+    trains, since those stay. On a cluster no node has more than one pod for them; a pod holds several
+    where there are more warehouses than such nodes."""
 
     capacity: Quantity = "1Gi"
     """Bytes that each warehouse may hold; producers wait when it is full."""

@@ -12,6 +12,7 @@ from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.topology import (
+    num_nodes,
     num_warehouses,
     roles,
     rollout_replicas,
@@ -22,8 +23,8 @@ from rljob_api.volumes import BYTES_PER_ITEM
 
 
 def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Devices belong to roles only when separated, and then all of them do."""
-    placement, total = spec.placement, total_devices(spec.accelerator)
+    """Devices belong to roles only when separated; a role that is left open gets some."""
+    placement, total = spec.placement, total_devices(spec.placement, spec.accelerator)
     given = {
         "updateDevices": placement.update_devices,
         "rolloutDevices": placement.rollout_devices,
@@ -41,12 +42,6 @@ def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
         yield Problem(
             "spec.placement",
             "separated needs updateDevices or rolloutDevices, to know which devices do what",
-        )
-    elif len(named) == 2 and sum(named.values()) != total:
-        yield Problem(
-            "spec.placement",
-            f"updateDevices {placement.update_devices} + rolloutDevices {placement.rollout_devices} "
-            f"is {sum(named.values())}, but there are {_devices(spec)}; make them equal",
         )
     for name, value in named.items():
         if len(named) == 1 and value >= total:
@@ -95,10 +90,16 @@ def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
     replicas = rollout_replicas(spec.rollout.parallelism, devices)
     prompts = spec.batch.global_batch_size
     if replicas and prompts % replicas:
+        legal = [number * (devices // replicas) for number in divisors(prompts)]
+        separated = spec.placement.mode == "separated"
+        other = (
+            f", or for placement.rolloutDevices {use_one_of(legal, devices)}" if separated else ""
+        )
         yield Problem(
             "spec.batch.globalBatchSize",
             f"{prompts} prompts cannot be shared evenly by {replicas} rollout replicas "
-            f"(spec.rollout.parallelism.data on {devices} devices); {_multiples(replicas, prompts)}",
+            f"(spec.rollout.parallelism.data on {devices} devices); {_multiples(replicas, prompts)}"
+            f"{other}",
         )
 
 
@@ -169,10 +170,10 @@ def _product(
 
 
 def _devices(spec: RLJobSpec) -> str:
-    accelerator = spec.accelerator
+    placement, accelerator = spec.placement, spec.accelerator
     return (
-        f"{total_devices(accelerator)} devices (spec.accelerator: nodes {accelerator.nodes} × "
-        f"devicesPerNode {accelerator.devices_per_node})"
+        f"{total_devices(placement, accelerator)} devices (spec.accelerator: nodes "
+        f"{num_nodes(placement, accelerator)} × devicesPerNode {accelerator.devices_per_node})"
     )
 
 

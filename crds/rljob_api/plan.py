@@ -11,6 +11,7 @@ from rljob_api import annotations
 from rljob_api.algorithms import grpo
 from rljob_api.annotations import planned
 from rljob_api.architecture import Shape, find_shape
+from rljob_api.elastic import device_notes
 from rljob_api.memory import ITEM_BYTES, Memory, Phase, plan_memory, update_shard
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob, RLJobSpec
@@ -56,7 +57,7 @@ class Resharding:
 class Plan:
     """Everything that is known of a job before it runs. shape and what needs it: None if unknown.
 
-    problems: why it cannot run. notes: what could not be computed, and why.
+    problems: why it cannot run. notes: what a user may not expect, or could not be computed.
     """
 
     job: RLJob
@@ -76,7 +77,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     """Plan a job. job: passed the rules. base_dir: folder of the job's file."""
     resolved = resolve(job)
     spec = resolved.spec
-    parts: dict[str, Any] = {}
+    parts: dict[str, Any] = {"notes": [*device_notes(job.spec)]}
     try:
         shape = find_shape(spec.model, base_dir=base_dir)
     except InvalidJob as invalid:
@@ -85,7 +86,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     else:
         if shape is None:
             text = f"{spec.model.path}: a model of unknown shape; no resharding and memory"
-            parts["notes"] = [text]
+            parts["notes"].append(text)
     if shape is not None:
         parts["problems"] = problems = shape_problems(spec, shape)
         if not problems:

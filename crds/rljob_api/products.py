@@ -17,7 +17,7 @@ SEVERAL_NODES = {
 }
 
 
-def legal_devices(accelerator: Accelerator) -> tuple[int, ...] | None:
+def legal_devices(accelerator: Accelerator, *, nodes: int) -> tuple[int, ...] | None:
     """Legal devicesPerNode in rising order; None where every number is, as on emulated devices."""
-    table = ONE_NODE if accelerator.nodes == 1 else SEVERAL_NODES
+    table = ONE_NODE if nodes == 1 else SEVERAL_NODES
     return table.get(accelerator.type)

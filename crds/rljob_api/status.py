@@ -149,6 +149,12 @@ class RLJobStatus(Section):
     devices: Text | None = None
     """Devices that are ready and wanted, e.g. 8/16."""
 
+    rollout_replicas: int | None = Field(default=None, ge=0)
+    """Devices that generate now; what `kubectl scale` sets is spec.placement.rolloutDevices."""
+
+    selector: Text | None = None
+    """Labels of the pods with the job's devices, for autoscalers."""
+
     ray_cluster: RayClusterStatus | None = None
     """The KubeRay cluster of the present attempt."""
 

@@ -59,14 +59,35 @@ class Pods:
     warehouse: int
 
 
-def total_devices(accelerator: Accelerator) -> int:
-    """Devices of the whole job."""
-    return accelerator.nodes * accelerator.devices_per_node
+def num_nodes(placement: Placement, accelerator: Accelerator) -> int:
+    """Nodes of the job: those that the roles' devices fill where both are counted."""
+    update, rollout = placement.update_devices, placement.rollout_devices
+    if placement.mode == "separated" and update is not None and rollout is not None:
+        return -(-(update + rollout) // accelerator.devices_per_node)
+    return accelerator.nodes or 1
+
+
+def lasting_nodes(placement: Placement, accelerator: Accelerator) -> int:
+    """Nodes that the job keeps whatever number of devices generates: those with a device that trains."""
+    if placement.mode == "colocated":
+        return num_nodes(placement, accelerator)
+    return max(1, -(-roles(placement, accelerator).update // accelerator.devices_per_node))
+
+
+def total_devices(placement: Placement, accelerator: Accelerator) -> int:
+    """Devices of the job's nodes; the last node of a `separated` job may have idle ones."""
+    return num_nodes(placement, accelerator) * accelerator.devices_per_node
+
+
+def used_devices(placement: Placement, accelerator: Accelerator) -> int:
+    """Devices that have a role."""
+    own = roles(placement, accelerator)
+    return own.update if placement.mode == "colocated" else own.update + own.rollout
 
 
 def roles(placement: Placement, accelerator: Accelerator) -> Roles:
     """Devices of each role; a role that `separated` leaves open gets the rest, maybe 0 or less."""
-    total = total_devices(accelerator)
+    total = total_devices(placement, accelerator)
     if placement.mode == "colocated":
         return Roles(update=total, rollout=total)
     update, rollout = placement.update_devices, placement.rollout_devices
@@ -114,13 +135,16 @@ def rollout_mesh(parallelism: RolloutParallelism) -> Mesh:
 
 def num_warehouses(spec: RLJobSpec) -> int:
     """Warehouses of the dock (the paper's S)."""
-    return spec.dock.warehouses or spec.accelerator.nodes
+    return spec.dock.warehouses or lasting_nodes(spec.placement, spec.accelerator)
 
 
 def pods(spec: RLJobSpec) -> Pods:
-    """One head without devices, one worker a node, at most one pod of warehouses beside each."""
-    nodes = spec.accelerator.nodes
-    return Pods(head=1, worker=nodes, warehouse=min(num_warehouses(spec), nodes))
+    """One head without devices, one worker a node, at most one pod of warehouses on each that lasts."""
+    return Pods(
+        head=1,
+        worker=num_nodes(spec.placement, spec.accelerator),
+        warehouse=min(num_warehouses(spec), lasting_nodes(spec.placement, spec.accelerator)),
+    )
 
 
 def resolve(job: RLJob) -> RLJob:
@@ -135,7 +159,9 @@ def resolve(job: RLJob) -> RLJob:
     rollout = spec.rollout.parallelism
     rollout = rollout.model_copy(update={"data": rollout_replicas(rollout, own.rollout)})
     assert update.data and rollout.data, "degrees that do not divide the devices passed the rules"
-    placement, batch, accelerator = spec.placement, spec.batch, spec.accelerator
+    placement, batch = spec.placement, spec.batch
+    nodes = num_nodes(placement, spec.accelerator)
+    accelerator = spec.accelerator.model_copy(update={"nodes": nodes})
     if placement.mode == "separated":
         devices = {"update_devices": own.update, "rollout_devices": own.rollout}
         placement = placement.model_copy(update=devices)

@@ -5,7 +5,7 @@ recognised again is in the status before the action is taken.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -27,6 +27,7 @@ from rljob_operator.model import (
     Event,
     MakeChildren,
     ReleaseWorkers,
+    ScaleRollout,
     StopSubmission,
     Submit,
 )
@@ -52,7 +53,8 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applier:
-    """Acts on one job. job: None for one that is refused, which has no actions."""
+    """Acts on one job. job: None for one that is refused, which has no actions. scale: tells the driver
+    how many devices shall generate."""
 
     kube: Writer
     ray: RayJobs | None
@@ -61,6 +63,7 @@ class Applier:
     identity: Identity
     job: RLJob | None
     token: str
+    scale: Callable[[int], Awaitable[None]] | None = None
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def apply(self, decision: Decision) -> Manifest:
@@ -78,8 +81,8 @@ class Applier:
     async def _act(self, action: Action) -> None:
         namespace, name = self.identity.namespace, self.identity.name
         match action:
-            case MakeChildren(cluster=cluster):
-                await self._make(cluster, released=False)
+            case MakeChildren(cluster=cluster, workers=workers, leaving=leaving):
+                await self._make(cluster, workers=workers, leaving=leaving)
             case ReleaseWorkers(cluster=cluster):
                 await self._make(cluster, released=True)
             case DeleteCluster(cluster=cluster):
@@ -91,13 +94,23 @@ class Applier:
                     entrypoint=entrypoint(self.job, self.identity, attempt=attempt_of(submission)),
                     metadata={"rljob": f"{namespace}/{name}"},
                 )
+            case ScaleRollout(rollout=rollout):
+                assert self.scale is not None, "a driver without a cluster"
+                await self.scale(rollout)
             case StopSubmission(submission=submission):
                 assert self.ray is not None, "a submission without a cluster"
                 await self.ray.stop(submission)
             case DeleteJob():
                 await self.kube.delete(*RLJOB, namespace, name)
 
-    async def _make(self, cluster: str, *, released: bool) -> None:
+    async def _make(
+        self,
+        cluster: str,
+        *,
+        released: bool = False,
+        workers: int | None = None,
+        leaving: tuple[str, ...] = (),
+    ) -> None:
         assert self.job is not None, "children of a job that is refused"
         for manifest in children(
             self.job,
@@ -106,6 +119,8 @@ class Applier:
             self.token,
             cluster=cluster,
             released=released,
+            workers=workers,
+            leaving=leaving,
         ):
             await self.kube.apply(manifest)
 

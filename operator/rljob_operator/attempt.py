@@ -7,6 +7,7 @@ is known to have ended.
 from rljob_api.topology import pods as pods_of
 from rljob_api.topology import total_devices
 from rljob_operator.draft import Draft, rfc3339, unix
+from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
 from rljob_operator.model import DeleteCluster, Pod, Submit
 
@@ -116,6 +117,7 @@ def _watch(draft: Draft) -> None:
             draft.update(progress_time=rfc3339(draft.now))
     if seen.checkpoint is not None:
         draft.update(last_checkpoint=seen.checkpoint)
+    keep_scale(draft)
     limit = spec.progress_deadline_seconds
     since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
     left = draft.left(since, limit)
@@ -240,7 +242,7 @@ def _tell_devices(draft: Draft) -> None:
     spec = draft.seen.spec
     assert spec is not None
     ready = sum(pod.ready for pod in draft.seen.of_role("worker"))
-    total = total_devices(spec.accelerator)
+    total = total_devices(spec.placement, spec.accelerator)
     draft.update(devices=f"{min(ready * spec.accelerator.devices_per_node, total)}/{total}")
 
 

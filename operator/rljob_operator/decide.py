@@ -5,6 +5,7 @@ status before the action is taken, so that a repeated action meets its own first
 """
 
 from rljob_api.status import RayClusterStatus
+from rljob_api.topology import pods
 from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise
 from rljob_operator.build.names import cluster_name
 from rljob_operator.draft import Draft, holds, rfc3339
@@ -84,7 +85,9 @@ def _keep_cluster(draft: Draft) -> None:
     elif seen.cluster is not None and not seen.cluster.deleting:
         draft.update_cluster(uid=seen.cluster.uid)
         if changed:
-            draft.do(MakeChildren(cluster=cluster.name))
+            assert seen.spec is not None
+            workers = max(pods(seen.spec).worker, seen.cluster.workers)
+            draft.do(MakeChildren(cluster=cluster.name, workers=workers))
 
 
 def _suspend(draft: Draft) -> None:

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from rljob_api.elastic import RolloutReport
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.status import LastCheckpoint, Progress, RLJobStatus
@@ -37,11 +38,13 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The RayCluster. refusal: what KubeRay or the quota says against its pods."""
+    """The RayCluster. workers: worker pods that it asks for. refusal: what KubeRay or the quota says
+    against its pods."""
 
     name: str
     uid: str
     deleting: bool = False
+    workers: int = 0
     refusal: str = ""
 
 
@@ -76,6 +79,7 @@ class Observed:
     older_pods: tuple[Pod, ...] = ()
     progress: Progress | None = None
     checkpoint: LastCheckpoint | None = None
+    rollout: RolloutReport | None = None
     log: str = ""
 
     def of_role(self, role: Role) -> list[Pod]:
@@ -90,9 +94,13 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeChildren:
-    """Apply the job's children; the RayCluster under this name."""
+    """Apply the job's children; the RayCluster under this name.
+
+    workers: worker pods in place of the spec's number. leaving: those that go, where they become fewer."""
 
     cluster: str
+    workers: int | None = None
+    leaving: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +125,13 @@ class Submit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleRollout:
+    """Tell the driver how many devices shall generate."""
+
+    rollout: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopSubmission:
     """Ask the driver to checkpoint and end."""
 
@@ -128,7 +143,15 @@ class DeleteJob:
     """Delete the RLJob itself."""
 
 
-Action = MakeChildren | DeleteCluster | ReleaseWorkers | Submit | StopSubmission | DeleteJob
+Action = (
+    MakeChildren
+    | DeleteCluster
+    | ReleaseWorkers
+    | Submit
+    | ScaleRollout
+    | StopSubmission
+    | DeleteJob
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,7 @@ def cluster_of(manifest: Manifest) -> Cluster:
         name=manifest["metadata"]["name"],
         uid=manifest["metadata"]["uid"],
         deleting="deletionTimestamp" in manifest["metadata"],
+        workers=_workers(manifest),
         refusal=refused.get("message", "") if refused.get("status") == "True" else "",
     )
 
@@ -115,6 +116,7 @@ def observed(
         older_pods=tuple(pod for cluster, pod in pods if cluster != named),
         progress=report.progress if report else None,
         checkpoint=report.checkpoint if report else None,
+        rollout=report.rollout if report else None,
         log=log,
     )
 
@@ -141,6 +143,11 @@ def _owned(manifest: Manifest, uid: str) -> bool:
 
 def _cluster_name(pod: Manifest) -> str:
     return str(pod["metadata"].get("labels", {}).get(CLUSTER_LABEL, ""))
+
+
+def _workers(cluster: Manifest) -> int:
+    groups = cluster.get("spec", {}).get("workerGroupSpecs", [])
+    return sum(group.get("replicas", 0) for group in groups if group["groupName"] == "worker")
 
 
 def _ray_container(status: Mapping[str, Any]) -> Mapping[str, Any]:

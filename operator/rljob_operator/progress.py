@@ -8,9 +8,12 @@ from dataclasses import dataclass
 import aiohttp
 from pydantic import BaseModel, ValidationError
 
+from rljob_api.elastic import RolloutReport
 from rljob_api.status import LastCheckpoint, Progress
+from rljob_operator.errors import Invalid, Unreachable
 
 TIMEOUT_SECONDS = 3.0
+RETRY_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,11 +22,13 @@ class Report:
 
     progress: Progress | None
     checkpoint: LastCheckpoint | None
+    rollout: RolloutReport | None = None
 
 
 class _Document(BaseModel):
     progress: Progress | None = None
     checkpoint: LastCheckpoint | None = None
+    rollout: RolloutReport | None = None
 
 
 async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Report | None:
@@ -40,4 +45,25 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
             found = _Document.model_validate(await answer.json(), by_alias=True)
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return None
-    return Report(progress=found.progress, checkpoint=found.checkpoint)
+    return Report(progress=found.progress, checkpoint=found.checkpoint, rollout=found.rollout)
+
+
+async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rollout: int) -> None:
+    """Tell the driver how many devices shall generate. Raises Unreachable, and Invalid where it refuses."""
+    try:
+        async with session.put(
+            f"{url}/scale",
+            json={"rollout": rollout},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT_SECONDS),
+            allow_redirects=False,
+        ) as answer:
+            if answer.status != 202:
+                raise Invalid(
+                    f"the driver refuses {rollout} rollout devices: {await answer.text()}"
+                )
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise Unreachable(
+            f"the driver at {url} gave no answer ({type(error).__name__})",
+            retry_after=RETRY_SECONDS,
+        ) from error

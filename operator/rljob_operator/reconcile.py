@@ -1,10 +1,11 @@
 """One pass over one RLJob: observe, decide, apply. The queue's work; owns what is kept between passes."""
 
 import base64
+import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from rljob_operator.kube_answers import Manifest
 from rljob_operator.metrics import Metrics
 from rljob_operator.model import Observed, RayAnswer
 from rljob_operator.observe import ask_ray, identity_of, job_of, observed, status_of
-from rljob_operator.progress import Report, ask_driver
+from rljob_operator.progress import Report, ask_driver, scale_driver
 from rljob_operator.ray_jobs import RayJobs
 from rljob_operator.settings import Settings
 
@@ -81,6 +82,7 @@ class Reconciler:
             identity=identity,
             job=job,
             token=token,
+            scale=self._scale(identity, status, token),
         )
         stored = await applier.apply(decision)
         self.cache.put("RLJob", stored, now=self.clock())
@@ -118,6 +120,15 @@ class Reconciler:
             return None
         url = self.head_url(cluster.name, identity.namespace, ports.STATUS)
         return await ask_driver(self.session, url, token)
+
+    def _scale(
+        self, identity: Identity, status: RLJobStatus, token: str
+    ) -> Callable[[int], Awaitable[None]] | None:
+        """How the driver is told another number of rollout devices."""
+        if status.ray_cluster is None:
+            return None
+        url = self.head_url(status.ray_cluster.name, identity.namespace, ports.STATUS)
+        return functools.partial(scale_driver, self.session, url, token)
 
     def _count(self, seen: Observed, after: RLJobStatus) -> None:
         if holds(after, "Running") and not holds(seen.status, "Running") and not after.attempt:

@@ -21,7 +21,7 @@ import ray
 from rljob_api.problems import Problem
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
-from rljob_api.topology import resolve
+from rljob_api.topology import resolve, total_devices
 from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
@@ -182,7 +182,7 @@ def _make_driver(
 @contextlib.contextmanager
 def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
-    devices = job.spec.accelerator.nodes * job.spec.accelerator.devices_per_node
+    devices = total_devices(job.spec.placement, job.spec.accelerator)
     options: dict[str, Any] = {"namespace": f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"}
     if address is None:
         options |= {

@@ -92,7 +92,7 @@ def step_metrics(
             samples_per_prompt=spec.batch.samples_per_prompt,
             max_prompt_length=spec.batch.max_prompt_length,
             max_response_length=spec.batch.max_response_length,
-            num_devices=spec.accelerator.nodes * spec.accelerator.devices_per_node,
+            num_devices=len(peaks),
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),

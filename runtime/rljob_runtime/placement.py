@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from rljob_api.base import parse_quantity
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
+from rljob_api.topology import num_nodes, used_devices
 from rljob_runtime.actors.device import DeviceWorker, Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
@@ -68,7 +69,7 @@ class Cast:
 def make_seats(job: RLJob) -> list[Seat]:
     """One seat a device. Colocated: every device updates and generates; separated: one role each."""
     spec = job.spec
-    total = spec.accelerator.nodes * spec.accelerator.devices_per_node
+    total = used_devices(spec.placement, spec.accelerator)
     colocated = spec.placement.mode == "colocated"
     updating = total if colocated else spec.placement.update_devices
     assert updating is not None, "a separated placement without updateDevices passed the rules"
@@ -128,7 +129,7 @@ def _reserve(job: RLJob) -> list[PlacementGroup]:
     per_node, device = job.spec.accelerator.devices_per_node, device_resource(job.spec.accelerator)
     groups = [
         placement_group([{device: 1}] * per_node, strategy="STRICT_PACK")
-        for _ in range(job.spec.accelerator.nodes)
+        for _ in range(num_nodes(job.spec.placement, job.spec.accelerator))
     ]
     deadline = time.monotonic() + PLACEMENT_DEADLINE_SECONDS
     missing = [group for group in groups if not group.wait(max(1, deadline - time.monotonic()))]

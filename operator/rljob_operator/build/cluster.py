@@ -4,6 +4,8 @@ Written for KubeRay 1.6.2. `suspend` is left out: Kueue may own it, and the oper
 cluster rather than suspend it.
 """
 
+from dataclasses import dataclass
+
 from rljob_api.rljob import RLJob
 from rljob_api.topology import pods
 from rljob_operator.build import ports
@@ -23,16 +25,27 @@ OBJECT_STORE_BYTES = {False: 128 * 2**20, True: 4 * 2**30}
 Ray would otherwise take a third of the memory it sees."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Groups:
+    """How many pods, where it is not what the spec says. released: the head alone, for its logs.
+    workers: worker pods. leaving: worker pods that go, where there are to be fewer."""
+
+    released: bool = False
+    workers: int | None = None
+    leaving: tuple[str, ...] = ()
+
+
 def ray_cluster(
-    job: RLJob, identity: Identity, settings: Settings, *, name: str, released: bool
+    job: RLJob, identity: Identity, settings: Settings, *, name: str, groups: Groups
 ) -> Manifest:
-    """The RayCluster. job: passed the rules. released: the head alone, for its logs."""
+    """The RayCluster. job: passed the rules."""
     placing = gang(job.spec.scheduling, cluster=name)
     meta = metadata(identity, name, component="cluster")
     meta["labels"] |= placing.labels
     meta["annotations"] = dict(NO_NEW_HEAD)
     spec, counts = job.spec, pods(job.spec)
-    share = 0 if released else 1
+    share = 0 if groups.released else 1
+    workers = counts.worker if groups.workers is None else groups.workers
 
     def template(role: Role) -> Manifest:
         return pod_template(job, identity, settings, role=role, gang=placing)
@@ -58,14 +71,22 @@ def ray_cluster(
                     "numOfHosts": 1,
                     "rayStartParams": _start_parameters(store),
                     "resources": offered,
+                    **_leaving(role, groups),
                     "template": template(role),
                 }
                 for role, replicas, offered in _groups(
-                    job, share * counts.worker, share * counts.warehouse
+                    job, share * workers, share * counts.warehouse
                 )
             ],
         },
     }
+
+
+def _leaving(role: Role, groups: Groups) -> Manifest:
+    """Which pods KubeRay takes away; without names it would take any."""
+    if role != "worker" or not groups.leaving:
+        return {}
+    return {"scaleStrategy": {"workersToDelete": list(groups.leaving)}}
 
 
 def _groups(job: RLJob, workers: int, warehouses: int) -> list[tuple[Role, int, dict[str, str]]]:
