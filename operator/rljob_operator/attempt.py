@@ -4,12 +4,11 @@ Used by `decide`. A new attempt is submitted only when the head of the one befor
 is known to have ended.
 """
 
-from rljob_api.topology import pods as pods_of
-from rljob_api.topology import total_devices
 from rljob_operator.draft import Draft, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
 from rljob_operator.model import DeleteCluster, Pod, Submit
+from rljob_operator.readiness import missing_pods, tell_devices
 
 POLL_SECONDS = 5.0
 SUBMITTED_POLL_SECONDS = 1.0
@@ -36,11 +35,11 @@ def start(draft: Draft) -> None:
     assert spec is not None and status.ray_cluster is not None
     draft.update(phase="Restarting" if status.attempt else "Starting")
     draft.set("Running", "False", "Starting", tell=False)
-    _tell_devices(draft)
+    tell_devices(draft)
     if stuck := _stuck(draft):
         _end_attempt(draft, stuck)
         return
-    missing = _missing(draft)
+    missing = missing_pods(draft)
     if missing:
         draft.set("ClusterReady", "False", "PodsNotReady", missing)
         left = draft.left(status.attempt_time, spec.start_deadline_seconds)
@@ -109,7 +108,7 @@ def _watch(draft: Draft) -> None:
     assert spec is not None
     draft.set("Running", "True", "Running")
     draft.update(phase="Running")
-    _tell_devices(draft)
+    tell_devices(draft)
     if seen.progress is not None and seen.progress != draft.status.progress:
         moved = draft.status.progress is None or seen.progress.step != draft.status.progress.step
         draft.update(progress=seen.progress)
@@ -215,35 +214,6 @@ def fail(draft: Draft, reason: str, message: str) -> None:
     draft.set("Running", "False", reason, tell=False)
     draft.set("Failed", "True", reason, message)
     draft.look_again(0.5)
-
-
-def _missing(draft: Draft) -> str:
-    """What the job waits for before it can start; "" when all pods are ready."""
-    seen, spec = draft.seen, draft.seen.spec
-    assert spec is not None
-    wanted = pods_of(spec)
-    counts = {"head": wanted.head, "worker": wanted.worker, "warehouse": wanted.warehouse}
-    short = [
-        f"{ready} of {count} {role} pods are ready"
-        for role, count in counts.items()
-        if (ready := sum(pod.role == role and pod.ready for pod in seen.pods)) < count
-    ]
-    if seen.cluster is None:
-        return "its RayCluster is being made"
-    if not short:
-        return ""
-    reasons = [f"pod {pod.name}: {pod.problem}" for pod in seen.pods if pod.problem][:3]
-    if seen.cluster.refusal:
-        reasons.insert(0, seen.cluster.refusal)
-    return "; ".join([*short, *reasons])
-
-
-def _tell_devices(draft: Draft) -> None:
-    spec = draft.seen.spec
-    assert spec is not None
-    ready = sum(pod.ready for pod in draft.seen.of_role("worker"))
-    total = total_devices(spec.placement, spec.accelerator)
-    draft.update(devices=f"{min(ready * spec.accelerator.devices_per_node, total)}/{total}")
 
 
 def _older_head_lives(draft: Draft) -> bool:

@@ -86,7 +86,8 @@ def _keep_cluster(draft: Draft) -> None:
         draft.update_cluster(uid=seen.cluster.uid)
         if changed:
             assert seen.spec is not None
-            workers = max(pods(seen.spec).worker, seen.cluster.workers)
+            more = seen.cluster.workers > pods(seen.spec).worker  # a pod goes after its devices
+            workers = seen.cluster.workers if more else None
             draft.do(MakeChildren(cluster=cluster.name, workers=workers))
 
 

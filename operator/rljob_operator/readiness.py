@@ -1,0 +1,50 @@
+"""Which pods and devices a job has, and which it waits for. Used by `attempt`."""
+
+from collections.abc import Iterator
+
+from rljob_api.topology import pods, total_devices
+from rljob_operator.draft import Draft
+
+SHOWN_PROBLEMS = 3
+
+
+def missing_pods(draft: Draft) -> str:
+    """What the job waits for before it can start; "" when all pods are ready."""
+    seen, spec = draft.seen, draft.seen.spec
+    assert spec is not None
+    wanted = pods(spec)
+    counts = {"head": wanted.head, "worker": wanted.worker, "warehouse": wanted.warehouse}
+    short = [
+        f"{ready} of {count} {role} pods are ready"
+        for role, count in counts.items()
+        if (ready := sum(pod.role == role and pod.ready for pod in seen.pods)) < count
+    ]
+    if seen.cluster is None:
+        return "its RayCluster is being made"
+    return "; ".join([*short, *_reasons(draft)]) if short else ""
+
+
+def tell_devices(draft: Draft) -> None:
+    """Set status.devices: those of ready pods, and those wanted."""
+    spec = draft.seen.spec
+    assert spec is not None
+    ready = sum(pod.ready for pod in draft.seen.of_role("worker"))
+    total = total_devices(spec.placement, spec.accelerator)
+    draft.update(devices=f"{min(ready * spec.accelerator.devices_per_node, total)}/{total}")
+
+
+def _reasons(draft: Draft) -> Iterator[str]:
+    """Why pods are missing: what nodes lack first, since the rest follows from it."""
+    seen, spec = draft.seen, draft.seen.spec
+    assert spec is not None and seen.cluster is not None
+    homeless = [pod for pod in seen.of_role("worker") if not pod.node]
+    if homeless:
+        devices = len(homeless) * spec.accelerator.devices_per_node
+        yield (
+            f"{len(homeless)} worker pods have no node: {devices} {spec.accelerator.resource_name} "
+            "are missing"
+        )
+    if seen.cluster.refusal:
+        yield seen.cluster.refusal
+    troubled = [pod for pod in seen.pods if pod.problem]
+    yield from (f"pod {pod.name}: {pod.problem}" for pod in troubled[:SHOWN_PROBLEMS])
