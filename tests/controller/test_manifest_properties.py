@@ -26,6 +26,12 @@ JOBS = {
 every_job = pytest.mark.parametrize("spec", JOBS.values(), ids=JOBS)
 
 
+def one(manifests, kind):
+    """The only manifest of its kind."""
+    (found,) = [manifest for manifest in manifests if manifest["kind"] == kind]
+    return found
+
+
 def groups(cluster):
     """Head and worker groups by name."""
     found = {group["groupName"]: group for group in cluster["spec"]["workerGroupSpecs"]}
@@ -85,9 +91,10 @@ def test_a_path_of_the_node_is_mounted_for_the_driver_alone_and_never_written(cl
 
 @every_job
 def test_no_token_is_outside_of_the_secret(built, spec):
-    secret, *others = built(spec)
+    manifests = built(spec)
+    secret = one(manifests, "Secret")
+    others = [found for found in manifests if found is not secret]
 
-    assert secret["kind"] == "Secret"
     assert secret["data"] == {"auth_token": b64encode(TOKEN.encode()).decode()}
     assert TOKEN not in json.dumps(others)
     assert secret["data"]["auth_token"] not in json.dumps(others)
@@ -125,7 +132,7 @@ def test_a_lost_cluster_has_a_successor_of_another_name(built):
 
 
 def test_the_run_reads_the_job_that_the_user_wrote(built):
-    (text,) = built()[1]["data"].values()
+    (text,) = one(built(), "ConfigMap")["data"].values()
 
     assert resolve(read_job(yaml.safe_load(text))) == resolve(read_job(JOB))
 
@@ -243,7 +250,7 @@ def test_an_amount_of_the_user_replaces_ours_in_requests_and_limits(cluster):
 def test_only_the_job_and_the_operator_reach_the_pods(built):
     settings = dataclasses.replace(SETTINGS, metrics_namespace="monitoring")
 
-    policy = built(settings=settings)[2]["spec"]
+    policy = one(built(settings=settings), "NetworkPolicy")["spec"]
 
     within, operator, metrics = policy["ingress"]
     assert within == {"from": [{"podSelector": {"matchLabels": names.pod_selector(identity())}}]}
@@ -254,7 +261,8 @@ def test_only_the_job_and_the_operator_reach_the_pods(built):
 def test_jobs_reach_the_networks_that_the_operator_allows(built):
     settings = dataclasses.replace(SETTINGS, egress_cidrs=("10.0.0.0/8",))
 
-    closed, opened = built()[2]["spec"]["egress"], built(settings=settings)[2]["spec"]["egress"]
+    closed = one(built(), "NetworkPolicy")["spec"]["egress"]
+    opened = one(built(settings=settings), "NetworkPolicy")["spec"]["egress"]
 
     assert opened == [*closed, {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}]
 
@@ -262,7 +270,9 @@ def test_jobs_reach_the_networks_that_the_operator_allows(built):
 def test_without_network_policies_there_is_none(built):
     settings = dataclasses.replace(SETTINGS, network_policy=False)
 
-    assert [c["kind"] for c in built(settings=settings)] == ["Secret", "ConfigMap", "RayCluster"]
+    kinds = [child["kind"] for child in built(settings=settings)]
+
+    assert kinds == ["ServiceAccount", "Secret", "ConfigMap", "RayCluster"]
 
 
 def test_a_run_lies_in_a_folder_of_its_own_unless_the_job_names_one():
