@@ -50,12 +50,19 @@ class Kube:
         *,
         metrics: KubeMetrics,
         config: SingleConfig | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """config: None finds the service account's, else $KUBECONFIG, else ~/.kube/config."""
+        """config: None finds the service account's, else $KUBECONFIG, else ~/.kube/config.
+
+        transport: what carries the requests in place of a network.
+        """
         self._client = AsyncClient(
-            config, timeout=httpx2.Timeout(timeout_seconds), field_manager=FIELD_MANAGER
+            config,
+            timeout=httpx2.Timeout(timeout_seconds),
+            field_manager=FIELD_MANAGER,
+            transport=transport,
         )
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
