@@ -19,6 +19,7 @@ from typing import Any
 import ray
 
 from rljob_api.problems import Problem
+from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.checkpoint import CheckpointStore, read_state
@@ -31,7 +32,7 @@ from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
-from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
+from rljob_runtime.placement import make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
@@ -186,7 +187,7 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     if address is None:
         options |= {
             "address": "local",
-            "resources": {DEVICE_RESOURCE: devices},
+            "resources": {device_resource(job.spec.accelerator): devices},
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             # By default Ray's workers give way to everything else on the machine.

@@ -17,6 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rljob_api.base import parse_quantity
+from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.device import DeviceWorker, Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
@@ -28,7 +29,6 @@ from rljob_runtime.errors import WorkerError
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import Folder
 
-DEVICE_RESOURCE = "rljob_device"
 WAREHOUSE_RESOURCE = "rljob_warehouse"
 """What a warehouse's pod offers; without such pods, warehouses go where Ray puts them."""
 PLACEMENT_DEADLINE_SECONDS = 120.0
@@ -97,7 +97,8 @@ def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads:
     devices = [
         DeviceWorker.options(  # type: ignore[attr-defined]
             num_cpus=0,
-            resources={DEVICE_RESOURCE: 1},
+            num_gpus=0,
+            resources={device_resource(job.spec.accelerator): 1},
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 groups[seat.node],
                 placement_group_bundle_index=seat.rank % job.spec.accelerator.devices_per_node,
@@ -122,9 +123,9 @@ def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads:
 
 def _reserve(job: RLJob) -> list[PlacementGroup]:
     """One placement group a node, one bundle a device."""
-    per_node = job.spec.accelerator.devices_per_node
+    per_node, device = job.spec.accelerator.devices_per_node, device_resource(job.spec.accelerator)
     groups = [
-        placement_group([{DEVICE_RESOURCE: 1}] * per_node, strategy="STRICT_PACK")
+        placement_group([{device: 1}] * per_node, strategy="STRICT_PACK")
         for _ in range(job.spec.accelerator.nodes)
     ]
     deadline = time.monotonic() + PLACEMENT_DEADLINE_SECONDS
@@ -133,8 +134,8 @@ def _reserve(job: RLJob) -> list[PlacementGroup]:
         raise WorkerError(
             f"{len(missing)} of {len(groups)} nodes with {per_node} free devices were not found "
             f"within {PLACEMENT_DEADLINE_SECONDS:.0f} s; the Ray cluster has "
-            f"{ray.available_resources().get(DEVICE_RESOURCE, 0):.0f} free of "
-            f"{ray.cluster_resources().get(DEVICE_RESOURCE, 0):.0f} devices ({DEVICE_RESOURCE})"
+            f"{ray.available_resources().get(device, 0):.0f} free of "
+            f"{ray.cluster_resources().get(device, 0):.0f} devices ({device})"
         )
     return groups
 

@@ -3,9 +3,12 @@
 import json
 from typing import Any
 
+import pytest
 from whole_runs import SMALL_JOB
 
+from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
+from rljob_api.ray_resources import device_resource
 from rljob_runtime.placement import controller_nodes, make_seats
 
 
@@ -37,3 +40,13 @@ def test_a_controller_lives_on_the_node_of_its_states_first_worker() -> None:
     )
 
     assert controller_nodes(separated) == {"generate": 1, "reference": 0, "update": 0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "resource"),
+    [("emulated", "rljob_device"), ("ascend910b", "NPU"), ("ascend910c", "NPU")],
+)
+def test_device_workers_ask_ray_for_npus_on_ascend_and_for_rljobs_own_resource_elsewhere(
+    kind: Any, resource: str
+) -> None:
+    assert device_resource(Accelerator(type=kind)) == resource

@@ -5,13 +5,12 @@ devices a product allows is in `rljob_api.products`.
 """
 
 from rljob_api.infrastructure import Accelerator
+from rljob_api.ray_resources import device_resource
 from rljob_operator.build import ports
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
 
-RAY_DEVICE = "rljob_device"
-RAY_NPU = "NPU"
 DEVICE_CLASS = "npu.huawei.com"
 CLAIM = "devices"
 CONNECT_SECONDS = 1800
@@ -39,8 +38,7 @@ def is_ascend(accelerator: Accelerator) -> bool:
 
 def ray_resources(accelerator: Accelerator) -> dict[str, str]:
     """Ray resources of a worker, as KubeRay writes them."""
-    name = RAY_NPU if is_ascend(accelerator) else RAY_DEVICE
-    return {name: str(accelerator.devices_per_node)}
+    return {device_resource(accelerator): str(accelerator.devices_per_node)}
 
 
 def device_limits(accelerator: Accelerator, settings: Settings) -> dict[str, str]:
