@@ -89,7 +89,7 @@ class Cache:
         """Remember the object; the jobs that this is news for, none where nothing changed."""
         key = _key(kind, manifest)
         before = self._entries.get(key)
-        if before is not None and _version(before.object) == _version(manifest):
+        if before is not None and not _is_newer(manifest, before.object):
             return set()
         entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
         self._entries[key] = entry
@@ -168,9 +168,16 @@ def _job_of(kind: Kind, manifest: Manifest) -> JobKey | None:
     return None if name is None else JobKey(metadata["namespace"], name)
 
 
-def _version(manifest: Manifest) -> tuple[Any, Any]:
-    metadata = manifest["metadata"]
-    return metadata.get("uid"), metadata.get("resourceVersion")
+def _is_newer(manifest: Manifest, before: Manifest) -> bool:
+    """Whether an object is another than the one before, or the same in a later version.
+
+    The answer to our own write may come after the event of somebody's later one. Versions of one object are
+    decimal numbers that grow: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    """
+    new, old = manifest["metadata"], before["metadata"]
+    if new.get("uid") != old.get("uid"):
+        return True
+    return int(new.get("resourceVersion") or 0) > int(old.get("resourceVersion") or 0)
 
 
 def _same(one: Manifest, other: Manifest) -> bool:

@@ -3,6 +3,7 @@
 Called by `reconcile`; the other side is the runtime's `status_server`.
 """
 
+import logging
 from dataclasses import dataclass
 
 import aiohttp
@@ -10,7 +11,9 @@ from pydantic import BaseModel, ValidationError
 
 from rljob_api.elastic import RolloutReport
 from rljob_api.status import LastCheckpoint, Progress
-from rljob_operator.errors import Invalid, Unreachable
+from rljob_operator.errors import Unreachable
+
+logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 3.0
 RETRY_SECONDS = 2.0
@@ -49,7 +52,8 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
 
 
 async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rollout: int) -> None:
-    """Tell the driver how many devices shall generate. Raises Unreachable, and Invalid where it refuses."""
+    """Tell the driver how many devices shall generate. A refusal is logged: the driver goes on with
+    the devices that it has. Raises Unreachable."""
     try:
         async with session.put(
             f"{url}/scale",
@@ -59,9 +63,7 @@ async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rol
             allow_redirects=False,
         ) as answer:
             if answer.status != 202:
-                raise Invalid(
-                    f"the driver refuses {rollout} rollout devices: {await answer.text()}"
-                )
+                logger.warning("rollout=%d refused by the driver: %s", rollout, await answer.text())
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(
             f"the driver at {url} gave no answer ({type(error).__name__})",

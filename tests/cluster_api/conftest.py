@@ -115,7 +115,7 @@ def operator(
     """`async with operator()`: the whole operator, for the test's namespace."""
     monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig()))
     arguments = ["--runtime-image=example.com/runtime:1", "--ascend-image=example.com/ascend:1"]
-    arguments += [f"--namespace={namespace}", f"--own-namespace={namespace}", "--port=0"]
+    arguments += [f"--namespace={namespace}", f"--operator-namespace={namespace}", "--port=0"]
 
     @asynccontextmanager
     async def running() -> AsyncIterator[Process]:

@@ -75,6 +75,18 @@ def loses_its_head(world: World) -> None:
         ends_well(world)
 
 
+def is_scaled_once(world: World) -> None:
+    first = world.ray.drivers[:1]
+    ready = 2 if world.ray.scaled[1:] else 1
+    rollout = {"wanted": ready, "ready": ready, "hosts": []}
+    world.ray.report = {"progress": {"step": 3, "totalSteps": 4}, "rollout": rollout}
+    if ready == 2 and first[0].asked > 6 and first[0].lives:
+        first[0].status = "SUCCEEDED"
+    elif first and first[0].asked > 2 and first[0].lives:
+        world.set(placement=SEPARATED | {"rolloutDevices": 2})
+
+
+SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
 LIVES = {
     "ends well and is deleted": Life(
         happens=ends_well, drivers=["SUCCEEDED"], spec={"ttlSecondsAfterFinished": 5}
@@ -84,6 +96,9 @@ LIVES = {
     ),
     "fails once": Life(happens=fails_once, drivers=["FAILED", "SUCCEEDED"], lose_answers=1),
     "is suspended once": Life(happens=is_suspended_once, drivers=["STOPPED", "SUCCEEDED"]),
+    "is scaled once": Life(
+        happens=is_scaled_once, drivers=["SUCCEEDED"], spec={"placement": SEPARATED}
+    ),
     "loses its head": Life(happens=loses_its_head, drivers=["FAILED", "SUCCEEDED"]),
 }
 

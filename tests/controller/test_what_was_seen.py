@@ -213,3 +213,13 @@ async def test_an_event_or_an_accepted_watch_is_a_sign_of_life():
     assert before_start == ("", 0.0)
     assert ages.oldest() == ("RayCluster", 50.0)
     assert sorted(ages._seen.values()) == [0.0, 30.0, 30.0]
+
+
+def test_the_answer_to_an_own_write_does_not_hide_a_later_event():
+    cache = Cache()
+    cache.put("RLJob", manifest("job", version="8", spec={"steps": 2}), now=0)
+
+    news = cache.put("RLJob", manifest("job", version="7", spec={"steps": 1}), now=1)
+
+    assert news == set()
+    assert cache.get("RLJob", "ns", "job")["spec"] == {"steps": 2}

@@ -26,23 +26,34 @@ class MemoryDriver:
 
 @dataclass(slots=True)
 class MemoryRay:
-    """Stands for aiohttp's session. lose_answers: how many submissions' answers never arrive."""
+    """Stands for aiohttp's session. lose_answers: how many submissions' answers never arrive. scaled: the
+    rollout devices that drivers were told; the first time is refused."""
 
     pauses: Pauses
     heads: set[str] = field(default_factory=set)
     drivers: list[MemoryDriver] = field(default_factory=list)
     report: Manifest = field(default_factory=dict)
     lose_answers: int = 0
+    scaled: list[int] = field(default_factory=list)
 
     def copy(self, pauses: Pauses) -> "MemoryRay":
         drivers = [replace(driver) for driver in self.drivers]
-        return replace(self, pauses=pauses, heads=set(self.heads), drivers=drivers)
+        return replace(
+            self,
+            pauses=pauses,
+            heads=set(self.heads),
+            drivers=drivers,
+            scaled=list(self.scaled),
+        )
 
     def request(self, method: str, url: str, **options: Any) -> "Exchange":
         return Exchange(self, method, url, options)
 
     def get(self, url: str, **options: Any) -> "Exchange":
         return self.request("GET", url, **options)
+
+    def put(self, url: str, **options: Any) -> "Exchange":
+        return self.request("PUT", url, **options)
 
     def end_head(self, cluster: str) -> None:
         """The head is gone, and its drivers with it."""
@@ -59,6 +70,9 @@ class MemoryRay:
             return 502, "no such head"
         if path == "status":
             return 200, self.report
+        if path == "scale":
+            self.scaled.append(options["json"]["rollout"])
+            return (409, "not now") if len(self.scaled) == 1 else (202, "")
         if path.startswith("api/v0/logs"):
             return 200, "the last words\n"
         known = {d.submission: d for d in self.drivers if d.cluster == cluster}
