@@ -6,7 +6,7 @@ Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only wha
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rljob_operator.kube_answers import Manifest
 
