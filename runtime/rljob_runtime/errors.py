@@ -10,6 +10,7 @@ RljobError
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
 ├── DeviceMemoryError  tensors do not fit on a device
+├── VersionError       the pods of a job have different software
 ├── RewardError        every reward of a step failed
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
@@ -56,6 +57,10 @@ class WorkerError(RljobError):
 
 class DeviceMemoryError(RljobError):
     """Tensors do not fit on a device; the message names the device, what, bytes and limit."""
+
+
+class VersionError(RljobError):
+    """The nodes of a run do not have the same rljob, Ray and Python."""
 
 
 class RewardError(RljobError):

@@ -37,6 +37,7 @@ from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
 from rljob_runtime.status_server import StatusServer
+from rljob_runtime.versions import check_nodes, connect
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -183,23 +184,25 @@ def _make_driver(
 def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
     devices = total_devices(job.spec.placement, job.spec.accelerator)
-    options: dict[str, Any] = {"namespace": f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"}
+    options: dict[str, Any] = {
+        "namespace": f"rljob-{job.metadata.name}-{secrets.token_hex(4)}",
+        "address": address or "local",
+    }
     if address is None:
         options |= {
-            "address": "local",
             "resources": {device_resource(job.spec.accelerator): devices},
             "include_dashboard": False,
             "object_store_memory": OBJECT_STORE_BYTES,
             # By default Ray's workers give way to everything else on the machine.
             "_system_config": {"worker_niceness": 0},
         }
-    else:
-        options["address"] = address
     logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
-    ray.init(log_to_driver=False, logging_level="error", configure_logging=False, **options)
+    connect(log_to_driver=False, logging_level="error", configure_logging=False, **options)
     guardian = Guardian()
     try:
         guardian.watch_descendants()
+        if address is not None:
+            check_nodes()
         yield guardian
     finally:
         ray.shutdown()

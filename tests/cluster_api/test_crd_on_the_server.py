@@ -164,8 +164,8 @@ def test_what_a_run_depends_on_never_changes(server, namespace, make_job, field)
     answer = server.request("PATCH", path, change, content_type=MERGE)
 
     assert answer.code == 422, answer.body
-    word = "storage" if field == "checkpoint" else field
-    assert f"{word} never changes" in answer.body["message"]
+    words = {"checkpoint": "storage never changes", "placement": "updateDevices never change"}
+    assert words.get(field, f"{field} never changes") in answer.body["message"]
 
 
 MAY_CHANGE = {
