@@ -96,7 +96,7 @@ REFUSED = [
     ({"update": {"optimizer": {"warmupSteps": 4}}}, "update.optimizer.warmupSteps"),
     ({"placement": {"mode": "separated"}}, "spec.placement.*updateDevices"),
     ({"dock": {"capacity": "much"}}, "spec.dock.capacity"),
-    ({"accelerator": {"type": "ascend910c", "devicesPerNode": 3}}, "spec.accelerator.*ascend910c"),
+    ({"accelerator": {"type": "ascend910c", "devicesPerNode": 3}}, "devicesPerNode of ascend910c"),
     ({"accelerator": {"injection": "dra"}}, "spec.accelerator.*injection"),
     ({"accelerator": {"resourceName": "no slash"}}, "spec.accelerator.resourceName"),
     ({"scheduling": {"scheduler": "kueue"}}, "spec.scheduling.*queue"),

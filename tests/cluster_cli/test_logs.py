@@ -79,6 +79,14 @@ def test_without_a_head_the_claim_is_named(server, rljob):
     )
 
 
+def test_a_job_that_has_not_begun_has_nothing_to_say(server, rljob):
+    server.jobs = [job(phase="Pending", attempt=None)]
+
+    assert rljob("logs", "words").stderr == (
+        "words has not begun (Pending); rljob status words tells why\n"
+    )
+
+
 def test_a_head_that_has_not_started_is_said_to_wait(server, rljob):
     server.jobs, server.pods = [JOB], [pod("head", containerStatuses=[WAITING])]
 

@@ -77,7 +77,7 @@ def test_what_a_user_may_not_do_and_the_right_that_is_missing(rljob, server):
     server.refusals[JOBS] = refusal(403, why)
 
     assert said(rljob("status")) == (
-        f"forbidden: {why}; ask for a role that may list rljobs.rljob.io in namespace research"
+        f"{why}; ask for a role that may list rljobs.rljob.io in namespace research"
     )
 
 
@@ -117,7 +117,7 @@ def test_a_refused_shell_is_understood():
 
     assert type(error) is ClusterError
     assert str(error) == (
-        'forbidden: pods "h" is forbidden: User me cannot create; '
+        'pods "h" is forbidden: User me cannot create; '
         "ask for a role that may create pods/exec in namespace ns"
     )
 

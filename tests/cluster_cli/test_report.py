@@ -5,7 +5,7 @@ import json
 import pytest
 from kube_manifests import FOLDER, JOB, PODS, ended, job
 
-from rljob_runtime.cluster import fetch
+from rljob_runtime.cluster import ask
 
 EVENTS = [
     {"time": 1.0, "kind": "run_started", "name": "words", "steps": 140},
@@ -106,7 +106,7 @@ def test_a_job_that_has_written_nothing_yet(cluster, rljob):
 
 
 def test_events_above_the_limit_are_refused(cluster, rljob, monkeypatch):
-    monkeypatch.setattr(fetch, "LIMIT_BYTES", 1000)
+    monkeypatch.setattr(ask, "LIMIT_BYTES", 1000)
 
     message = rljob("report", "words").stderr
 

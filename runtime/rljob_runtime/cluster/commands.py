@@ -4,11 +4,12 @@ Started by `cli`, whose `--help` must stay quick: everything but typer is import
 """
 
 import contextlib
+import io
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rljob_runtime.cluster.calls import Calls
-    from rljob_runtime.cluster.page import Seen
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 
@@ -71,13 +71,14 @@ def logs(
     """Print what a job's driver prints, from its head's pod."""
     if follow and attempt is not None:
         _refuse("--attempt is read from a file, which -f does not follow; leave one of the two out")
-    from rljob_runtime.cluster.logs import follow_log, log_of_attempt, read_log
-
     with _cluster(namespace, context) as calls:
-        job = _job(calls, name)
+        from rljob_runtime.cluster.ask import find_job, reader
+        from rljob_runtime.cluster.logs import follow_log, log_of_attempt, read_log
+
+        job = find_job(calls, name)
         lines: Iterable[str]
         if attempt is not None:
-            lines = log_of_attempt(job, attempt, tail=tail, read=_reader(calls, job))
+            lines = log_of_attempt(job, attempt, tail=tail, read=reader(calls, job))
         elif follow:
             lines = follow_log(calls, name, tail=tail, tell=_say)
         else:
@@ -93,11 +94,12 @@ def report_of_job(
     folder = output or Path("runs") / name
     why = f"{name} is no folder here, so the cluster is asked for a job: "
     with _cluster(namespace, context, why=why) as calls:
+        from rljob_runtime.cluster.ask import find_job, reader
         from rljob_runtime.cluster.fetch import fetch
         from rljob_runtime.display.report import write_report
 
-        job = _job(calls, name)
-        fetch(job, folder, read=_reader(calls, job))
+        job = find_job(calls, name)
+        fetch(job, folder, read=reader(calls, job))
         return write_report(folder)
 
 
@@ -114,24 +116,26 @@ def _show_all(calls: "Calls", *, as_json: bool) -> None:
 
 
 def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
-    job = _job(calls, name)
+    from rljob_runtime.cluster.ask import find_job, look
+    from rljob_runtime.cluster.page import page
+
+    job = find_job(calls, name)
     if as_json:
         _print(json.dumps(job, indent=2))
         return
-    from rljob_runtime.cluster.page import page
-
     console = _console()
-    console.print(page(_look(calls, job), now=_now(), width=console.width))
+    console.print(page(look(calls, job), now=_now(), width=console.width))
 
 
 def _watch(calls: "Calls", name: str, *, as_json: bool) -> int:
     """Follow the job; the exit code tells how it ended."""
+    from rljob_runtime.cluster.ask import find_job
     from rljob_runtime.cluster.facts import ending
     from rljob_runtime.cluster.page import status_line
     from rljob_runtime.cluster.watch import follow
 
     console, line = _console(), ""
-    last = _job(calls, name)
+    last = find_job(calls, name)
     states = follow(calls, last)
     if console.is_terminal and not as_json:
         last = _watch_page(calls, states, console)
@@ -150,60 +154,19 @@ def _watch_page(
     """Keep one page up to date; the last one stays. Returns the job as it ended."""
     from rich.live import Live
 
+    from rljob_runtime.cluster.ask import look
     from rljob_runtime.cluster.page import page
 
-    seen = _look(calls, next(states))
+    seen = look(calls, next(states))
 
     def draw() -> Any:
         return page(seen, now=_now(), width=console.width)
 
     with Live(console=console, get_renderable=draw, refresh_per_second=1, transient=True):
         for state in states:
-            seen = _look(calls, state)
+            seen = look(calls, state)
     console.print(draw())
     return dict(seen.job)
-
-
-def _look(calls: "Calls", job: dict[str, Any]) -> "Seen":
-    """The job with its pods and events; what may not be read becomes a note."""
-    from rljob_runtime.cluster.page import Seen
-    from rljob_runtime.errors import ClusterError
-
-    found: dict[str, Any] = {"pods": [], "events": []}
-    notes = []
-    for kind, ask in (("pods", calls.pods), ("events", calls.events)):
-        try:
-            found[kind] = ask(job["metadata"]["uid"])
-        except ClusterError as error:
-            notes.append(f"no {kind}: {error}")
-    return Seen(job=job, notes=notes, **found)
-
-
-def _reader(calls: "Calls", job: dict[str, Any]) -> Callable[[str], bytes]:
-    """How to read a file of the job's head, by its path."""
-    from rljob_runtime.cluster.exec import read_remote_file
-    from rljob_runtime.cluster.fetch import LIMIT_BYTES
-    from rljob_runtime.cluster.logs import head_of
-
-    head = head_of(job, calls.pods(job["metadata"]["uid"]))["metadata"]["name"]
-    return lambda path: read_remote_file(calls, head, path, limit_bytes=LIMIT_BYTES)
-
-
-def _job(calls: "Calls", name: str) -> dict[str, Any]:
-    """The job. Raises ClusterError with names that are near, where there is none."""
-    from rljob_runtime.cluster.connect import near
-    from rljob_runtime.errors import ClusterError, NotThere
-
-    try:
-        return calls.job(name)
-    except NotThere:
-        known: list[str] = []
-        with contextlib.suppress(ClusterError):
-            known = [str(job["metadata"]["name"]) for job in calls.jobs()["items"]]
-        raise ClusterError(
-            f"namespace {calls.namespace} has no RLJob {name!r}{near(name, known)} "
-            f"({calls.connection.where})"
-        ) from None
 
 
 @contextlib.contextmanager
@@ -212,6 +175,8 @@ def _cluster(namespace: str | None, context: str | None, *, why: str = "") -> It
     from rljob_runtime.cluster.connect import connect
     from rljob_runtime.errors import RljobError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without Unicode shows ? instead
     try:
         connection = connect(os.environ, context=context, namespace=namespace)
         from rljob_runtime.cluster.calls import Calls

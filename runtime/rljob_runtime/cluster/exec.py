@@ -38,7 +38,7 @@ def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> 
         _preload_content=False,
         binary=True,
     )
-    with calls.asking("create", "pods/exec", pod):
+    with calls.asking("get and create", "pods/exec", pod):
         shell = _opened(open_shell)
     try:
         content, complaint = _collect(shell, f"{pod}:{path}")

@@ -126,11 +126,12 @@ def log_of_attempt(
 def head_of(job: Manifest, pods: Sequence[Manifest]) -> Manifest:
     """The head's pod. Raises ClusterError with where else to look."""
     head = head_pod(job, pods)
-    if head is None:
-        raise ClusterError(
-            f"{job['metadata']['name']} has no head pod ({phase(job)}); {where_it_lies(job)}"
-        )
-    return head
+    if head is not None:
+        return head
+    name = job["metadata"]["name"]
+    if job.get("status", {}).get("attempt") is None:
+        raise ClusterError(f"{name} has not begun ({phase(job)}); rljob status {name} tells why")
+    raise ClusterError(f"{name} has no head pod ({phase(job)}); {where_it_lies(job)}")
 
 
 def _timed(line: str) -> tuple[datetime | None, str]:

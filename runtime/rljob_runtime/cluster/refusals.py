@@ -38,8 +38,9 @@ def refusal(asked: Asked, code: int, body: str) -> ClusterError:
             f"the API server does not know you ({asked.where}); log in again or use another --context"
         )
     if code == 403:
+        forbidden = message if "forbidden" in message else f"forbidden: {message}"
         return ClusterError(
-            f"forbidden: {message}; ask for a role that may {asked.verb} {asked.resource} "
+            f"{forbidden}; ask for a role that may {asked.verb} {asked.resource} "
             f"in namespace {asked.namespace}"
         )
     if code == 404 and not is_status and "rljobs" in asked.resource:
