@@ -7,12 +7,13 @@ again; the last one looks at the whole run.
 from collections import Counter
 
 import pytest
+from support.chips import chips_of, set_broken, wait_for_chips
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, ended, events_of, holds, small, step
+from support.jobs import STARTED_SECONDS, actors_of, ended, events_of, holds, small, step
 from support.tools import Tools, run
 
 JOB = "survivor"
-STEPS = 150
+STEPS = 240
 ROWS_OF_A_STEP = 8 * 4
 AGAIN_SECONDS = STARTED_SECONDS + 120
 
@@ -38,12 +39,13 @@ def failures(job: Manifest) -> list[str]:
     return [failure["reason"] for failure in job["status"].get("failures") or []]
 
 
-def trains_on(cluster: Cluster, *, attempt_above: int, than: int) -> Manifest:
-    """The job once a later attempt goes beyond a step."""
+def trains_on(cluster: Cluster, before: Manifest) -> Manifest:
+    """The job once a later attempt goes beyond what the one before was seen to do."""
+    seen = step(before) + 15  # steps of the old attempt that ended while it died
     return cluster.wait_for_job(
         JOB,
-        f"an attempt after {attempt_above} trains beyond step {than}",
-        lambda job: attempt(job) > attempt_above and holds(job, "Running") and step(job) > than,
+        f"an attempt after {attempt(before)} trains beyond step {seen}",
+        lambda job: attempt(job) > attempt(before) and holds(job, "Running") and step(job) > seen,
         seconds=AGAIN_SECONDS,
     )
 
@@ -66,33 +68,62 @@ def test_killing_the_operator_changes_nothing_for_the_job(
 def test_killing_a_warehouse_keeps_the_attempt(cluster: Cluster, job: str) -> None:
     before = cluster.job(job)
 
-    cluster.kill_pod(cluster.pods(job, "warehouse")[0]["metadata"]["name"])
+    lost = cluster.pods(job, "warehouse")[0]["metadata"]["name"]
+    cluster.kill_pod(lost)
+    cluster.wait(
+        "v1",
+        "Pod",
+        "another warehouse pod is ready",
+        lambda pods: lost not in pods and sum(is_warehouse(pod) for pod in pods.values()) == 2,
+        seconds=AGAIN_SECONDS,
+    )
+    ready = cluster.job(job)
     after = cluster.wait_for_job(
-        job, "steps go on", lambda j: step(j) > step(before) + 5, seconds=AGAIN_SECONDS
+        job, "steps go on", lambda j: step(j) > step(ready) + 5, seconds=AGAIN_SECONDS
     )
 
-    assert attempt(after) == 0
+    assert attempt(after) == attempt(before) == 0
     assert failures(after) == []
+    where = actors_of(cluster, job)["WarehouseActor"]
+    assert lost not in where
+    assert len(set(where)) == 2
 
 
-def test_killing_a_worker_starts_an_attempt_from_the_last_checkpoint(
+def is_warehouse(pod: Manifest) -> bool:
+    """Whether it is a warehouse pod that is ready."""
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    ours = pod["metadata"].get("labels", {}).get("rljob.io/role") == "warehouse"
+    return ours and conditions.get("Ready") == "True"
+
+
+def test_killing_a_worker_starts_an_attempt_from_the_last_checkpoint_without_a_broken_chip(
     cluster: Cluster, job: str
 ) -> None:
     before = cluster.job(job)
+    worker = cluster.pods(job, "worker")[0]
+    name, node = worker["metadata"]["name"], worker["spec"]["nodeName"]
+    broken = chips_of(cluster, name)
 
-    cluster.kill_pod(cluster.pods(job, "worker")[0]["metadata"]["name"])
-    after = trains_on(cluster, attempt_above=attempt(before), than=0)
+    set_broken(cluster, node, " ".join(broken))
+    wait_for_chips(cluster, node, 7)
+    try:
+        cluster.kill_pod(name)
+        after = trains_on(cluster, before)
+    finally:
+        set_broken(cluster, node, "")
 
     assert attempt(after) == attempt(before) + 1
     resumed = [e for e in events_of(cluster, job) if e["kind"] == "run_started"][-1]
     assert resumed["resumed_from"] >= before["status"]["lastCheckpoint"]["step"]
+    (present,) = [p for p in cluster.pods(job, "worker") if p["spec"]["nodeName"] == node]
+    assert not chips_of(cluster, present["metadata"]["name"]) & broken
 
 
 def test_killing_the_head_starts_an_attempt_on_a_new_cluster(cluster: Cluster, job: str) -> None:
     before = cluster.job(job)
 
     cluster.kill_pod(cluster.head(job))
-    after = trains_on(cluster, attempt_above=attempt(before), than=0)
+    after = trains_on(cluster, before)
 
     assert failures(after)[-1] == "HeadLost"
     assert after["status"]["rayCluster"]["name"] != before["status"]["rayCluster"]["name"]
@@ -119,7 +150,7 @@ def test_a_lost_node_starts_an_attempt_once_there_are_nodes_again(
         )
     finally:
         run(f"{tools.start_node} {node}", seconds=120)
-    after = trains_on(cluster, attempt_above=attempt(before), than=0)
+    after = trains_on(cluster, before)
 
     assert failures(after)[-1] in ("NodeLost", "HeadLost", "DriverFailed", "WorkerKilled")
 

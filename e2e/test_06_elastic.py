@@ -1,4 +1,4 @@
-"""Rollout devices are added and removed while a job trains; a chip that breaks is left out."""
+"""Rollout devices are added and removed while a job trains, by `kubectl scale`."""
 
 import pytest
 from support.cluster import Cluster
@@ -6,7 +6,6 @@ from support.jobs import STARTED_SECONDS, ended, events_of, holds, small, step
 from support.tools import run
 
 JOB = "elastic"
-FAULTS = "/var/lib/rljob/faults"
 
 
 @pytest.fixture(scope="module")
