@@ -124,7 +124,7 @@ def _watch(draft: Draft) -> None:
         message = f"no step ended within progressDeadlineSeconds, {limit}"
         _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
-    draft.look_again([left, POLL_SECONDS])
+    draft.look_again([left, seen.poll_seconds])
 
 
 def _lost(draft: Draft) -> AttemptFailure | None:

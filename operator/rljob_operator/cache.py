@@ -3,7 +3,7 @@
 Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only what decisions need.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -66,6 +66,7 @@ class Cache:
         self._of_job: dict[JobKey, set[ObjectKey]] = defaultdict(set)
         self._removed: dict[str, float] = {}  # uid → when; only since the last list
         self._listed: set[Kind] = set()
+        self._counts: Counter[Kind] = Counter()
 
     def get(self, kind: Kind, namespace: str, name: str) -> Manifest | None:
         """The object, None where none was seen."""
@@ -81,6 +82,10 @@ class Cache:
         """Every RLJob that exists."""
         return [JobKey(key.namespace, key.name) for key in self._entries if key.kind == "RLJob"]
 
+    def count(self, kind: Kind) -> int:
+        """How many objects of a kind there are."""
+        return self._counts[kind]
+
     def filled(self) -> bool:
         """Whether every kind was listed at least once."""
         return self._listed.issuperset(KINDS)
@@ -92,6 +97,7 @@ class Cache:
         if before is not None and not _is_newer(manifest, before.object):
             return set()
         entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
+        self._counts[kind] += before is None
         self._entries[key] = entry
         if before is not None and before.job == entry.job and _same(before.object, entry.object):
             return set()
@@ -112,6 +118,7 @@ class Cache:
         if entry is None or entry.object["metadata"].get("uid") != manifest["metadata"].get("uid"):
             return set()
         del self._entries[key]
+        self._counts[kind] -= 1
         self._forget_job(key, entry)
         return set() if entry.job is None else {entry.job}
 

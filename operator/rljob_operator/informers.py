@@ -12,6 +12,7 @@ import aiohttp
 import kopf
 
 from rljob_operator.cache import JOB_LABEL, Cache, JobKey, Kind
+from rljob_operator.kopf_storage import NothingCompared, NothingRemembered
 
 # How kopf names what is watched: group (none for core), version, plural.
 WATCHED: dict[Kind, tuple[str, str, str]] = {
@@ -82,6 +83,8 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = WATCH_SECONDS
     settings.networking.request_timeout = 30.0
     settings.networking.enforce_retry_after = True
+    settings.persistence.diffbase_storage = NothingCompared()
+    settings.persistence.progress_storage = NothingRemembered()
     settings.posting.enabled = False
     settings.peering.standalone = True
     # Namespaces are watched as they are named, or all at once, and the CRDs are there from the start:

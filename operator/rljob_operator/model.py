@@ -63,7 +63,7 @@ class Observed:
 
     spec: None where `problems` say why. status: as stored. cluster: the one named in status, if it
     exists, with its `pods`; older: the job's other RayClusters, with `older_pods`. log: the driver's last
-    lines, once it has failed.
+    lines, once it has failed. poll_seconds: how often a running job is asked about.
     """
 
     identity: Identity
@@ -81,6 +81,7 @@ class Observed:
     checkpoint: LastCheckpoint | None = None
     rollout: RolloutReport | None = None
     log: str = ""
+    poll_seconds: float = 5.0
 
     def of_role(self, role: Role) -> list[Pod]:
         """The present cluster's pods of one role."""

@@ -3,10 +3,11 @@
 import base64
 import functools
 import logging
+import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import aiohttp
@@ -30,6 +31,8 @@ from rljob_operator.ray_jobs import RayJobs
 from rljob_operator.settings import Settings
 
 logger = logging.getLogger(__name__)
+
+POLLS_PER_SECOND = 50.0
 
 
 def head_url(cluster: str, namespace: str, port: int) -> str:
@@ -56,6 +59,7 @@ class Reconciler:
     wall: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
     head_url: Callable[[str, str, int], str] = head_url
+    chance: Callable[[], float] = random.random
     _tokens: dict[str, str] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
@@ -72,7 +76,10 @@ class Reconciler:
         ray = self._ray(identity, status, token)
         answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
         report = await self._report(identity, status, answer, token)
-        seen = observed(rljob, self.cache, answer, report, log)
+        seen = replace(
+            observed(rljob, self.cache, answer, report, log),
+            poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
+        )
         decision = decide(seen, self.wall())
         applier = Applier(
             kube=self.kube,
@@ -135,6 +142,12 @@ class Reconciler:
             self.metrics.time_to_running.observe(self.wall() - seen.created)
         if (after.restarts or 0) > (seen.status.restarts or 0) and after.failures:
             self.metrics.restarts.labels(after.failures[-1].reason).inc()
+
+
+def poll_seconds(jobs: int, chance: float) -> float:
+    """How long after a pass Ray is asked about a running job again: 5 s, with many jobs so that all make
+    50 passes a second, at most 30 s; give or take a quarter, lest all ask at once. chance: 0 to 1."""
+    return min(30.0, max(5.0, jobs / POLLS_PER_SECOND)) * (0.75 + chance / 2)
 
 
 def states(cache: Cache) -> dict[str, int]:

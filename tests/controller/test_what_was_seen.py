@@ -36,6 +36,19 @@ def test_an_object_is_found_by_name_and_by_job():
     assert cache.get("Pod", "other", "a") is None
 
 
+def test_objects_are_counted_once():
+    cache = Cache()
+
+    for version in ("1", "2"):
+        cache.put("RLJob", manifest("job", version=version), now=0)
+    cache.put("RLJob", manifest("other", uid="u2"), now=0)
+    two = cache.count("RLJob")
+    cache.remove("RLJob", manifest("job", version="3"), now=1)
+    cache.remove("RLJob", manifest("job", version="3"), now=1)
+
+    assert (two, cache.count("RLJob"), cache.count("Pod")) == (2, 1, 0)
+
+
 def test_the_same_version_is_no_news_and_a_new_one_is():
     cache = Cache()
 

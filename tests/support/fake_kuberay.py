@@ -9,6 +9,7 @@ import base64
 import contextlib
 import json
 import ssl
+import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -48,6 +49,14 @@ class Api:
             assert answer.status < 300, f"{method} {path}: {await answer.text()}"
             return await answer.json()
 
+    async def text(self, url: str) -> str:
+        """What another server answers with 200, "" where it does not."""
+        try:
+            async with self._session.get(url, headers={"Authorization": ""}) as answer:
+                return await answer.text() if answer.status == 200 else ""
+        except aiohttp.ClientError:
+            return ""
+
     async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
         """What is there (as ADDED), then every event."""
         found = await self("GET", path)
@@ -63,10 +72,11 @@ class Api:
 
 
 class FakeKubeRay:
-    """make_ready: whether pods become ready by themselves."""
+    """make_ready: whether pods become ready by themselves. seen: RayClusters, and when (monotonic s)."""
 
     def __init__(self, server: ApiServer, ray: FakeRay, *, make_ready: bool = True) -> None:
         self.make_ready = make_ready
+        self.seen: dict[str, float] = {}
         self._server, self._ray = server, ray
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -99,6 +109,7 @@ class FakeKubeRay:
 
     async def _watch_clusters(self) -> None:
         async for kind, cluster in self.api.watch(f"{RAYCLUSTERS}/rayclusters"):
+            self.seen.setdefault(cluster["metadata"]["name"], time.monotonic())
             self._start(self._delete(cluster) if kind == "DELETED" else self._keep(cluster))
 
     async def _watch_jobs(self) -> None:
