@@ -126,9 +126,10 @@ class Driver:
         generate = [worker.generate.remote(batch) for worker in self.cast.generating()]
         reward = [worker.score.remote(batch) for worker in self.cast.rewards]
         infer = [worker.reference.remote(batch) for worker in self.cast.updating() if reference]
-        self._wait("feed", [feed])
-        generated = self._wait("generate", generate)
-        inferred = self._wait("reference", infer)
+        under_way = [*generate, *infer, *reward]
+        self._wait("feed", [feed], beside=under_way)
+        generated = self._wait("generate", generate, beside=under_way)
+        inferred = self._wait("reference", infer, beside=under_way)
         rewarded = self._wait("reward", reward)
         held_out = batch.kind == "eval"
         self._spans("generate", batch.step, [report.span for report in generated], held_out)
@@ -260,14 +261,28 @@ class Driver:
             return "device"
         return "rollout" if stage == "generate" else "update"
 
-    def _wait(self, stage: str, calls: Sequence[Any], *, interruptible: bool = True) -> list[Any]:
-        """Results of the calls, in order; looks at the stop flag and the deadline meanwhile."""
+    def _wait(
+        self,
+        stage: str,
+        calls: Sequence[Any],
+        *,
+        beside: Sequence[Any] = (),
+        interruptible: bool = True,
+    ) -> list[Any]:
+        """Results of the calls, in order; looks at the stop flag and the deadline meanwhile.
+
+        beside: calls that run at the same time. The first that fails ends the wait: others may be
+        waiting for its rows.
+        """
         limit = self.job.spec.flow.stage_timeout_seconds
         deadline = time.monotonic() + limit
         pending = list(calls)
         while pending:
             done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
             ray.get(done)  # a failure of one shows at once, not when the last has ended
+            if beside:
+                ended, beside = ray.wait(list(beside), num_returns=len(beside), timeout=0)
+                ray.get(ended)
             if pending and interruptible and self.stop():
                 raise Interrupted(stage)
             if pending and time.monotonic() > deadline:
