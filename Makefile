@@ -10,7 +10,7 @@ run: .venv/.run-ready  ## Train the quickstart and write its report
 test: .venv/.dev-ready  ## All tests
 	.venv/bin/pytest -n 2 --dist loadgroup tests
 
-check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files, chart
+check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files, chart, images
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -19,6 +19,7 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 	$(PY) -m rljob_api.spec_docs --check
 	$(PY) scripts/chart_docs.py --check
 	scripts/check_chart.sh
+	scripts/check_images.sh
 	$(PY) benchmarks/write_docs.py --check
 
 e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Build rljob's images with docker or buildah: images/build.sh [NAME...]   (default: all that build anywhere)
+# Build rljob's images with docker or buildah: images/build.sh [NAME...]   (default: all but runtime-ascend)
 #   TAG=dev REGISTRY=localhost   the images are $REGISTRY/rljob-NAME:$TAG
 #   BASE_IMAGE=...               what they start from, instead of the public slim image of Python
 #   TORCH_WHEELS=DIR             torch from a folder of wheels (buildah only; else from PyTorch's index)

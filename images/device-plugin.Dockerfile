@@ -26,5 +26,6 @@ COPY --from=build /opt/rljob /opt/rljob
 ENV PATH=/opt/rljob/bin:$PATH PYTHONUNBUFFERED=1
 # Root, because the kubelet's folder of sockets belongs to root and is closed to others (0750). Nothing else of
 # root's is needed: the pod drops all capabilities, and its own file system may be read-only.
+# hadolint ignore=DL3002
 USER 0:0
 ENTRYPOINT ["python", "-m", "rljob_device_plugin"]

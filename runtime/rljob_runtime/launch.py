@@ -184,10 +184,8 @@ def _make_driver(
 def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
     devices = total_devices(job.spec.placement, job.spec.accelerator)
-    options: dict[str, Any] = {
-        "namespace": f"rljob-{job.metadata.name}-{secrets.token_hex(4)}",
-        "address": address or "local",
-    }
+    namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
+    options: dict[str, Any] = {"namespace": namespace, "address": address or "local"}
     if address is None:
         options |= {
             "resources": {device_resource(job.spec.accelerator): devices},
