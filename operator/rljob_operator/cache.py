@@ -94,7 +94,7 @@ class Cache:
         """Remember the object; the jobs that this is news for, none where nothing changed."""
         key = _key(kind, manifest)
         before = self._entries.get(key)
-        if before is not None and _version(before.object) == _version(manifest):
+        if before is not None and not _is_newer(manifest, before.object):
             return set()
         entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
         self._counts[kind] += before is None
@@ -175,9 +175,21 @@ def _job_of(kind: Kind, manifest: Manifest) -> JobKey | None:
     return None if name is None else JobKey(metadata["namespace"], name)
 
 
-def _version(manifest: Manifest) -> tuple[Any, Any]:
+def _is_newer(manifest: Manifest, before: Manifest) -> bool:
+    """Whether it is another object, or a later version: a pass may hear of its own write after a watch
+    has told of the next one. Versions are numbers in every API server that stores in etcd."""
+    uid, version = _version(manifest)
+    old_uid, old_version = _version(before)
+    if uid != old_uid:
+        return True
+    if version.isdecimal() and old_version.isdecimal():
+        return int(version) > int(old_version)
+    return version != old_version
+
+
+def _version(manifest: Manifest) -> tuple[str, str]:
     metadata = manifest["metadata"]
-    return metadata.get("uid"), metadata.get("resourceVersion")
+    return metadata.get("uid", ""), metadata.get("resourceVersion", "")
 
 
 def _same(one: Manifest, other: Manifest) -> bool:

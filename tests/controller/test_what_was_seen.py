@@ -59,6 +59,17 @@ def test_the_same_version_is_no_news_and_a_new_one_is():
     assert (first, again, changed) == ({JOB}, set(), {JOB})
 
 
+def test_an_older_version_never_replaces_a_newer_one():
+    cache = Cache()
+    cache.put("RLJob", manifest("job", version="10", spec={"suspend": True}), now=0)
+
+    late = cache.put("RLJob", manifest("job", version="9", spec={"suspend": False}), now=1)
+    another = cache.put("RLJob", manifest("job", uid="u2", version="8"), now=2)
+
+    assert (late, another) == (set(), {JOB})
+    assert cache.get("RLJob", "ns", "job")["metadata"]["uid"] == "u2"
+
+
 def test_a_pod_is_kept_small_and_changes_that_decide_nothing_are_no_news():
     cache = Cache()
     container = {"name": "ray", "restartCount": 0, "image": "x", "state": {"running": {}}}
