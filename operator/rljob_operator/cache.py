@@ -6,7 +6,7 @@ Filled by `informers` and `resync`; read by `observe`. Of pods it keeps only wha
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from rljob_operator.kube_answers import Manifest
 
@@ -94,6 +94,8 @@ class Cache:
         """Remember the object; the jobs that this is news for, none where nothing changed."""
         key = _key(kind, manifest)
         before = self._entries.get(key)
+        if manifest["metadata"].get("uid") in self._removed:
+            return set()
         if before is not None and not _is_newer(manifest, before.object):
             return set()
         entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)

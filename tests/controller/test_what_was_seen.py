@@ -70,6 +70,17 @@ def test_an_older_version_never_replaces_a_newer_one():
     assert cache.get("RLJob", "ns", "job")["metadata"]["uid"] == "u2"
 
 
+def test_what_was_deleted_does_not_come_back():
+    cache = Cache()
+    cache.put("RLJob", manifest("job", version="1"), now=0)
+    cache.remove("RLJob", manifest("job", version="3"), now=1)
+
+    late = cache.put("RLJob", manifest("job", version="2"), now=2)
+
+    assert late == set()
+    assert cache.jobs() == []
+
+
 def test_a_pod_is_kept_small_and_changes_that_decide_nothing_are_no_news():
     cache = Cache()
     container = {"name": "ray", "restartCount": 0, "image": "x", "state": {"running": {}}}
