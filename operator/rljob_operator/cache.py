@@ -94,6 +94,8 @@ class Cache:
         """Remember the object; the jobs that this is news for, none where nothing changed."""
         key = _key(kind, manifest)
         before = self._entries.get(key)
+        if manifest["metadata"].get("uid") in self._removed:
+            return set()
         if before is not None and not _is_newer(manifest, before.object):
             return set()
         entry = Entry(_kept(kind, manifest), _job_of(kind, manifest), now)
@@ -176,15 +178,20 @@ def _job_of(kind: Kind, manifest: Manifest) -> JobKey | None:
 
 
 def _is_newer(manifest: Manifest, before: Manifest) -> bool:
-    """Whether an object is another than the one before, or the same in a later version.
-
-    The answer to our own write may come after the event of somebody's later one. Versions of one object are
-    decimal numbers that grow: https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
-    """
-    new, old = manifest["metadata"], before["metadata"]
-    if new.get("uid") != old.get("uid"):
+    """Whether it is another object, or a later version: a pass may hear of its own write after a watch
+    has told of the next one. Versions are numbers in every API server that stores in etcd."""
+    uid, version = _version(manifest)
+    old_uid, old_version = _version(before)
+    if uid != old_uid:
         return True
-    return int(new.get("resourceVersion") or 0) > int(old.get("resourceVersion") or 0)
+    if version.isdecimal() and old_version.isdecimal():
+        return int(version) > int(old_version)
+    return version != old_version
+
+
+def _version(manifest: Manifest) -> tuple[str, str]:
+    metadata = manifest["metadata"]
+    return metadata.get("uid", ""), metadata.get("resourceVersion", "")
 
 
 def _same(one: Manifest, other: Manifest) -> bool:

@@ -1,8 +1,8 @@
 """The Kubernetes API, as far as the operator needs it: typed calls on plain manifests.
 
-With `kube_resources`, the only file that knows lightkube. Called by `apply`, `lease` and `resync`.
-Each call ends within 30 s, is timed into the metrics, and raises what `errors` lists. Contents of
-Secrets reach no message.
+With `kube_resources` and `kube_transport`, the only file that knows lightkube. Called by `apply`,
+`lease` and `resync`. Each call ends within 30 s, is timed into the metrics, and raises what `errors`
+lists. Contents of Secrets reach no message.
 """
 
 import asyncio
@@ -12,12 +12,15 @@ from typing import Any, Protocol, TypeVar
 
 import httpx2
 import msgspec
-from lightkube import ALL_NS, AsyncClient, ConfigError, SingleConfig
+from lightkube import ALL_NS, AsyncClient, ConfigError, KubeConfig, SingleConfig
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.models import User
 from lightkube.types import CascadeType, PatchType
 
 from rljob_operator.errors import Conflict, NotFound, OperatorError
 from rljob_operator.kube_answers import Manifest, error_of_answer, merge_patch, no_answer
 from rljob_operator.kube_resources import RESOURCES, RLJOB_STATUS, Resource
+from rljob_operator.kube_transport import AiohttpTransport
 
 FIELD_MANAGER = "rljob-operator"
 TIMEOUT_SECONDS = 30.0
@@ -58,6 +61,10 @@ class Kube:
 
         transport: what carries the requests in place of a network.
         """
+        config = config or KubeConfig.from_env().get()
+        if transport is None and config is not None:
+            tls = verify_cluster(config.cluster, config.user or User(), config.abs_file)
+            transport = AiohttpTransport(tls)
         self._client = AsyncClient(
             config,
             timeout=httpx2.Timeout(timeout_seconds),

@@ -59,6 +59,28 @@ def test_the_same_version_is_no_news_and_a_new_one_is():
     assert (first, again, changed) == ({JOB}, set(), {JOB})
 
 
+def test_an_older_version_never_replaces_a_newer_one():
+    cache = Cache()
+    cache.put("RLJob", manifest("job", version="10", spec={"suspend": True}), now=0)
+
+    late = cache.put("RLJob", manifest("job", version="9", spec={"suspend": False}), now=1)
+    another = cache.put("RLJob", manifest("job", uid="u2", version="8"), now=2)
+
+    assert (late, another) == (set(), {JOB})
+    assert cache.get("RLJob", "ns", "job")["metadata"]["uid"] == "u2"
+
+
+def test_what_was_deleted_does_not_come_back():
+    cache = Cache()
+    cache.put("RLJob", manifest("job", version="1"), now=0)
+    cache.remove("RLJob", manifest("job", version="3"), now=1)
+
+    late = cache.put("RLJob", manifest("job", version="2"), now=2)
+
+    assert late == set()
+    assert cache.jobs() == []
+
+
 def test_a_pod_is_kept_small_and_changes_that_decide_nothing_are_no_news():
     cache = Cache()
     container = {"name": "ray", "restartCount": 0, "image": "x", "state": {"running": {}}}
@@ -226,13 +248,3 @@ async def test_an_event_or_an_accepted_watch_is_a_sign_of_life():
     assert before_start == ("", 0.0)
     assert ages.oldest() == ("RayCluster", 50.0)
     assert sorted(ages._seen.values()) == [0.0, 30.0, 30.0]
-
-
-def test_the_answer_to_an_own_write_does_not_hide_a_later_event():
-    cache = Cache()
-    cache.put("RLJob", manifest("job", version="8", spec={"steps": 2}), now=0)
-
-    news = cache.put("RLJob", manifest("job", version="7", spec={"steps": 1}), now=1)
-
-    assert news == set()
-    assert cache.get("RLJob", "ns", "job")["spec"] == {"steps": 2}
