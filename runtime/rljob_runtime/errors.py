@@ -10,6 +10,7 @@ RljobError
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
 ├── DeviceMemoryError  tensors do not fit on a device
+├── ScaleRefused       another number of rollout devices that the job cannot have
 ├── RewardError        every reward of a step failed
 └── CheckpointError    a checkpoint is missing, incomplete or from another job
 """
@@ -55,9 +56,26 @@ class DeviceMemoryError(RljobError):
     """Tensors do not fit on a device; the message names the device, what, bytes and limit."""
 
 
+class ScaleRefused(RljobError):
+    """The job cannot have that number of rollout devices. conflict: nor any other than its own."""
+
+    def __init__(self, message: str, *, conflict: bool) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
 class RewardError(RljobError):
     """Every reward of a step failed."""
 
 
 class CheckpointError(RljobError):
     """A checkpoint is missing, incomplete or belongs to another job."""
+
+
+def describe(error: Exception) -> str:
+    """The message of an error; a worker's own error without Ray's frames around it."""
+    cause = getattr(error, "cause", None)
+    inner = cause if isinstance(cause, Exception) else error
+    if isinstance(inner, RljobError):
+        return str(inner)
+    return f"{type(inner).__name__}: {inner}"
