@@ -4,10 +4,9 @@ Moves no sample data: it names batches and the workers claim their rows in the d
 `metrics`, events to the log, checkpoints to the store; called by `launch`.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,20 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
-from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.errors import CheckpointError, DockError, RewardError, WorkerError
+from rljob_runtime.dock_fields import dock_fields
+from rljob_runtime.elastic import Elastic
+from rljob_runtime.errors import CheckpointError, DockError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
+from rljob_runtime.reward_errors import tell_reward_errors
+from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.span_events import write_spans
 from rljob_runtime.spans import Span
 
 MAX_STEP_ATTEMPTS = 3
-ROOM_TIMEOUT_SECONDS = 5.0
+WAREHOUSE_ANSWER_SECONDS = 5.0
 
 
 class Interrupted(Exception):
@@ -37,8 +40,9 @@ class Driver:
     """Runs the steps of one job on a cast of actors.
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
-    whole step. shared: all pods see the store's folder. step: steps that are done. version: of the
-    weights.
+    whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
+    are asked for. joined: called when new processes belong to the run. step: steps that are done.
+    version: of the weights.
     """
 
     job: RLJob
@@ -48,21 +52,35 @@ class Driver:
     shared: bool
     spec_digest: str
     stop: Callable[[], bool]
+    desk: ScaleDesk
+    joined: Callable[[], None]
     step: int = 0
     version: int = 0
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=dict)
+    elastic: Elastic = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.elastic = Elastic(
+            job=self.job,
+            cast=self.cast,
+            desk=self.desk,
+            log=self.log,
+            sync=self.reshard,
+            joined=self.joined,
+        )
 
     def run(self) -> None:
         """Train until the last step. Raises Interrupted, RljobError."""
         spec = self.job.spec
         evaluation = spec.evaluation
         self.reshard()
-        self.phases = {}  # that sync belongs to no step
         if evaluation and self.step == 0:
             self.evaluate()
         while self.step < spec.steps:
+            self.elastic.apply(self.step)
+            self.phases = {}  # what that took is told by an event of its own
             self.train_step()
             last = self.step == spec.steps
             if evaluation and (last or (evaluation.every and self.step % evaluation.every == 0)):
@@ -123,7 +141,11 @@ class Driver:
     def _sample(self, batch: BatchName, reference: bool) -> tuple[list[Any], list[Any]]:
         """Generate, score and (with `reference`) infer a batch; the calls overlap through the dock."""
         feed = self.cast.feeder.feed.remote(batch, self.version)
-        generate = [worker.generate.remote(batch) for worker in self.cast.generating()]
+        generating = self.cast.generating()
+        generate = [
+            worker.generate.remote(batch, (place, len(generating)))
+            for place, worker in enumerate(generating)
+        ]
         reward = [worker.score.remote(batch) for worker in self.cast.rewards]
         infer = [worker.reference.remote(batch) for worker in self.cast.updating() if reference]
         under_way = [*generate, *infer, *reward]
@@ -135,8 +157,7 @@ class Driver:
         self._spans("generate", batch.step, [report.span for report in generated], held_out)
         self._spans("reference", batch.step, inferred, held_out)
         self._spans("reward", batch.step, [report.span for report in rewarded], held_out)
-        self._tell_reward_errors(batch, rewarded)
-        check_rewards(batch, rewarded)
+        tell_reward_errors(self.log, batch, rewarded)
         return generated, rewarded
 
     def _wait_for_warehouses(self) -> None:
@@ -146,7 +167,7 @@ class Driver:
         for index, warehouse in enumerate(self.cast.warehouses):
             while True:
                 try:
-                    ray.get(warehouse.address.remote(), timeout=ROOM_TIMEOUT_SECONDS)
+                    ray.get(warehouse.address.remote(), timeout=WAREHOUSE_ANSWER_SECONDS)
                     break
                 except ray.exceptions.RayError as error:
                     if self.stop():
@@ -158,36 +179,12 @@ class Driver:
                         ) from error
                     time.sleep(0.5)
 
-    def _tell_reward_errors(self, batch: BatchName, rewarded: Sequence[Any]) -> None:
-        for report in rewarded:
-            for name, count in report.errors.items():
-                self.log.write(
-                    "reward_error",
-                    step=batch.step,
-                    reward=name,
-                    message=report.first_error,
-                    count=count,
-                )
-
     def _tell_dock(self) -> None:
         """Write what the step moved through the dock; a warehouse that restarts now is left out."""
         cast = self.cast
         movers = [cast.feeder, *cast.rewards, *cast.devices]
         moved = self._wait("statistics", [worker.traffic.remote() for worker in movers])
-        states: dict[str, Traffic] = {}
-        for state, traffic in (item for report in moved for item in report.items()):
-            states.setdefault(state, Traffic()).add(traffic)
-        warehouses = []
-        for index, warehouse in enumerate(cast.warehouses):
-            with contextlib.suppress(ray.exceptions.RayError):
-                room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
-                warehouses.append({"index": index, **room})
-        self.log.write(
-            "dock",
-            step=self.step,
-            states={state: asdict(traffic) for state, traffic in states.items()},
-            warehouses=warehouses,
-        )
+        self.log.write("dock", step=self.step, **dock_fields(moved, cast.warehouses))
 
     def reshard(self) -> None:
         """Give the rollout layout the update layout's weights; every engine must hold the same."""
@@ -207,8 +204,8 @@ class Driver:
         if state.spec_digest != self.spec_digest:
             raise CheckpointError(
                 f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
-                f"job's is {self.spec_digest}); only steps, checkpoint, evaluation and dock may "
-                "differ on --resume"
+                f"job's is {self.spec_digest}); only steps, checkpoint, evaluation, dock and the "
+                "rolloutDevices of a separated job may differ on --resume"
             )
         folder = folder_for_all(checkpoint, shared=self.shared)
         calls = [worker.load.remote(folder) for worker in self.cast.updating()]
@@ -238,28 +235,11 @@ class Driver:
         self, stage: str, step: int, spans: Sequence[Span | None], held_out: bool = False
     ) -> None:
         """Write when a stage ran on each worker, and keep the slowest's seconds for the step."""
-        known = [(worker, span) for worker, span in enumerate(spans) if span is not None]
-        for worker, span in known:
-            self.log.write(
-                "phase",
-                name=stage,
-                step=step,
-                role=self._role(stage),
-                device=worker,
-                start=span.start,
-                end=span.end,
-                evaluation=held_out,
-            )
-        if known and not held_out:
-            self.phases[stage] = max(span.seconds for _, span in known)
-
-    def _role(self, stage: str) -> str:
-        """Who runs a stage: a row of the report's timeline."""
-        if stage == "reward":
-            return "reward"
-        if self.job.spec.placement.mode == "colocated" or stage == "sync":
-            return "device"
-        return "rollout" if stage == "generate" else "update"
+        slowest = write_spans(
+            self.log, self.job, stage=stage, step=step, spans=spans, held_out=held_out
+        )
+        if slowest is not None and not held_out:
+            self.phases[stage] = slowest
 
     def _wait(
         self,
@@ -278,6 +258,7 @@ class Driver:
         deadline = time.monotonic() + limit
         pending = list(calls)
         while pending:
+            self.elastic.look()
             done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
             ray.get(done)  # a failure of one shows at once, not when the last has ended
             if beside:
@@ -291,15 +272,3 @@ class Driver:
                     f"{limit:.0f} s (spec.flow.stageTimeoutSeconds)"
                 )
         return list(ray.get(list(calls)))
-
-
-def check_rewards(batch: BatchName, rewarded: Sequence[Any]) -> None:
-    """Raise RewardError when no sample of the batch could be scored."""
-    scored = sum(len(report.totals) for report in rewarded)
-    failed = sum(report.failed for report in rewarded)
-    if scored and failed == scored:
-        first = next(report.first_error for report in rewarded if report.first_error)
-        raise RewardError(
-            f"all {scored} samples of {batch} failed in a reward (spec.rewards); the first error "
-            f"was: {first}"
-        )

@@ -11,6 +11,7 @@ RljobError
 ├── WorkerError        a device worker failed or vanished
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── VersionError       the pods of a job have different software
+├── ScaleRefused       another number of rollout devices that the job cannot have
 ├── RewardError        every reward of a step failed
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
@@ -63,6 +64,14 @@ class VersionError(RljobError):
     """The nodes of a run do not have the same rljob, Ray and Python."""
 
 
+class ScaleRefused(RljobError):
+    """The job cannot have that number of rollout devices. conflict: nor any other than its own."""
+
+    def __init__(self, message: str, *, conflict: bool) -> None:
+        super().__init__(message)
+        self.conflict = conflict
+
+
 class RewardError(RljobError):
     """Every reward of a step failed."""
 
@@ -81,3 +90,12 @@ class NotThere(ClusterError):
 
 class NoAnswer(ClusterError):
     """The API server could not be reached, or was silent too long; asking again may help."""
+
+
+def describe(error: Exception) -> str:
+    """The message of an error; a worker's own error without Ray's frames around it."""
+    cause = getattr(error, "cause", None)
+    inner = cause if isinstance(cause, Exception) else error
+    if isinstance(inner, RljobError):
+        return str(inner)
+    return f"{type(inner).__name__}: {inner}"

@@ -17,6 +17,8 @@ phase         name, step, start, end (unix s); [role, device, evaluation]
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples]
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
+resize        step, from, to (devices that generate), waited_seconds (since it was asked for),
+              stopped_seconds (no step ran); [given_up]      step: steps that were done
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
               states {name: {rows, bytes_read, bytes_written, wait_seconds}}]
 checkpoint    step, path; [seconds, bytes]
@@ -44,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint",
-    "reward_error", "warning", "run_finished",
+    "resize", "reward_error", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -56,6 +58,13 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "step": {"step": int, "seconds": (int, float), "metrics": dict},
     "evaluation": {"step": int, "accuracy": (int, float), "n": int},
     "dock": {"step": int},
+    "resize": {
+        "step": int,
+        "from": int,
+        "to": int,
+        "waited_seconds": (int, float),
+        "stopped_seconds": (int, float),
+    },
     "checkpoint": {"step": int, "path": str},
     "reward_error": {"step": int, "reward": str, "message": str},
     "warning": {"message": str},

@@ -27,15 +27,16 @@ from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver, Interrupted
-from rljob_runtime.errors import RljobError
+from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
-from rljob_runtime.placement import make_seats, place
+from rljob_runtime.placement import Cast, make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
+from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.versions import check_nodes, connect
 
@@ -78,10 +79,10 @@ def run_job(request: RunRequest) -> int:
     display = make_display(folder)
     log = EventLog(folder / "events.jsonl")
     log.subscribe(display.on_event)
-    stop = StopRequest()
+    stop, desk = StopRequest(), ScaleDesk(job)
     try:
-        with _signals(stop), _status(request, log):
-            ending = _run(request, job, folder, log, stop)
+        with _signals(stop), _status(request, log, desk):
+            ending = _run(request, job, folder, log, stop, desk)
             write_report(folder)
     finally:
         display.close()
@@ -101,7 +102,12 @@ class _Ending:
 
 
 def _run(
-    request: RunRequest, job: RLJob, folder: Path, log: EventLog, stop: StopRequest
+    request: RunRequest,
+    job: RLJob,
+    folder: Path,
+    log: EventLog,
+    stop: StopRequest,
+    desk: ScaleDesk,
 ) -> _Ending:
     store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
     started = time.time()
@@ -118,7 +124,18 @@ def _run(
         )
         log.write("progress", message="starting Ray, the dock and the device workers")
         with ray_session(job, request.ray_address) as guardian:
-            driver = _make_driver(request, job, model=model, store=store, log=log, stop=stop)
+            cast = _make_cast(request, job, model=model)
+            driver = Driver(
+                job=job,
+                cast=cast,
+                log=log,
+                store=store,
+                shared=request.shared_storage,
+                spec_digest=spec_digest(job),
+                stop=stop,
+                desk=desk,
+                joined=guardian.watch_descendants,
+            )
             guardian.watch_descendants()
             if latest:
                 driver.resume(latest)
@@ -152,31 +169,14 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
     return _Ending(status="succeeded", code=EXIT_DONE)
 
 
-def _make_driver(
-    request: RunRequest,
-    job: RLJob,
-    *,
-    model: Path,
-    store: CheckpointStore,
-    log: EventLog,
-    stop: Callable[[], bool],
-) -> Driver:
+def _make_cast(request: RunRequest, job: RLJob, *, model: Path) -> Cast:
     devices = len(make_seats(job))
-    cast = place(
+    return place(
         job,
         model=folder_for_all(model, shared=request.shared_storage),
         base_dir=request.base_dir,
         token=secrets.token_hex(32),
         num_threads=max(1, (os.cpu_count() or 1) // devices),
-    )
-    return Driver(
-        job=job,
-        cast=cast,
-        log=log,
-        store=store,
-        shared=request.shared_storage,
-        spec_digest=spec_digest(job),
-        stop=stop,
     )
 
 
@@ -207,15 +207,6 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
         guardian.dismiss()
 
 
-def describe(error: Exception) -> str:
-    """The message of an error; a worker's own error without Ray's frames around it."""
-    cause = getattr(error, "cause", None)
-    inner = cause if isinstance(cause, Exception) else error
-    if isinstance(inner, RljobError):
-        return str(inner)
-    return f"{type(inner).__name__}: {inner}"
-
-
 def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
     def report(message: str) -> None:
         if stop():
@@ -226,13 +217,14 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _status(request: RunRequest, log: EventLog) -> Iterator[None]:
+def _status(request: RunRequest, log: EventLog, desk: ScaleDesk) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
         yield
         return
     port, token = request.status
-    server = StatusServer(port=port, token=token, total_steps=request.job.spec.steps)
+    total = request.job.spec.steps
+    server = StatusServer(port=port, token=token, total_steps=total, desk=desk)
     log.subscribe(server.on_event)
     try:
         yield

@@ -3,164 +3,187 @@
 Called by `launch`; the driver then talks to the `Cast` alone. Every actor asks for 0 CPUs, so that a
 small machine never waits for a reservation that cannot be met; devices are what is reserved. On a
 cluster, warehouses go to the pods that are theirs, one each, and a controller goes to the node of its
-state's first worker.
+state's first worker. With separated placement nothing else sits where devices may leave.
 """
 
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.placement_group import PlacementGroup
 
 from rljob_api.base import parse_quantity
+from rljob_api.elastic import DevicePlace
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
-from rljob_api.topology import num_nodes, used_devices
-from rljob_runtime.actors.device import DeviceWorker, Seat
+from rljob_api.topology import lasting_nodes, num_nodes, roles, used_devices
+from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
 from rljob_runtime.actors.reward import RewardWorker
 from rljob_runtime.actors.whereabouts import LiveAddress, Warehouses
+from rljob_runtime.calls import MEET_SECONDS, answers
+from rljob_runtime.device_pool import DevicePool, beside
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.errors import WorkerError
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import Folder
 
+MEETING_SECONDS = 3 * MEET_SECONDS
+"""For a meeting of processes that may still be waiting for one that failed."""
 WAREHOUSE_RESOURCE = "rljob_warehouse"
 """What a warehouse's pod offers; without such pods, warehouses go where Ray puts them."""
-PLACEMENT_DEADLINE_SECONDS = 120.0
-START_DEADLINE_SECONDS = 600.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A device of the run: what it does, its process, and where that is."""
+
+    seat: Seat
+    worker: Any
+    place: DevicePlace
 
 
 @dataclass(slots=True, kw_only=True)
 class Cast:
-    """The actors of a run. seats[i] says what devices[i] does."""
+    """The actors of a run. members: the devices; those that generate may come and go."""
 
-    devices: list[Any]
-    seats: list[Seat]
+    members: list[Member]
+    pool: DevicePool
     feeder: Any
     rewards: list[Any]
     warehouses: list[Any]
     controllers: dict[str, Any]
     dock: DockAddress
 
+    @property
+    def devices(self) -> list[Any]:
+        """All device workers."""
+        return [member.worker for member in self.members]
+
     def updating(self) -> list[Any]:
         """Device workers with the update state, by update rank."""
-        return self._with("update_rank")
+        members = [m for m in self.members if m.seat.update_rank is not None]
+        return [member.worker for member in sorted(members, key=lambda m: m.seat.rank)]
+
+    def rollout_members(self) -> list[Member]:
+        """Devices with the generate state, in order; the last ones leave first."""
+        members = [member for member in self.members if member.seat.generates]
+        return sorted(members, key=lambda member: member.seat.rank)
 
     def generating(self) -> list[Any]:
-        """Device workers with the generate state, by rollout rank."""
-        return self._with("rollout_rank")
+        """Device workers with the generate state, in order."""
+        return [member.worker for member in self.rollout_members()]
 
-    def _with(self, rank: str) -> list[Any]:
-        ranked = [
-            (getattr(seat, rank), worker)
-            for seat, worker in zip(self.seats, self.devices, strict=True)
-            if getattr(seat, rank) is not None
-        ]
-        return [worker for _, worker in sorted(ranked, key=lambda pair: pair[0])]
+    def meet(self) -> None:
+        """Let the source of weights and the devices that take them form a group of now.
+
+        Colocated, a device is its own source. Raises WorkerError, RayError.
+        """
+        takers = [m.worker for m in self.rollout_members() if m.seat.update_rank is None]
+        if not takers:
+            return
+        source = self.updating()[0]
+        (address,) = answers("weight sync", [source.open_sync.remote()], seconds=MEETING_SECONDS)
+        group = [source, *takers]
+        calls = [w.join_sync.remote(address, rank, len(group)) for rank, w in enumerate(group)]
+        answers("weight sync", calls, seconds=MEETING_SECONDS)
 
 
 def make_seats(job: RLJob) -> list[Seat]:
     """One seat a device. Colocated: every device updates and generates; separated: one role each."""
-    spec = job.spec
-    total = used_devices(spec.placement, spec.accelerator)
-    colocated = spec.placement.mode == "colocated"
-    updating = total if colocated else spec.placement.update_devices
-    assert updating is not None, "a separated placement without updateDevices passed the rules"
-    return [
-        Seat(
-            rank=rank,
-            world_size=total,
-            update_rank=rank if rank < updating else None,
-            num_updating=updating,
-            rollout_rank=rank if colocated else (rank - updating if rank >= updating else None),
-            num_generating=total if colocated else total - updating,
-            node=rank // spec.accelerator.devices_per_node,
-        )
-        for rank in range(total)
-    ]
+    placement, accelerator = job.spec.placement, job.spec.accelerator
+    return [seat_of(job, rank) for rank in range(used_devices(placement, accelerator))]
+
+
+def seat_of(job: RLJob, rank: int) -> Seat:
+    """The seat of a device; one beyond those of the job's own count generates."""
+    updating = roles(job.spec.placement, job.spec.accelerator).update
+    return Seat(
+        rank=rank,
+        update_rank=rank if rank < updating else None,
+        num_updating=updating,
+        generates=job.spec.placement.mode == "colocated" or rank >= updating,
+        node=rank // job.spec.accelerator.devices_per_node,
+    )
 
 
 def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads: int) -> Cast:
     """Start every actor and wait until each answers. Raises WorkerError naming who does not."""
     graph = state_graph(job.spec)
-    groups = _reserve(job)
+    pool = DevicePool(
+        per_node=job.spec.accelerator.devices_per_node,
+        resource=device_resource(job.spec.accelerator),
+    )
+    pool.reserve(num_nodes(job.spec.placement, job.spec.accelerator))
     seats = make_seats(job)
-    beside = {state: groups[node] for state, node in controller_nodes(seats).items()}
-    warehouses, controllers, dock = _start_dock(job, graph, token, beside)
+    nodes = controller_nodes(seats)
+    lasting = lasting_groups(job, pool)
+    near = {
+        state: pool.groups[nodes[state]] if state in nodes else lasting[0] for state in graph.names
+    }
+    warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting)
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(warehouses, list(dock.warehouses)))
     shared = (job_json, model, base_dir, address)
-    devices = [
-        DeviceWorker.options(  # type: ignore[attr-defined]
-            num_cpus=0,
-            num_gpus=0,
-            resources={device_resource(job.spec.accelerator): 1},
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                groups[seat.node],
-                placement_group_bundle_index=seat.rank % job.spec.accelerator.devices_per_node,
-            ),
-        ).remote(job_json, model, address, seat, num_threads)
-        for seat in seats
-    ]
-    near = {"num_cpus": 0, **_beside(beside["generate"])}  # where the run's volumes are
-    feeder = PromptFeeder.options(**near).remote(*shared)  # type: ignore[attr-defined]
-    rewards = [RewardWorker.options(**near).remote(*shared, 0)]  # type: ignore[attr-defined]
-    _prepare(devices)
-    return Cast(
-        devices=devices,
-        seats=seats,
+    pool.arguments = ((job_json, model, address), num_threads)
+    devices = [pool.hire(seat) for seat in seats]
+    options = {"num_cpus": 0, **beside(lasting[0])}  # where the run's volumes are
+    feeder = PromptFeeder.options(**options).remote(*shared)  # type: ignore[attr-defined]
+    rewards = [RewardWorker.options(**options).remote(*shared, 0)]  # type: ignore[attr-defined]
+    places = _prepare(devices, seats)
+    cast = Cast(
+        members=[
+            Member(seat=seat, worker=worker, place=where)
+            for seat, worker, where in zip(seats, devices, places, strict=True)
+        ],
+        pool=pool,
         feeder=feeder,
         rewards=rewards,
         warehouses=warehouses,
         controllers=controllers,
         dock=dock,
     )
-
-
-def _reserve(job: RLJob) -> list[PlacementGroup]:
-    """One placement group a node, one bundle a device."""
-    per_node, device = job.spec.accelerator.devices_per_node, device_resource(job.spec.accelerator)
-    groups = [
-        placement_group([{device: 1}] * per_node, strategy="STRICT_PACK")
-        for _ in range(num_nodes(job.spec.placement, job.spec.accelerator))
-    ]
-    deadline = time.monotonic() + PLACEMENT_DEADLINE_SECONDS
-    missing = [group for group in groups if not group.wait(max(1, deadline - time.monotonic()))]
-    if missing:
-        raise WorkerError(
-            f"{len(missing)} of {len(groups)} nodes with {per_node} free devices were not found "
-            f"within {PLACEMENT_DEADLINE_SECONDS:.0f} s; the Ray cluster has "
-            f"{ray.available_resources().get(device, 0):.0f} free of "
-            f"{ray.cluster_resources().get(device, 0):.0f} devices ({device})"
-        )
-    return groups
+    cast.meet()
+    return cast
 
 
 def controller_nodes(seats: list[Seat]) -> dict[str, int]:
     """The node of each state's first worker; states that are not named have no device."""
     updating = next(seat.node for seat in seats if seat.update_rank == 0)
-    generating = next(seat.node for seat in seats if seat.rollout_rank == 0)
+    generating = next(seat.node for seat in seats if seat.generates)
     return {"generate": generating, "reference": updating, "update": updating}
 
 
+def lasting_groups(job: RLJob, pool: DevicePool) -> list[PlacementGroup | None]:
+    """Nodes for what must outlive any rollout device; None leaves the choice to Ray."""
+    if job.spec.placement.mode == "colocated":
+        return [None]
+    return [pool.groups[i] for i in range(lasting_nodes(job.spec.placement, job.spec.accelerator))]
+
+
 def _start_dock(
-    job: RLJob, graph: StateGraph, token: str, beside: dict[str, PlacementGroup]
+    job: RLJob,
+    graph: StateGraph,
+    token: str,
+    near: dict[str, PlacementGroup | None],
+    lasting: list[PlacementGroup | None],
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
     assert settings.warehouses is not None, "the resolved spec names the warehouses"
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1}
     own_pods = WAREHOUSE_RESOURCE in ray.cluster_resources()
-    own = {"resources": {WAREHOUSE_RESOURCE: 1}} if own_pods else {}
+
+    def home(index: int) -> dict[str, Any]:
+        if own_pods:
+            return {"resources": {WAREHOUSE_RESOURCE: 1}}
+        return beside(lasting[index % len(lasting)])
+
     warehouses = [
-        WarehouseActor.options(**options, **own).remote(  # type: ignore[attr-defined]
+        WarehouseActor.options(**options, **home(index)).remote(  # type: ignore[attr-defined]
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
@@ -169,9 +192,9 @@ def _start_dock(
         )
         for index in range(settings.warehouses)
     ]
-    addresses = _answers("warehouse", [actor.address.remote() for actor in warehouses])
+    addresses = answers("warehouse", [actor.address.remote() for actor in warehouses])
     controllers = {
-        state: ControllerActor.options(**options, **_beside(beside.get(state))).remote(  # type: ignore[attr-defined]
+        state: ControllerActor.options(**options, **beside(near[state])).remote(  # type: ignore[attr-defined]
             state=state,
             graph=graph.to_json(),
             warehouses=Warehouses(warehouses, addresses),
@@ -181,7 +204,7 @@ def _start_dock(
         )
         for state in graph.names
     }
-    places = _answers("controller", [actor.address.remote() for actor in controllers.values()])
+    places = answers("controller", [actor.address.remote() for actor in controllers.values()])
     dock = DockAddress(
         token=token,
         warehouses=tuple(addresses),
@@ -190,30 +213,15 @@ def _start_dock(
     return warehouses, controllers, dock
 
 
-def _beside(group: PlacementGroup | None) -> dict[str, Any]:
-    """Options of an actor that goes to the node of a reservation without using any of it."""
-    if group is None:
-        return {}
-    strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-    return {"scheduling_strategy": strategy}
-
-
-def _prepare(devices: list[Any]) -> None:
-    """Let the devices meet and load their models."""
-    (host,) = _answers("device worker", [devices[0].address.remote()])
+def _prepare(devices: list[Any], seats: list[Seat]) -> list[DevicePlace]:
+    """Let the devices that train meet, and all load their models."""
+    (host,) = answers("device worker", [devices[0].address.remote()])
     meeting_point = f"tcp://{host}:{free_port()}"
-    _answers("device worker", [worker.prepare.remote(meeting_point) for worker in devices])
-
-
-def _answers(what: str, calls: list[Any]) -> list[Any]:
-    """The results of calls to actors that are starting. Raises WorkerError at the deadline."""
-    _, missing = ray.wait(calls, num_returns=len(calls), timeout=START_DEADLINE_SECONDS)
-    if missing:
-        raise WorkerError(
-            f"{len(missing)} of {len(calls)} processes ({what}) did not start within "
-            f"{START_DEADLINE_SECONDS:.0f} s"
-        )
-    return list(ray.get(calls))
+    calls = [
+        worker.prepare.remote(None if seat.update_rank is None else meeting_point)
+        for worker, seat in zip(devices, seats, strict=True)
+    ]
+    return answers("device worker", calls)
 
 
 def free_port() -> int:

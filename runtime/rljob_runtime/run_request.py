@@ -69,7 +69,11 @@ def _is_of_a_run(path: Path) -> bool:
 
 
 def spec_digest(job: RLJob) -> str:
-    """Digest of what a resumed run must share with the run that it goes on with."""
+    """Digest of what a resumed run must share with the run that it goes on with. job: resolved."""
     free = {"steps", "checkpoint", "evaluation", "dock", *CLUSTER_ONLY}
     fields = job.spec.model_dump(mode="json", exclude=free)
+    if job.spec.placement.mode == "separated":  # how many devices generate, and what follows
+        del fields["placement"]["rollout_devices"]
+        del fields["rollout"]["parallelism"]["data"]
+        del fields["accelerator"]["nodes"]
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).hexdigest()

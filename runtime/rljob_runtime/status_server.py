@@ -1,7 +1,9 @@
-"""What the operator asks a driver on a cluster: how far it is, and where its last checkpoint lies.
+"""What the operator asks a driver on a cluster: how far it is, and for other rollout devices.
 
-Subscribes to the event log and serves one JSON document, to whoever shows the job's token. Started by
-`launch` where the environment names a port; the other side is the operator's `progress`.
+GET /status: one JSON document with the last step, the last checkpoint and the rollout devices. PUT
+/scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
+the job cannot change it. Both want the job's token. Subscribes to the event log; started by `launch`
+where the environment names a port; the other side is the operator's `progress`.
 """
 
 import hmac
@@ -12,18 +14,29 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from rljob_api.status import LastCheckpoint, Progress
+from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.events import Event
+from rljob_runtime.scale_desk import ScaleDesk
 
-PATH = "/status"
+PATH, SCALE_PATH = "/status", "/scale"
+MAX_BODY_BYTES = 4096
+SILENT_SECONDS = 30.0
+"""A connection that says nothing for so long is closed."""
 REWARD_DIGITS = 4
 """`kubectl get rljobs` shows what is stored."""
 
 
 class StatusServer:
-    """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`."""
+    """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
 
-    def __init__(self, *, port: int, token: str, total_steps: int, host: str = "") -> None:
+    desk: where other numbers of rollout devices are asked for.
+    """
+
+    def __init__(
+        self, *, port: int, token: str, total_steps: int, desk: ScaleDesk, host: str = ""
+    ) -> None:
         self._total_steps = total_steps
+        self.desk = desk
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
         self._told.set()  # there is nothing to tell yet
@@ -53,7 +66,8 @@ class StatusServer:
 
     def document(self) -> bytes:
         """The answer's body; from now on the last news has been told."""
-        body = json.dumps(self._document).encode()
+        rollout = self.desk.report().model_dump(mode="json", by_alias=True)
+        body = json.dumps({**self._document, "rollout": rollout}).encode()
         self._told.set()
         return body
 
@@ -89,19 +103,52 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
     wanted = f"Bearer {token}".encode()
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_SECONDS
+
         def do_GET(self) -> None:
+            if self._admits(PATH):
+                self._answer(200, server.document())
+
+        def do_PUT(self) -> None:
+            if not self._admits(SCALE_PATH):
+                return
+            try:
+                server.desk.ask(self._asked())
+            except ScaleRefused as refused:
+                error = {"error": str(refused)}
+                self._answer(409 if refused.conflict else 400, json.dumps(error).encode())
+            else:
+                self._answer(202, server.document())
+
+        def _admits(self, path: str) -> bool:
             shown = (self.headers.get("Authorization") or "").encode()
             if not hmac.compare_digest(shown, wanted):
                 self.send_error(401)
-            elif self.path != PATH:
+            elif self.path != path:
                 self.send_error(404)
             else:
-                body = server.document()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+                return True
+            return False
+
+        def _asked(self) -> int:
+            length = self.headers.get("Content-Length") or "0"
+            size = int(length) if length.isdigit() else 0
+            try:
+                body = json.loads(self.rfile.read(min(size, MAX_BODY_BYTES)))
+            except ValueError:
+                body = None
+            count = body.get("rollout") if isinstance(body, dict) and len(body) == 1 else None
+            if not isinstance(count, int) or isinstance(count, bool):
+                message = 'the body must be {"rollout": N}, N the devices that shall generate'
+                raise ScaleRefused(message, conflict=False)
+            return count
+
+        def _answer(self, code: int, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
             """Requests are not worth a line."""

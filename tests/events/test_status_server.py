@@ -1,37 +1,88 @@
-"""The document that the operator reads from a driver."""
+"""The document that the operator reads from a driver, and the number that it asks for."""
 
 import json
 import threading
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
+from whole_runs import SMALL_JOB
 
+from rljob_api.elastic import DevicePlace
+from rljob_api.load import read_job
+from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
+
+SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
+
+
+def desk_of(**spec: Any) -> ScaleDesk:
+    """The small job's desk, before its driver is there."""
+    job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"] |= {"accelerator": {"devicesPerNode": 2}, **spec}
+    return ScaleDesk(read_job(job), clock=lambda: 7.0)
 
 
 @pytest.fixture
-def server():
-    server = StatusServer(port=0, token="the-token", total_steps=10, host="127.0.0.1")
-    yield server
-    server.close()
+def serve():
+    """serve(desk): a server on a free port."""
+    servers = []
+
+    def start(desk: ScaleDesk) -> StatusServer:
+        server = StatusServer(
+            port=0, token="the-token", total_steps=10, desk=desk, host="127.0.0.1"
+        )
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.close()
 
 
-def ask(server: StatusServer, token: str, path: str = "/status"):
+@pytest.fixture
+def server(serve) -> StatusServer:
+    return serve(desk_of(placement=SEPARATED))
+
+
+def ask(server: StatusServer, token: str, path: str = "/status", body: bytes | None = None):
     request = urllib.request.Request(
-        f"http://127.0.0.1:{server.port}{path}", headers={"Authorization": f"Bearer {token}"}
+        f"http://127.0.0.1:{server.port}{path}",
+        headers={"Authorization": f"Bearer {token}"},
+        data=body,
+        method="GET" if body is None else "PUT",
     )
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.load(answer)
 
 
+def refusal(server: StatusServer, body: bytes) -> tuple[int, str]:
+    """Code and message of an answer to PUT /scale that is no success."""
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        ask(server, "the-token", "/scale", body)
+    with refused.value as answer:
+        return answer.code, json.load(answer)["error"]
+
+
+def places(count: int) -> list[DevicePlace]:
+    """Devices 1 to `count`, two a pod."""
+    return [
+        DevicePlace(device=n, host=f"pod-{n // 2}", address=f"10.0.0.{n // 2}")
+        for n in range(1, count + 1)
+    ]
+
+
 def test_it_tells_the_last_step_and_the_last_checkpoint(server: StatusServer) -> None:
-    assert ask(server, "the-token") == {}
+    assert set(ask(server, "the-token")) == {"rollout"}
     metrics = {"reward/mean": 0.5, "tokens_per_second": 1234.6, "eta_seconds": 61.2, "entropy": 1.0}
     server.on_event({"kind": "step", "time": 0.0, "step": 3, "metrics": metrics})
     server.on_event({"kind": "checkpoint", "time": 0.0, "step": 3, "path": "/run/step-3"})
 
-    assert ask(server, "the-token") == {
+    told = ask(server, "the-token")
+
+    del told["rollout"]
+    assert told == {
         "progress": {
             "step": 3, "totalSteps": 10, "reward": 0.5, "tokensPerSecond": 1235, "etaSeconds": 61,
         },
@@ -39,16 +90,18 @@ def test_it_tells_the_last_step_and_the_last_checkpoint(server: StatusServer) ->
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("body", [None, b'{"rollout": 2}'])
 @pytest.mark.parametrize(
-    ("token", "path", "code"), [("another", "/status", 401), ("the-token", "/elsewhere", 404)]
+    ("token", "path", "code"), [("another", None, 401), ("the-token", "/elsewhere", 404)]
 )
-def test_it_tells_nothing_to_strangers(
-    server: StatusServer, token: str, path: str, code: int
+def test_it_tells_and_does_nothing_for_strangers(
+    server: StatusServer, token: str, path: str | None, code: int, body: bytes | None
 ) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
-        ask(server, token, path)
+        ask(server, token, path or ("/scale" if body else "/status"), body)
 
     assert refused.value.code == code
+    assert server.desk.asked.turn == 0
     refused.value.close()
 
 
@@ -61,3 +114,64 @@ def test_closing_waits_until_the_last_news_was_asked_for(server: StatusServer) -
 
     closing.join(20)
     assert not closing.is_alive()
+
+
+def test_fewer_devices_are_told_as_draining_the_last_first(server: StatusServer) -> None:
+    server.desk.tell(places(4), hosts=["pod-0", "pod-0", "pod-1", "pod-1", "pod-2"], joining=0)
+
+    told = ask(server, "the-token", "/scale", b'{"rollout": 2}')["rollout"]
+
+    assert told == {
+        "wanted": 2,
+        "ready": 4,
+        "joining": 0,
+        "draining": [
+            {"device": 4, "host": "pod-2", "address": "10.0.0.2"},
+            {"device": 3, "host": "pod-1", "address": "10.0.0.1"},
+        ],
+        "hosts": ["pod-0", "pod-1", "pod-2"],
+        "message": "",
+    }
+    assert ask(server, "the-token")["rollout"] == told
+
+
+def test_a_number_is_taken_before_the_driver_is_there(server: StatusServer) -> None:
+    ask(server, "the-token", "/scale", b'{"rollout": 8}')
+
+    asked = server.desk.asked
+    assert (asked.count, asked.turn, asked.time) == (8, 1, 7.0)
+    assert ask(server, "the-token")["rollout"]["ready"] == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"rollout": 0}', "spec.placement.rolloutDevices: is 0; must be at least 1"),
+        (b'{"rollout": 3}', "8 prompts cannot be shared evenly by 3 rollout replicas"),
+        (b'{"rollout": true}', 'the body must be {"rollout": N}'),
+        (b'{"rollout": 2.0}', 'the body must be {"rollout": N}'),
+        (b'{"rollout": 2, "update": 2}', 'the body must be {"rollout": N}'),
+        (b"2", 'the body must be {"rollout": N}'),
+        (b"{", 'the body must be {"rollout": N}'),
+        (b"\xff", 'the body must be {"rollout": N}'),
+        (b" " * 5000 + b'{"rollout": 2}', 'the body must be {"rollout": N}'),
+    ],
+)
+def test_a_number_that_the_job_cannot_have_is_refused(
+    server: StatusServer, body: bytes, message: str
+) -> None:
+    code, told = refusal(server, body)
+
+    assert code == 400
+    assert message in told
+    assert server.desk.asked.turn == 0
+
+
+def test_a_colocated_job_is_not_scaled(serve) -> None:
+    server = serve(desk_of())
+
+    code, message = refusal(server, b'{"rollout": 2}')
+
+    assert code == 409
+    assert "cannot change with mode colocated" in message
+    assert ask(server, "the-token")["rollout"]["wanted"] == 2

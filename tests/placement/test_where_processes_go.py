@@ -9,37 +9,46 @@ from whole_runs import SMALL_JOB
 from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
 from rljob_api.ray_resources import device_resource
-from rljob_runtime.placement import controller_nodes, make_seats
+from rljob_runtime.placement import controller_nodes, make_seats, seat_of
 
 
-def seats(**spec: Any):
-    job = json.loads(json.dumps(SMALL_JOB))
-    job["spec"] |= spec
-    return make_seats(read_job(job))
+def job(**spec: Any):
+    manifest = json.loads(json.dumps(SMALL_JOB))
+    manifest["spec"] |= spec
+    return read_job(manifest)
+
+
+def separated(update: int = 2, rollout: int = 2, per_node: int = 2):
+    return job(
+        accelerator={"devicesPerNode": per_node},
+        placement={"mode": "separated", "updateDevices": update, "rolloutDevices": rollout},
+    )
 
 
 def test_colocated_devices_have_every_role_and_separated_ones_have_one() -> None:
-    colocated = seats(accelerator={"nodes": 2, "devicesPerNode": 2})
-    separated = seats(
-        accelerator={"nodes": 2, "devicesPerNode": 2},
-        placement={"mode": "separated", "updateDevices": 2, "rolloutDevices": 2},
-    )
+    colocated = make_seats(job(accelerator={"nodes": 2, "devicesPerNode": 2}))
 
-    assert [(s.update_rank, s.rollout_rank, s.node) for s in colocated] == [
-        (0, 0, 0), (1, 1, 0), (2, 2, 1), (3, 3, 1),
+    assert [(s.update_rank, s.generates, s.node) for s in colocated] == [
+        (0, True, 0), (1, True, 0), (2, True, 1), (3, True, 1),
     ]  # fmt: skip
-    assert [(s.update_rank, s.rollout_rank, s.node) for s in separated] == [
-        (0, None, 0), (1, None, 0), (None, 0, 1), (None, 1, 1),
+    assert [(s.update_rank, s.generates, s.node) for s in make_seats(separated())] == [
+        (0, False, 0), (1, False, 0), (None, True, 1), (None, True, 1),
     ]  # fmt: skip
+
+
+def test_a_device_beyond_the_jobs_own_generates_on_the_next_free_place() -> None:
+    small = separated(update=2, rollout=1, per_node=2)
+
+    assert len(make_seats(small)) == 3
+    assert [seat_of(small, rank).node for rank in (3, 4)] == [1, 2]
+    assert seat_of(small, 4).generates
+    assert seat_of(small, 4).update_rank is None
 
 
 def test_a_controller_lives_on_the_node_of_its_states_first_worker() -> None:
-    separated = seats(
-        accelerator={"nodes": 2, "devicesPerNode": 2},
-        placement={"mode": "separated", "updateDevices": 2, "rolloutDevices": 2},
-    )
+    nodes = controller_nodes(make_seats(separated()))
 
-    assert controller_nodes(separated) == {"generate": 1, "reference": 0, "update": 0}
+    assert nodes == {"generate": 1, "reference": 0, "update": 0}
 
 
 @pytest.mark.parametrize(

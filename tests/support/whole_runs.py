@@ -59,7 +59,9 @@ class Finished:
         return [event for event in self.events if event["kind"] == kind]
 
 
-def start(file: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
+def start(
+    file: Path, folder: Path, *options: str, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     """`rljob run` as a process of its own session."""
     command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
     return subprocess.Popen(
@@ -68,7 +70,7 @@ def start(file: Path, folder: Path, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        env={**os.environ, "COLUMNS": "120"},
+        env={**os.environ, "COLUMNS": "120", **(environment or {})},
     )
 
 

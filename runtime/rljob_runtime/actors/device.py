@@ -5,6 +5,7 @@ from and go to the dock; weights go between engines here, or over the process gr
 is separated.
 """
 
+import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import ray
 
 from rljob_api.base import parse_quantity
+from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
@@ -28,16 +30,14 @@ if TYPE_CHECKING:
 class Seat:
     """What one device does.
 
-    rank: among all devices of the job. update_rank, rollout_rank: rank among the devices with that
-    role, None without it. node: index of the node that the device belongs to.
+    rank: number of the device in the job. update_rank: rank among the devices that train, None for
+    others. node: index of the node that the device belongs to.
     """
 
     rank: int
-    world_size: int
     update_rank: int | None
     num_updating: int
-    rollout_rank: int | None
-    num_generating: int
+    generates: bool
     node: int
 
 
@@ -68,8 +68,8 @@ class DeviceWorker:
         """Where this worker's node can be reached, for the process group."""
         return str(ray.util.get_node_ip_address())
 
-    def prepare(self, meeting_point: str) -> None:
-        """Make the states; the devices meet at `meeting_point` (tcp://host:port) for it."""
+    def prepare(self, meeting_point: str | None) -> DevicePlace:
+        """Make the states; the devices that train meet at `meeting_point` (tcp://host:port) for it."""
         from rljob_runtime.states.device_states import join, make_states
 
         timeout = self._spec.flow.stage_timeout_seconds
@@ -81,11 +81,28 @@ class DeviceWorker:
             backend=self._backend,
             meet=lambda: join(self._backend, self._seat, meeting_point, timeout),
         )
+        return DevicePlace(
+            device=self._seat.rank, host=socket.gethostname(), address=self.address()
+        )
 
-    def generate(self, batch: BatchName) -> "GenerateReport":
-        """Generate this device's share."""
+    def open_sync(self) -> str:
+        """Open a meeting of the devices that exchange weights; returns its address."""
+        from rljob_runtime.backends.sync_group import Meeting
+
+        self._meeting = Meeting(self.address())
+        return self._meeting.address
+
+    def join_sync(self, address: str, rank: int, size: int) -> None:
+        """Exchange weights from now on with the devices that join this meeting, and no others."""
+        from rljob_runtime.backends.sync_group import SyncGroup
+
+        self._states.weight_sync.group = None
+        self._states.weight_sync.group = SyncGroup(address, rank=rank, size=size)
+
+    def generate(self, batch: BatchName, share: tuple[int, int]) -> "GenerateReport":
+        """Generate this device's share: (place among the devices that generate, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
-        return self._states.generate.run(batch, self._states.sampling(batch.kind))
+        return self._states.generate.run(batch, self._states.sampling(batch.kind), share)
 
     def reference(self, batch: BatchName) -> "Span":
         """Score this device's share under the reference model."""

@@ -13,7 +13,7 @@ from rljob_runtime.display.history import (
     number,
     row_name,
 )
-from rljob_runtime.display.wording import count, duration, figure, percent
+from rljob_runtime.display.wording import count, duration, figure, percent, resize_text
 from rljob_runtime.events import Event
 
 MAX_DETAILED_STEPS = 200
@@ -198,10 +198,14 @@ def dock(history: RunHistory) -> Document | None:
 
 
 def notices(history: RunHistory) -> list[Document]:
-    """Warnings and failed rewards, the latest ones."""
+    """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
     shown = [
         {"step": event.get("step"), "kind": "warning", "text": event["message"], "count": 1}
         for event in history.warnings
+    ]
+    shown += [
+        {"step": event["step"], "kind": "resize", "text": resize_text(event), "count": 1}
+        for event in history.resizes
     ]
     shown += [
         {

@@ -29,6 +29,7 @@ class RunHistory:
     phases: dict[int, list[Event]] = field(default_factory=dict)
     docks: dict[int, Event] = field(default_factory=dict)
     checkpoints: dict[int, Event] = field(default_factory=dict)
+    resizes: list[Event] = field(default_factory=list)
     warnings: list[Event] = field(default_factory=list)
     reward_errors: list[Event] = field(default_factory=list)
     resumed_from: list[int] = field(default_factory=list)
@@ -60,6 +61,8 @@ class RunHistory:
                 self.docks[event["step"]] = event
             case "checkpoint":
                 self.checkpoints[event["step"]] = event
+            case "resize":
+                self.resizes.append(event)
             case "warning":
                 self.warnings.append(event)
             case "reward_error":
@@ -86,12 +89,20 @@ class RunHistory:
                     del by_step[step]
             for step in [s for s in self.phases if s > resumed_from]:
                 del self.phases[step]
+            self.resizes = [e for e in self.resizes if e["step"] <= resumed_from]
         self.started, self.finished, self.progress = event, None, None
 
     @property
     def name(self) -> str:
         """The job's name."""
         return str(self.started.get("name", "run"))
+
+    @property
+    def devices(self) -> int | None:
+        """Devices of the run now: those that it started with, and what resizes have changed since."""
+        first = self.started.get("devices")
+        since = [e for e in self.resizes if e["time"] >= self.started["time"]]
+        return None if first is None else int(first) + sum(e["to"] - e["from"] for e in since)
 
     @property
     def total_steps(self) -> int:

@@ -85,7 +85,7 @@ def screen(
 def header(history: RunHistory, width: int) -> list[RenderableType]:
     """Job on the left; model, algorithm and devices on the right."""
     started = history.started
-    devices = started.get("devices")
+    devices = history.devices
     facts = [started.get("model"), started.get("algorithm"), started.get("dataset")]
     facts.append(f"{devices} device{'s' if devices != 1 else ''}" if devices else None)
     row = Table.grid(expand=True)

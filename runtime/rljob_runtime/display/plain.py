@@ -13,6 +13,7 @@ from rljob_runtime.display.wording import (
     metric_of,
     one_line,
     percent,
+    resize_text,
     seconds_of,
     summary_rows,
 )
@@ -84,6 +85,8 @@ class PlainDisplay:
                 return f"evaluation after step {event['step']}: accuracy {accuracy_text(event)}"
             case "checkpoint":
                 return f"checkpoint of step {event['step']}: {event['path']}"
+            case "resize":
+                return resize_text(event)
             case "warning":
                 return f"warning: {one_line(event['message'])}"
             case "reward_error":

@@ -138,6 +138,15 @@ def headline(history: RunHistory) -> str:
     return f"{status}: {history.step} of {history.total_steps} steps in {duration(seconds)}"
 
 
+def resize_text(event: Mapping[str, Any]) -> str:
+    """`rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for 0.21 s`."""
+    return (
+        f"rollout devices {event['from']} → {event['to']} after step {event['step']}, asked for "
+        f"{seconds_of(event['waited_seconds'])} before; training stood still for "
+        f"{seconds_of(event['stopped_seconds'])}"
+    )
+
+
 def metric_of(history: RunHistory, name: str) -> float | None:
     """Latest value of a metric: None where the last step has none, nan where it was not finite."""
     last = history.last_step()

@@ -95,13 +95,13 @@ def make_states(
     backend: Backend,
     meet: Callable[[], ProcessGroup | None],
 ) -> DeviceStates:
-    """Load what the seat needs. meet: joins the other devices; the update ranks' group comes back.
+    """Load what the seat needs. meet: joins the other devices that train; their group comes back.
 
     The rollout engine is made first: vLLM makes, and destroys, a process group of its own.
     """
     tokenizer = load_tokenizer(model)
     rollout = None
-    if seat.rollout_rank is not None:
+    if seat.generates:
         rollout = make_rollout(spec, model=model, ledger=backend.ledger)
     group = meet()
 
@@ -120,11 +120,10 @@ def make_states(
             group=group,
         )
     generate = None
-    if rollout is not None and seat.rollout_rank is not None:
+    if rollout is not None:
         generate = Generate(
             engine=rollout,
             dock=client("generate"),
-            share=(seat.rollout_rank, seat.num_generating),
             run_seed=spec.seed,
             timeout_seconds=spec.flow.stage_timeout_seconds,
         )
@@ -139,7 +138,6 @@ def make_states(
         weight_sync=WeightSync(
             policy=policy,
             rollout=rollout,
-            separated=spec.placement.mode == "separated",
             dtype=DTYPES[spec.rollout.dtype],
             vocab_size=tokenizer.vocab_size,
             max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
@@ -189,17 +187,16 @@ def _reference(
 
 
 def join(
-    backend: Backend, seat: "Seat", meeting_point: str, deadline_seconds: float
+    backend: Backend, seat: "Seat", meeting_point: str | None, deadline_seconds: float
 ) -> ProcessGroup | None:
-    """Meet the other devices; returns the update ranks' group, None for one rank or other seats."""
-    if seat.world_size == 1:
+    """Meet the other devices that train; returns their group, None for one rank or other seats."""
+    if seat.update_rank is None or seat.num_updating == 1:
         return None
     dist.init_process_group(
         backend.collectives,
         init_method=meeting_point,
-        rank=seat.rank,
-        world_size=seat.world_size,
+        rank=seat.update_rank,
+        world_size=seat.num_updating,
         timeout=timedelta(seconds=deadline_seconds),
     )
-    group = dist.new_group(list(range(seat.num_updating)))
-    return group if seat.update_rank is not None and seat.num_updating > 1 else None
+    return dist.group.WORLD

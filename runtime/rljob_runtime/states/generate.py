@@ -22,18 +22,21 @@ from rljob_runtime.states.reports import GenerateReport
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Generates one worker's share; share: (rank, number of rollout workers)."""
+    """Generates one worker's shares."""
 
     engine: RolloutEngine
     dock: DockClient
-    share: tuple[int, int]
     run_seed: int
     timeout_seconds: float
 
-    def run(self, batch: BatchName, sampling: Sampling) -> GenerateReport:
-        """Generate every sample of the share. Raises DockTimeout when prompts do not come."""
+    def run(self, batch: BatchName, sampling: Sampling, share: tuple[int, int]) -> GenerateReport:
+        """Generate every sample of the share: (place among the rollout workers, their number).
+
+        A sample does not depend on the share that it is in. Raises DockTimeout when prompts do not
+        come.
+        """
         started = time.time()
-        claim = self.dock.claim(str(batch), share=self.share, timeout_seconds=self.timeout_seconds)
+        claim = self.dock.claim(str(batch), share=share, timeout_seconds=self.timeout_seconds)
         groups = self._groups(batch, claim.rows)
         rows = {row.uid: row for row in claim.rows}
         samples = tokens = clipped = 0

@@ -1,7 +1,8 @@
 """Weights from the update engine to the rollout engine, and the check that they arrived.
 
 Colocated, a device gives its own rollout engine the weights of its own update engine. Separated,
-update rank 0 broadcasts them tensor by tensor to every rollout rank.
+update rank 0 broadcasts them tensor by tensor to every rollout device; the group of these may be
+another one in every step.
 """
 
 import time
@@ -9,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from rljob_runtime.backends.sync_group import SyncGroup
 from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.probe import Probing, check_probe, probe_gap
 from rljob_runtime.errors import WeightsError
@@ -20,30 +21,30 @@ from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import SyncReport
 
-SOURCE_RANK = 0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WeightSync:
     """One device's part.
 
     policy: this device's copy of the model in the update layout; separated rollout devices fill
     theirs from the broadcast. dtype: of the rollout engine's weights. max_length: of the longest
-    sequence that it takes.
+    sequence that it takes. group: who exchanges weights with this device; None for a device that has
+    its own.
     """
 
     policy: PolicyModel
     rollout: RolloutEngine | None
-    separated: bool
     dtype: torch.dtype
     vocab_size: int
     max_length: int
+    group: SyncGroup | None = None
 
     def run(self, version: int) -> SyncReport:
         """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
         started = time.time()
-        if self.separated:
-            self._broadcast()
+        if self.group is not None:
+            for _, tensor in self._weights():
+                self.group.broadcast(tensor)
         checksum = ""
         if isinstance(self.rollout, Probing):
             self.rollout.load_weights(self._weights(), version=version)
@@ -61,11 +62,6 @@ class WeightSync:
     def _weights(self) -> Iterator[tuple[str, Tensor]]:
         for name, parameter in self.policy.named_hf_parameters():
             yield name, parameter.detach()
-
-    def _broadcast(self) -> None:
-        """Every tensor from update rank 0, [shape] → [shape] on all devices, each byte once a rank."""
-        for _, tensor in self._weights():
-            dist.broadcast(tensor, src=SOURCE_RANK)
 
 
 def _compare(sent: str, held: str, version: int) -> None:

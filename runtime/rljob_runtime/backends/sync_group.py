@@ -1,0 +1,45 @@
+"""A group of processes that is made anew while they live: the source of weights and who takes them.
+
+torch.distributed's groups are parts of one world that is fixed when a process starts. This one stands
+beside it, so that devices come and go without touching the ranks that train. gloo alone so far.
+"""
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch import Tensor
+
+from rljob_runtime.calls import MEET_SECONDS
+
+TRANSFER_SECONDS = 300.0
+"""How long one tensor may take; a process that hangs, rather than ends, is found then."""
+SOURCE_RANK = 0
+
+
+class Meeting:
+    """A place to meet, kept by the source. host: its own address."""
+
+    def __init__(self, host: str) -> None:
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
+        self.address = f"{host}:{self._store.port}"
+
+
+class SyncGroup:
+    """One process' membership. address: of the meeting, which everybody joins at the same time.
+
+    Raises RuntimeError when the others do not come within MEET_SECONDS.
+    """
+
+    def __init__(self, address: str, *, rank: int, size: int) -> None:
+        host, _, port = address.rpartition(":")
+        limit = timedelta(seconds=MEET_SECONDS)
+        self._store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+        self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """The source's tensor, [shape] → [shape] on all members, each byte once a member, in place.
+
+        Raises RuntimeError when a member is gone or takes longer than TRANSFER_SECONDS.
+        """
+        limit = timedelta(seconds=TRANSFER_SECONDS)
+        self._group.broadcast(tensor, SOURCE_RANK, timeout=limit).wait()  # type: ignore[attr-defined]

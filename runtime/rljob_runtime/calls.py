@@ -1,0 +1,34 @@
+"""Wait for calls to actors, with a deadline, and learn of the first that fails at once."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ray
+
+from rljob_runtime.errors import WorkerError
+
+START_DEADLINE_SECONDS = 600.0
+MEET_SECONDS = 30.0
+"""How long a process waits for the others of its group; all of them were alive a moment before."""
+
+
+def answers(
+    what: str, calls: Sequence[Any], *, seconds: float = START_DEADLINE_SECONDS
+) -> list[Any]:
+    """Results of the calls, in order. what: who was called, for the error.
+
+    Raises WorkerError at the deadline, and what a call raised as soon as it did.
+    """
+    deadline = time.monotonic() + seconds
+    pending = list(calls)
+    while pending:
+        left = deadline - time.monotonic()
+        done, pending = ray.wait(pending, timeout=max(left, 0))
+        ray.get(done)
+        if pending and left <= 0:
+            raise WorkerError(
+                f"{len(pending)} of {len(calls)} processes ({what}) did not answer within "
+                f"{seconds:.0f} s"
+            )
+    return list(ray.get(list(calls)))

@@ -1,0 +1,159 @@
+"""Rollout devices come and go between two steps, while the devices that train stay.
+
+Called by the driver: `look` whenever it waits, `apply` after each step. Devices that are asked for
+start in the background and join once they are ready; devices that are too many do their share of the
+step and leave after it. A device that fails on its way in is given up, and training goes on.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.actors.device import Seat
+from rljob_runtime.errors import RljobError, describe
+from rljob_runtime.events import EventLog
+from rljob_runtime.joining import Joiner, Joiners
+from rljob_runtime.placement import Cast, Member, seat_of
+from rljob_runtime.scale_desk import Asked, ScaleDesk
+
+MAX_FAILED_JOINS = 3
+FAILURES = (ray.exceptions.RayError, RljobError)
+
+
+@dataclass(slots=True, kw_only=True)
+class Elastic:
+    """The rollout devices of a run and who asks for others.
+
+    sync: gives all devices of the cast the present weights and checks that they hold them. joined:
+    called when new processes belong to the run. failed: joins that failed since the last question.
+    """
+
+    job: RLJob
+    cast: Cast
+    desk: ScaleDesk
+    log: EventLog
+    sync: Callable[[], None]
+    joined: Callable[[], None]
+    joiners: Joiners = field(init=False)
+    failed: int = 0
+    _seen: Asked = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joiners = Joiners(pool=self.cast.pool)
+        self._seen = Asked(count=len(self.cast.generating()), turn=0, time=0.0)
+        self._tell()
+
+    def look(self) -> None:
+        """Start or drop devices as asked for, see which are ready. Never waits."""
+        asked, coming = self.desk.asked, self.joiners.coming
+        if asked.turn != self._seen.turn:
+            self._seen, self.failed = asked, 0
+        elif not coming and asked.count == len(self.cast.rollout_members()):
+            return
+        for rank, reason in self.joiners.look():
+            self._give_up(self.joiners.coming.pop(rank), reason)
+        missing = asked.count - len(self.cast.rollout_members()) - len(coming)
+        for rank in sorted(coming)[missing:] if missing < 0 else []:
+            dropped = coming.pop(rank)
+            self._dismiss(dropped.worker, dropped.seat)
+        for _ in range(missing if self.failed < MAX_FAILED_JOINS else 0):
+            self.joiners.start(seat_of(self.job, self._free_rank()))
+        self._tell()
+
+    def apply(self, step: int) -> None:
+        """Let those who are ready join and those who are too many leave; `step` steps are done.
+
+        Raises what `sync` and `Cast.meet` raise for devices that were there before.
+        """
+        self.look()
+        asked, before = self._seen, len(self.cast.rollout_members())
+        target = self._target(asked.count)
+        if target == before:
+            return
+        began = time.time()
+        if target < before:
+            self._leave(self.cast.rollout_members()[target:])
+        else:
+            self._join(self.joiners.ready()[: target - before])
+        self._tell()
+        after, ended = len(self.cast.rollout_members()), time.time()
+        if after != before:
+            self.log.write(
+                "resize",
+                **{"from": before, "to": after},
+                step=step,
+                waited_seconds=began - asked.time,
+                stopped_seconds=ended - began,
+                given_up=self.failed,
+            )
+
+    def _target(self, wanted: int) -> int:
+        """The number for the next step: as many of those who are ready as the job can have."""
+        present = len(self.cast.rollout_members())
+        if wanted <= present:
+            return wanted
+        most = min(wanted, present + len(self.joiners.ready()))
+        return next((n for n in range(most, present, -1) if self.desk.may_have(n)), present)
+
+    def _leave(self, leaving: list[Member]) -> None:
+        """Between two steps nobody has claimed rows: who leaves owes nothing."""
+        for member in leaving:
+            self.cast.members.remove(member)
+        self.cast.meet()
+        for member in reversed(leaving):
+            self._dismiss(member.worker, member.seat)
+
+    def _join(self, joining: list[Joiner]) -> None:
+        for joiner in joining:
+            del self.joiners.coming[joiner.seat.rank]
+            assert joiner.place is not None, "only devices that are ready join"
+            member = Member(seat=joiner.seat, worker=joiner.worker, place=joiner.place)
+            self.cast.members.append(member)
+        try:
+            self.cast.meet()
+            self.sync()
+        except FAILURES as error:
+            self._turn_away(joining, describe(error))
+        else:
+            self.joined()
+
+    def _turn_away(self, joining: list[Joiner], reason: str) -> None:
+        """Go on without them: if somebody else was at fault, that fails here as well."""
+        ranks = {joiner.seat.rank for joiner in joining}
+        self.cast.members = [m for m in self.cast.members if m.seat.rank not in ranks]
+        for joiner in joining:
+            self._give_up(joiner, reason)
+        self.cast.meet()
+        self.sync()
+
+    def _give_up(self, joiner: Joiner, reason: str) -> None:
+        self.failed += 1
+        self._dismiss(joiner.worker, joiner.seat)
+        what = "is tried again" if self.failed < MAX_FAILED_JOINS else "is the last that is tried"
+        message = f"rollout device {joiner.seat.rank} did not join and {what}: {reason}"
+        self.log.write("warning", message=message)
+
+    def _dismiss(self, worker: Any, seat: Seat) -> None:
+        self.cast.pool.dismiss(worker, seat, staying={s.node for s in self._seats()})
+
+    def _free_rank(self) -> int:
+        taken = {seat.rank for seat in self._seats()}
+        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+
+    def _seats(self) -> list[Seat]:
+        """Of all devices that the run has or waits for."""
+        coming = self.joiners.coming.values()
+        return [*(member.seat for member in self.cast.members), *(j.seat for j in coming)]
+
+    def _tell(self) -> None:
+        given_up = self.failed >= MAX_FAILED_JOINS
+        self.desk.tell(
+            [member.place for member in self.cast.rollout_members()],
+            hosts=[member.place.host for member in self.cast.members],
+            joining=len(self.joiners.coming),
+            message=f"{self.failed} devices failed to join; see the warnings" if given_up else "",
+        )

@@ -1,0 +1,29 @@
+"""Rewards that failed: each as an event, and all of a batch as the run's end. Called by the driver."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rljob_runtime.batches import BatchName
+from rljob_runtime.errors import RewardError
+from rljob_runtime.events import EventLog
+
+
+def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any]) -> None:
+    """Write what failed; raise RewardError when no sample of the batch could be scored."""
+    for report in rewarded:
+        for name, count in report.errors.items():
+            log.write(
+                "reward_error",
+                step=batch.step,
+                reward=name,
+                message=report.first_error,
+                count=count,
+            )
+    scored = sum(len(report.totals) for report in rewarded)
+    failed = sum(report.failed for report in rewarded)
+    if scored and failed == scored:
+        first = next(report.first_error for report in rewarded if report.first_error)
+        raise RewardError(
+            f"all {scored} samples of {batch} failed in a reward (spec.rewards); the first error "
+            f"was: {first}"
+        )

@@ -1,0 +1,43 @@
+"""When a stage ran on each worker, as events: the rows of the report's timeline. Called by the driver."""
+
+from collections.abc import Sequence
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.events import EventLog
+from rljob_runtime.spans import Span
+
+
+def write_spans(
+    log: EventLog,
+    job: RLJob,
+    *,
+    stage: str,
+    step: int,
+    spans: Sequence[Span | None],
+    held_out: bool,
+) -> float | None:
+    """Write one `phase` event a worker; returns the slowest's seconds, None where none ran.
+
+    spans: by worker, None for those that did not run the stage.
+    """
+    known = [(worker, span) for worker, span in enumerate(spans) if span is not None]
+    for worker, span in known:
+        log.write(
+            "phase",
+            name=stage,
+            step=step,
+            role=_role(stage, job),
+            device=worker,
+            start=span.start,
+            end=span.end,
+            evaluation=held_out,
+        )
+    return max((span.seconds for _, span in known), default=None)
+
+
+def _role(stage: str, job: RLJob) -> str:
+    if stage == "reward":
+        return "reward"
+    if job.spec.placement.mode == "colocated" or stage == "sync":
+        return "device"
+    return "rollout" if stage == "generate" else "update"

@@ -1,0 +1,75 @@
+"""Groups for weights that are made anew: members come and go, and a missing one ends in an error."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from rljob_runtime.backends import sync_group
+from rljob_runtime.backends.sync_group import Meeting, SyncGroup
+
+
+def together(*tasks: Callable[[], object]) -> list[object]:
+    """Results of the tasks, each run in a thread of its own; errors are results."""
+    results: list[object] = [None] * len(tasks)
+
+    def work(index: int) -> None:
+        try:
+            results[index] = tasks[index]()
+        except RuntimeError as error:
+            results[index] = error
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(tasks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+def meet(size: int) -> list[SyncGroup]:
+    meeting = Meeting("127.0.0.1")
+    groups = together(
+        *(lambda r=rank: SyncGroup(meeting.address, rank=r, size=size) for rank in range(size))
+    )
+    assert all(isinstance(group, SyncGroup) for group in groups), groups
+    return groups  # type: ignore[return-value]
+
+
+def test_the_source_reaches_whoever_is_in_the_group_now() -> None:
+    weights = torch.arange(6.0).reshape(2, 3) / 7
+
+    for size in (2, 4, 3):
+        copies = [weights.clone(), *(torch.zeros(2, 3) for _ in range(size - 1))]
+        groups = meet(size)
+        together(*(lambda g=g, c=c: g.broadcast(c) for g, c in zip(groups, copies, strict=True)))
+
+        assert all(torch.equal(copy, weights) for copy in copies)
+
+
+def test_a_member_that_does_not_come_is_an_error_after_the_deadline(monkeypatch) -> None:
+    monkeypatch.setattr(sync_group, "MEET_SECONDS", 1.0)
+    meeting = Meeting("127.0.0.1")
+
+    results = together(
+        *(lambda r=rank: SyncGroup(meeting.address, rank=r, size=3) for rank in range(2))
+    )
+
+    assert all(isinstance(result, RuntimeError) for result in results), results
+
+
+@pytest.mark.parametrize("silent", [1, 2])
+def test_a_member_that_hangs_is_an_error_after_the_deadline(monkeypatch, silent: int) -> None:
+    monkeypatch.setattr(sync_group, "TRANSFER_SECONDS", 1.0)
+    groups = meet(3)
+
+    results = together(
+        *(
+            lambda g=g: g.broadcast(torch.zeros(1 << 20))
+            for rank, g in enumerate(groups)
+            if rank != silent
+        )
+    )
+
+    assert isinstance(results[0], RuntimeError)

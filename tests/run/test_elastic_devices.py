@@ -1,0 +1,252 @@
+"""Rollout devices that come, go and fail, as the driver handles them between its steps.
+
+The devices are stand-ins without a model, on a real Ray; what fails is written in their seat's plan.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from whole_runs import SMALL_JOB
+
+from rljob_api.elastic import DevicePlace
+from rljob_api.load import read_job
+from rljob_api.ray_resources import EMULATED
+from rljob_runtime.actors.device import Seat
+from rljob_runtime.calls import answers
+from rljob_runtime.device_pool import DevicePool
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.elastic import Elastic
+from rljob_runtime.errors import WeightsError
+from rljob_runtime.events import EventLog, read_events
+from rljob_runtime.placement import Cast, Member, make_seats
+from rljob_runtime.scale_desk import ScaleDesk
+
+pytestmark = [pytest.mark.ray]
+
+DEVICES = 4
+Plan = dict[int, str]
+
+
+@ray.remote(num_cpus=0)
+class StandIn:
+    """A device worker that does as its plan says: fail or die while it starts or joins."""
+
+    def __init__(self, plan: Plan, seat: Seat, num_threads: int) -> None:
+        self.group: tuple[str, int, int] | None = None
+        self._does, self._rank = plan.get(seat.rank), seat.rank
+
+    def prepare(self, meeting_point: str | None) -> DevicePlace:
+        if self._does == "fails to load":
+            raise WeightsError("no such weights")
+        if self._does == "dies":
+            os._exit(1)
+        if self._does == "is slow":
+            time.sleep(600)
+        return DevicePlace(device=self._rank, host=f"host-{self._rank}", address="10.0.0.1")
+
+    def open_sync(self) -> str:
+        return f"meeting-{time.monotonic_ns()}"
+
+    def join_sync(self, address: str, rank: int, size: int) -> None:
+        if self._does == "dies when it joins":
+            os._exit(1)
+        self.group = (address, rank, size)
+
+    def synced(self) -> tuple[str, int, int] | None:
+        return self.group
+
+
+class Run:
+    """Two devices, one that trains and one that generates; steps pass by `step`."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        job = json.loads(json.dumps(SMALL_JOB))
+        job["spec"]["accelerator"] = {"devicesPerNode": 1}
+        placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+        job["spec"]["placement"] = placement
+        self.job = read_job(job)
+        self.pool = DevicePool(per_node=1, resource=EMULATED, kind=StandIn, arguments=((plan,), 1))
+        self.pool.reserve(2)
+        self.log = EventLog(folder / "events.jsonl")
+        self.desk = ScaleDesk(self.job)
+        self.cast = Cast(
+            members=[self._member(seat) for seat in make_seats(self.job)],
+            pool=self.pool,
+            feeder=None,
+            rewards=[],
+            warehouses=[],
+            controllers={},
+            dock=DockAddress(token="", warehouses=(), controllers={}),
+        )
+        self.cast.meet()
+        self.synced: list[list[int]] = []
+        self.elastic = Elastic(
+            job=self.job,
+            cast=self.cast,
+            desk=self.desk,
+            log=self.log,
+            sync=lambda: self.synced.append(self.group()),
+            joined=lambda: None,
+        )
+        self.steps = 0
+
+    def _member(self, seat: Seat) -> Member:
+        worker = self.pool.hire(seat)
+        (place,) = answers("device", [worker.prepare.remote(None)])
+        return Member(seat=seat, worker=worker, place=place)
+
+    def group(self) -> list[int]:
+        """Devices that are in one group for weights, by their place in it; all must agree."""
+        found = {
+            member.seat.rank: ray.get(member.worker.synced.remote()) for member in self.cast.members
+        }
+        assert len({group[0] for group in found.values()}) == 1
+        assert {group[2] for group in found.values()} == {len(found)}
+        return sorted(found, key=lambda rank: found[rank][1])
+
+    def step(self) -> None:
+        """A step, and what lies between it and the next one."""
+        self.elastic.look()
+        self.steps += 1
+        self.elastic.apply(self.steps)
+
+    def step_until(self, done: Callable[[], bool]) -> None:
+        """Steps until it is so."""
+        deadline = time.monotonic() + 300
+        while not done():
+            assert time.monotonic() < deadline, self.desk.report()
+            self.step()
+            time.sleep(0.05)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.log.path) if event["kind"] == kind]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_here() -> Iterator[None]:
+    """Ray with four devices, in this process."""
+    ray.init(
+        address="local", num_cpus=4, resources={EMULATED: DEVICES}, include_dashboard=False,
+        object_store_memory=100 * 2**20, log_to_driver=False, logging_level="error",
+    )  # fmt: skip
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    """begin({2: "dies"}): a run whose device 2 dies when it starts."""
+    runs = []
+
+    def start(plan: Plan | None = None) -> Run:
+        runs.append(Run(tmp_path, plan or {}))
+        return runs[-1]
+
+    yield start
+    for started in runs:
+        started.log.close()
+        seats = [(m.worker, m.seat) for m in started.cast.members]
+        seats += [(j.worker, j.seat) for j in started.elastic.joiners.coming.values()]
+        for worker, seat in seats:
+            started.pool.dismiss(worker, seat, staying=set())
+
+
+def free_devices() -> float:
+    return ray.available_resources().get(EMULATED, 0)
+
+
+def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -> None:
+    run = begin()
+
+    run.desk.ask(2)
+    run.elastic.look()
+    joining = run.desk.report()
+    run.step_until(lambda: run.desk.report().ready == 2)
+    grown, group, free = run.desk.report(), run.group(), free_devices()
+    run.desk.ask(1)
+    draining = run.desk.report().draining
+    run.step()
+
+    assert (joining.wanted, joining.ready, joining.joining) == (2, 1, 1)
+    assert (grown.joining, grown.hosts) == (0, ["host-0", "host-1", "host-2"])
+    assert group == [0, 1, 2]
+    assert run.synced == [[0, 1, 2]]  # the weights go to who joined; who stays has them
+    assert [place.device for place in draining] == [2]
+    assert run.group() == [0, 1]
+    assert run.desk.report().hosts == ["host-0", "host-1"]
+    events = run.events("resize")
+    assert [(e["from"], e["to"], e["given_up"]) for e in events] == [(1, 2, 0), (2, 1, 0)]
+    assert events[1]["step"] == run.steps
+    run.step_until(lambda: free_devices() == free + 1)
+
+
+def test_steps_go_on_while_ray_has_no_place(begin) -> None:
+    run = begin()
+
+    run.desk.ask(8)
+    run.step_until(lambda: run.desk.report().ready == 2)  # 8 prompts are not for 3 devices
+    waiting = run.desk.report()
+    run.desk.ask(2)
+    run.step()
+
+    assert (waiting.wanted, waiting.ready, waiting.joining) == (8, 2, 6)
+    assert run.desk.report().joining == 0
+    assert run.group() == [0, 1, 2]
+    assert sorted(run.pool.groups) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [("dies", "Died"), ("fails to load", "no such weights"), ("dies when it joins", "Died")],
+)
+def test_a_device_that_fails_on_its_way_in_is_tried_three_times_and_given_up(
+    begin, failure: str, told: str
+) -> None:
+    run = begin({2: failure})
+
+    run.desk.ask(2)
+    run.step_until(lambda: bool(run.desk.report().message))
+    report = run.desk.report()
+
+    assert (report.wanted, report.ready, report.joining) == (2, 1, 0)
+    assert report.message == "3 devices failed to join; see the warnings"
+    assert run.group() == [0, 1]
+    warnings = [event["message"] for event in run.events("warning")]
+    assert len(warnings) == 3
+    assert all(told in message for message in warnings)
+    assert run.events("resize") == []
+
+
+def test_asking_again_tries_again(begin) -> None:
+    run = begin({2: "fails to load"})
+    run.desk.ask(2)
+    run.step_until(lambda: bool(run.desk.report().message))
+    run.pool.arguments = (({},), 1)  # whatever was wrong is mended
+
+    run.desk.ask(2)
+    run.step_until(lambda: run.desk.report().ready == 2)
+
+    assert run.desk.report().message == ""
+    assert run.events("resize")[-1]["given_up"] == 0
+
+
+def test_a_device_that_never_gets_ready_is_given_up_at_the_deadline(begin) -> None:
+    run = begin({2: "is slow"})
+    now = 0.0
+    run.elastic.joiners.clock = lambda: now
+
+    run.desk.ask(2)
+    run.step()
+    (joiner,) = run.elastic.joiners.coming.values()
+    run.step_until(lambda: joiner.started == 0)
+    now = 601.0
+    run.step()
+
+    assert "was not ready 600 s after it had its place" in run.events("warning")[0]["message"]
+    assert run.desk.report().joining == 1  # tried again
