@@ -6,13 +6,15 @@ from support.jobs import STARTED_SECONDS, ended, events_of, holds, small, step
 from support.tools import run
 
 JOB = "elastic"
+STEPS = 800
 
 
 @pytest.fixture(scope="module")
 def job(cluster: Cluster) -> str:
-    """One device that updates and one that generates, each in a pod of its own."""
-    wanted = small(JOB, steps=120)
-    wanted["spec"]["accelerator"] = {"type": "emulated", "nodes": 1, "devicesPerNode": 2}
+    """One device that updates and one that generates, in one pod of two devices."""
+    wanted = small(JOB, steps=STEPS)
+    wanted["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": 2}
+    wanted["spec"]["batch"]["globalBatchSize"] = 12  # both 1 and 3 devices share it evenly
     wanted["spec"]["placement"] = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
     cluster.apply(wanted)
     cluster.wait_for_job(
@@ -70,4 +72,4 @@ def test_no_step_is_lost_and_the_attempt_stays_the_same(cluster: Cluster, job: s
     assert holds(done, "Succeeded"), cluster.dump(job)
     assert done["status"]["attempt"] == 0
     steps = [event["step"] for event in events_of(cluster, job) if event["kind"] == "step"]
-    assert steps == list(range(1, 121))
+    assert steps == list(range(1, STEPS + 1))
