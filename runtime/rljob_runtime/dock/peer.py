@@ -29,12 +29,16 @@ SEND_BUFFER_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: header and raw column bytes, which are sent without joining large ones."""
+    """An answer: header and raw column bytes, which are sent without joining large ones.
+
+    on_sent: called once the buffers are not looked at any more, sent or not.
+    """
 
     kind: Kind = Kind.DONE
     header: dict[str, Any] = field(default_factory=dict)
     buffers: Sequence[Any] = ()
     close: bool = False
+    on_sent: Callable[[], None] | None = None
 
 
 Answer = Reply | Awaitable[Reply]
@@ -150,7 +154,7 @@ class Peer(asyncio.BufferedProtocol):
                 pending, held = [], 0
             if len(part) >= CHUNK_BYTES // 4:
                 for first in range(0, len(part), CHUNK_BYTES):
-                    await self._write(memoryview(part)[first : first + CHUNK_BYTES])
+                    await self._write(bytes(memoryview(part)[first : first + CHUNK_BYTES]))
             else:
                 pending.append(part)
                 held += len(part)
@@ -207,6 +211,8 @@ class Peer(asyncio.BufferedProtocol):
             self._finish(answer)
             return
         self._task = asyncio.get_running_loop().create_task(self._answer(answer))
+        if isinstance(answer, Reply):
+            self._task.add_done_callback(lambda _: _sent(answer))
 
     async def _answer(self, answer: Answer) -> None:
         reply = answer if isinstance(answer, Reply) else await answer
@@ -217,5 +223,11 @@ class Peer(asyncio.BufferedProtocol):
 
     def _finish(self, reply: Reply) -> None:
         self.send_now(reply)
+        _sent(reply)
         if reply.close:
             self.close()
+
+
+def _sent(reply: Reply) -> None:
+    if reply.on_sent is not None:
+        reply.on_sent()

@@ -6,30 +6,26 @@ the controllers that subscribed.
 
 import asyncio
 import secrets
-from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
+from rljob_runtime.dock.cells import Cell, runs_of
 from rljob_runtime.dock.columns import decode_columns, descriptor, padding
 from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
 from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import Notice, encode_notices, encode_snapshot
+from rljob_runtime.dock.parking import Parking
 from rljob_runtime.dock.peer import Answer, Peer, Reply
+from rljob_runtime.dock.put_rules import row_head
 from rljob_runtime.dock.server import DockServer, optional_integer
-from rljob_runtime.dock.store import NoRoom, RowHead, WarehouseStore
-from rljob_runtime.errors import DockError, DockFull
+from rljob_runtime.dock.store import WarehouseStore
+from rljob_runtime.errors import DockFull
 
+PREFAULT_BYTES = 16 << 20
+"""Of a new warehouse's memory; later twice as much as was ever used."""
 MAX_UNSENT_BYTES = 64 << 20
 """A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
-
-
-@dataclass(slots=True)
-class _Parked:
-    """A message that waits for room."""
-
-    attempt: Callable[[], Reply]
-    answer: asyncio.Future[Reply]
 
 
 class WarehouseServer(DockServer):
@@ -51,12 +47,16 @@ class WarehouseServer(DockServer):
     ) -> None:
         super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
         self.store = WarehouseStore(
-            graph=graph, capacity_bytes=capacity_bytes, derived_share=derived_share
+            graph=graph,
+            capacity_bytes=capacity_bytes,
+            derived_share=derived_share,
+            memory=Memory(capacity_bytes, shared=True),
         )
         self.epoch = secrets.token_hex(8)
         self._subscribers: dict[Peer, tuple[str, frozenset[str]]] = {}
-        self._parked_writes: deque[_Parked] = deque()
-        self._parked_puts: deque[_Parked] = deque()
+        self._writes = Parking(changed=self._changed, full=self._full)
+        self._puts = Parking(changed=self._changed, full=self._full)
+        self._prefault: asyncio.Future[None] | None = None
         self._unsent: list[Notice] = []
         self._answers = {
             Kind.PUT_ROWS: self._put_rows,
@@ -66,6 +66,17 @@ class WarehouseServer(DockServer):
             Kind.SUBSCRIBE: self._subscribe,
             Kind.STATS: self._stats,
         }
+
+    async def start(self) -> tuple[str, int]:
+        """See DockServer."""
+        place = await super().start()
+        self._prefault_ahead()
+        return place
+
+    async def stop(self) -> None:
+        """See DockServer."""
+        await super().stop()
+        self.store.cells.memory.close()
 
     def welcome(self) -> dict[str, object]:
         """A peer learns the epoch and how large a put may be."""
@@ -80,7 +91,7 @@ class WarehouseServer(DockServer):
         entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
         columns = decode_columns([*entries, *group_entries], frame.payload)
         group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
-        heads = [_row_head(item) for item in fields.items("rows")]
+        heads = [row_head(item) for item in fields.items("rows")]
         batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
         if total < 0 or not heads:
             raise MalformedFrame(f"put of {len(heads)} rows with total {total}")
@@ -96,7 +107,7 @@ class WarehouseServer(DockServer):
             )
             return Reply(header={"stored": new})
 
-        return self._with_room(attempt, self._parked_puts, fields.number("timeout"))
+        return self._puts.admit(attempt, fields.number("timeout"))
 
     def _write(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
@@ -110,19 +121,29 @@ class WarehouseServer(DockServer):
             )
             return Reply(header=asdict(written))
 
-        return self._with_room(attempt, self._parked_writes, fields.number("timeout"))
+        return self._writes.admit(attempt, fields.number("timeout"))
 
     def _read(self, peer: Peer, frame: Frame) -> Reply:
         uids = frame.fields.texts("uids")
         entries: list[dict[str, Any]] = []
-        buffers: list[bytes] = []
+        buffers: list[Any] = []
+        pinned: list[Cell] = []
         for name in frame.fields.texts("columns"):
             form, of_groups, cells = self.store.read(uids, name)
             entry = descriptor(name, form, (cell.length for cell in cells))
             entries.append({**entry, "of_groups": of_groups})
-            buffers += [cell.data for cell in cells]
-            buffers.append(padding(sum(len(cell.data) for cell in cells)))
-        return Reply(header={"columns": entries}, buffers=buffers)
+            runs = runs_of(cells)
+            buffers += [self.store.cells.memory.view[start:end] for start, end in runs]
+            buffers.append(padding(sum(end - start for start, end in runs)))
+            pinned += cells
+        self.store.cells.pin(pinned)
+        return Reply(
+            header={"columns": entries}, buffers=buffers, on_sent=lambda: self._unpin(pinned)
+        )
+
+    def _unpin(self, cells: list[Cell]) -> None:
+        if self.store.cells.unpin(cells):
+            self._changed()
 
     def _drop_batch(self, peer: Peer, frame: Frame) -> Reply:
         freed = self.store.drop_batch(frame.fields.text("batch"))
@@ -143,7 +164,8 @@ class WarehouseServer(DockServer):
                 "rows": len(store.rows),
                 "bytes": store.charged_bytes,
                 "capacity": store.capacity_bytes,
-                "waiting": len(self._parked_puts) + len(self._parked_writes),
+                "retained": store.cells.retained_bytes,
+                "waiting": len(self._puts) + len(self._writes),
                 "refused": dict(self.refused),
                 "requests": dict(self.requests),
                 "subscribers": len(self._subscribers),
@@ -152,34 +174,6 @@ class WarehouseServer(DockServer):
             }
         )
 
-    def _with_room(
-        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
-    ) -> Answer:
-        """Run now, or in turn when there is room. Raises DockFull at the deadline."""
-        if not lane:
-            try:
-                reply = attempt()
-            except NoRoom:
-                pass
-            else:
-                self._changed()
-                return reply
-        return self._park(attempt, lane, timeout_seconds)
-
-    async def _park(
-        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
-    ) -> Reply:
-        parked = _Parked(attempt, asyncio.get_running_loop().create_future())
-        lane.append(parked)
-        self._changed()  # room may have come between the message and this turn of the loop
-        try:
-            return await asyncio.wait_for(parked.answer, timeout_seconds)
-        except TimeoutError:
-            raise self._full(timeout_seconds) from None
-        finally:
-            if parked in lane:
-                lane.remove(parked)
-
     def _full(self, waited_seconds: float) -> DockFull:
         store, stuck = self.store, self.store.stuck_state()
         who = "no row is ready for any state"
@@ -187,29 +181,28 @@ class WarehouseServer(DockServer):
             who = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
         return DockFull(
             f"{self.role} stayed full for {waited_seconds:.3g} s: {store.charged_bytes} of "
-            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows; {who}; find out why it "
-            "does not go on, or raise spec.dock.capacity"
+            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows, and readers hold "
+            f"{store.cells.retained_bytes} bytes of freed ones; {who}; find out why it does not go "
+            "on, or raise spec.dock.capacity"
         )
 
     def _changed(self) -> None:
         """After a change: let parked messages in as far as there is room, then broadcast."""
-        for lane in (self._parked_writes, self._parked_puts):
-            while lane and self._let_in(lane[0]):
-                lane.popleft()
+        self._writes.let_in()
+        self._puts.let_in()
+        self._prefault_ahead()
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._flush)
         self._unsent += self.store.take_notices()
 
-    def _let_in(self, parked: _Parked) -> bool:
-        if parked.answer.done():
-            return True
-        try:
-            parked.answer.set_result(parked.attempt())
-        except NoRoom:
-            return False
-        except DockError as error:
-            parked.answer.set_exception(error)
-        return True
+    def _prefault_ahead(self) -> None:
+        """Make memory present in the background before it is written; what never is used never is."""
+        memory, used = self.store.cells.memory, self.store.cells.arena.high_water
+        wanted = min(memory.num_bytes, max(PREFAULT_BYTES, 2 * used))
+        idle = self._prefault is None or self._prefault.done()
+        if idle and memory.populated_bytes < wanted:
+            loop = asyncio.get_running_loop()
+            self._prefault = loop.run_in_executor(None, memory.populate, wanted)
 
     def _flush(self) -> None:
         """Send the notices of this turn of the loop, one message a controller."""
@@ -223,24 +216,3 @@ class WarehouseServer(DockServer):
             if peer.unsent_bytes > MAX_UNSENT_BYTES:
                 del self._subscribers[peer]
                 peer.close()
-
-
-def _row_head(item: Any) -> RowHead:
-    try:
-        uid, group, group_index, group_size, sample, version, reserve_bytes = item
-    except (TypeError, ValueError):
-        raise MalformedFrame("a new row is no list of seven") from None
-    numbers = (group_index, group_size, sample, version, reserve_bytes)
-    if not (type(uid) is type(group) is str) or any(type(n) is not int for n in numbers):
-        raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
-    if min(group_index, group_size, sample, reserve_bytes) < 0:
-        raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
-    return RowHead(
-        uid=uid,
-        group=group,
-        group_index=group_index,
-        group_size=group_size,
-        sample=sample,
-        version=version,
-        reserve_bytes=reserve_bytes,
-    )
