@@ -1,6 +1,7 @@
 """Room in the arena and cells in memory: no overlap, no waste, and pinned bytes that stay."""
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -98,8 +99,10 @@ def test_bytes_are_not_freed_twice() -> None:
 
 
 @pytest.fixture(params=[True, False], ids=["memfd", "anonymous"])
-def cells(request: pytest.FixtureRequest) -> CellMemory:
-    return CellMemory(Memory(SIZE, shared=request.param))
+def cells(request: pytest.FixtureRequest) -> Iterator[CellMemory]:
+    memory = Memory(SIZE, shared=request.param)
+    yield CellMemory(memory)
+    memory.close()
 
 
 def column(*rows: list[int]) -> Ragged:
@@ -150,6 +153,37 @@ def test_pinned_bytes_outlive_their_row(cells) -> None:
     assert values(row["a"]) == list(range(1000))
     assert cells.unpin(row.values())
     assert (cells.retained_bytes, cells.arena.free_bytes) == (0, SIZE)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["store", "free", "pin", "unpin"]), st.integers(0, 300)),
+        max_size=60,
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_what_is_there_or_pinned_never_changes(steps) -> None:
+    cells = CellMemory(Memory(SIZE))
+    live, pinned, expected = [], [], {}
+
+    for stamp, (what, number) in enumerate(steps):
+        if what == "store" and 12 * number <= cells.arena.free_bytes:
+            lengths = [number, 0, 2 * number]
+            stored = cells.store({"a": column(*[[stamp] * n for n in lengths])}, range(3))
+            for row, length in zip(stored, lengths, strict=True):
+                expected[row["a"]] = [stamp] * length
+                live.append(row["a"])
+        elif what == "free" and live:
+            cells.free([live.pop(number % len(live))])
+        elif what == "pin" and live:
+            pinned.append(live[number % len(live)])
+            cells.pin(pinned[-1:])
+        elif what == "unpin" and pinned:
+            cells.unpin([pinned.pop(number % len(pinned))])
+        kept = {*live, *pinned}
+        assert all(values(cell) == expected[cell] for cell in kept)
+        bytes_kept = sum(4 * len(expected[cell]) for cell in kept)
+        assert cells.arena.free_bytes == SIZE - bytes_kept
 
 
 def test_memory_is_made_present_up_to_where_it_is_used() -> None:

@@ -5,33 +5,38 @@ the controllers that subscribed.
 """
 
 import asyncio
+import logging
 import secrets
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
 
-from rljob_runtime.dock.cells import Cell, runs_of
-from rljob_runtime.dock.columns import decode_columns, descriptor, padding
+from rljob_runtime.dock import unix
+from rljob_runtime.dock.broadcast import Broadcaster
+from rljob_runtime.dock.columns import decode_columns
 from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.memory import Memory
-from rljob_runtime.dock.notices import Notice, encode_notices, encode_snapshot
+from rljob_runtime.dock.notices import encode_snapshot
 from rljob_runtime.dock.parking import Parking
 from rljob_runtime.dock.peer import Answer, Peer, Reply
 from rljob_runtime.dock.put_rules import row_head
+from rljob_runtime.dock.reads import ReadDesk
 from rljob_runtime.dock.server import DockServer, optional_integer
 from rljob_runtime.dock.store import WarehouseStore
-from rljob_runtime.errors import DockFull
+from rljob_runtime.errors import DockFull, DockRefused
+
+log = logging.getLogger(__name__)
 
 PREFAULT_BYTES = 16 << 20
 """Of a new warehouse's memory; later twice as much as was ever used."""
-MAX_UNSENT_BYTES = 64 << 20
-"""A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
 
 
 class WarehouseServer(DockServer):
     """Serves one warehouse.
 
     index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
+    shared_directory: where its unix socket lies, for readers that map its memory; None: none do.
+    pin_seconds: how long such a reader may look at what it was answered.
     """
 
     def __init__(
@@ -44,6 +49,8 @@ class WarehouseServer(DockServer):
         host: str = "127.0.0.1",
         port: int = 0,
         derived_share: float = 0.25,
+        shared_directory: str | None = None,
+        pin_seconds: float = 600.0,
     ) -> None:
         super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
         self.store = WarehouseStore(
@@ -52,16 +59,27 @@ class WarehouseServer(DockServer):
             derived_share=derived_share,
             memory=Memory(capacity_bytes, shared=True),
         )
+        self.index = index
         self.epoch = secrets.token_hex(8)
-        self._subscribers: dict[Peer, tuple[str, frozenset[str]]] = {}
+        self._broadcast = Broadcaster()
         self._writes = Parking(changed=self._changed, full=self._full)
         self._puts = Parking(changed=self._changed, full=self._full)
+        self._reads = ReadDesk(
+            cells=self.store.cells,
+            lookup=self.store.read,
+            freed=self._changed,
+            pin_seconds=pin_seconds,
+        )
+        self._shared_directory = shared_directory
+        self._socket_path: Path | None = None
+        self._no_socket = "it was given no shared directory"
         self._prefault: asyncio.Future[None] | None = None
-        self._unsent: list[Notice] = []
         self._answers = {
             Kind.PUT_ROWS: self._put_rows,
             Kind.WRITE: self._write,
             Kind.READ: self._read,
+            Kind.ATTACH: self._attach,
+            Kind.RELEASE: self._release,
             Kind.DROP_BATCH: self._drop_batch,
             Kind.SUBSCRIBE: self._subscribe,
             Kind.STATS: self._stats,
@@ -70,21 +88,48 @@ class WarehouseServer(DockServer):
     async def start(self) -> tuple[str, int]:
         """See DockServer."""
         place = await super().start()
+        if self._shared_directory is not None:
+            await self._listen_locally(Path(self._shared_directory))
         self._prefault_ahead()
         return place
 
     async def stop(self) -> None:
         """See DockServer."""
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
         await super().stop()
         self.store.cells.memory.close()
 
+    async def _listen_locally(self, directory: Path) -> None:
+        """Open the unix socket; what keeps it from it is told to every client."""
+        if not self.store.cells.memory.shareable:
+            self._no_socket = "its system has no memfd_create"
+            return
+        try:
+            listener, path = unix.listen(directory, f"w{self.index}")
+        except OSError as error:
+            self._no_socket = f"{directory}: {error.strerror or error}"
+            log.warning("dock %s shares no memory: %s", self.role, self._no_socket)
+            return
+        await self.listen_too(listener)
+        self._socket_path = path
+
     def welcome(self) -> dict[str, object]:
-        """A peer learns the epoch and how large a put may be."""
-        return {**super().welcome(), "epoch": self.epoch, "capacity": self.store.capacity_bytes}
+        """A peer learns the epoch, how large a put may be, and where to map the memory."""
+        return {
+            **super().welcome(),
+            "epoch": self.epoch,
+            "capacity": self.store.capacity_bytes,
+            "machine": unix.machine_id(),
+            "socket": str(self._socket_path or ""),
+            "no_socket": "" if self._socket_path else self._no_socket,
+            "pin_seconds": self._reads.pin_seconds,
+        }
 
     def lost(self, peer: Peer) -> None:
         """A subscriber or a client left."""
-        self._subscribers.pop(peer, None)
+        self._broadcast.forget(peer)
+        self._reads.lost(peer)
 
     def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
@@ -124,26 +169,17 @@ class WarehouseServer(DockServer):
         return self._writes.admit(attempt, fields.number("timeout"))
 
     def _read(self, peer: Peer, frame: Frame) -> Reply:
-        uids = frame.fields.texts("uids")
-        entries: list[dict[str, Any]] = []
-        buffers: list[Any] = []
-        pinned: list[Cell] = []
-        for name in frame.fields.texts("columns"):
-            form, of_groups, cells = self.store.read(uids, name)
-            entry = descriptor(name, form, (cell.length for cell in cells))
-            entries.append({**entry, "of_groups": of_groups})
-            runs = runs_of(cells)
-            buffers += [self.store.cells.memory.view[start:end] for start, end in runs]
-            buffers.append(padding(sum(end - start for start, end in runs)))
-            pinned += cells
-        self.store.cells.pin(pinned)
-        return Reply(
-            header={"columns": entries}, buffers=buffers, on_sent=lambda: self._unpin(pinned)
-        )
+        return self._reads.answer(peer, frame.fields.texts("uids"), frame.fields.texts("columns"))
 
-    def _unpin(self, cells: list[Cell]) -> None:
-        if self.store.cells.unpin(cells):
-            self._changed()
+    def _attach(self, peer: Peer, frame: Frame) -> Reply:
+        memory = self.store.cells.memory
+        if not (peer.local and memory.shareable):
+            raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
+        peer.attached = True
+        return Reply(header={"size": memory.num_bytes}, descriptor=memory.open_read_only())
+
+    def _release(self, peer: Peer, frame: Frame) -> None:
+        self._reads.release(peer, frame.fields.integers("pins"))
 
     def _drop_batch(self, peer: Peer, frame: Frame) -> Reply:
         freed = self.store.drop_batch(frame.fields.text("batch"))
@@ -152,8 +188,7 @@ class WarehouseServer(DockServer):
 
     def _subscribe(self, peer: Peer, frame: Frame) -> Reply:
         state, needs = frame.fields.text("state"), frozenset(frame.fields.texts("needs"))
-        self._flush()
-        self._subscribers[peer] = (state, needs)
+        self._broadcast.subscribe(peer, state, needs)
         return Reply(header=encode_snapshot(self.store, state=state, needs=needs))
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
@@ -165,10 +200,13 @@ class WarehouseServer(DockServer):
                 "bytes": store.charged_bytes,
                 "capacity": store.capacity_bytes,
                 "retained": store.cells.retained_bytes,
+                "pins": self._reads.num_pins,
+                "expired_pins": self._reads.expired_pins,
+                "attached": sum(p.attached for p in self.peers),
                 "waiting": len(self._puts) + len(self._writes),
                 "refused": dict(self.refused),
                 "requests": dict(self.requests),
-                "subscribers": len(self._subscribers),
+                "subscribers": len(self._broadcast),
                 "unacknowledged": store.unacknowledged(),
                 "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
             }
@@ -191,9 +229,7 @@ class WarehouseServer(DockServer):
         self._writes.let_in()
         self._puts.let_in()
         self._prefault_ahead()
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent += self.store.take_notices()
+        self._broadcast.publish(self.store.take_notices())
 
     def _prefault_ahead(self) -> None:
         """Make memory present in the background before it is written; what never is used never is."""
@@ -203,16 +239,3 @@ class WarehouseServer(DockServer):
         if idle and memory.populated_bytes < wanted:
             loop = asyncio.get_running_loop()
             self._prefault = loop.run_in_executor(None, memory.populate, wanted)
-
-    def _flush(self) -> None:
-        """Send the notices of this turn of the loop, one message a controller."""
-        notices, self._unsent = self._unsent, []
-        if not notices:
-            return
-        for peer, (state, needs) in list(self._subscribers.items()):
-            message = encode_notices(notices, state=state, needs=needs)
-            if any(message.values()):
-                peer.send_now(Reply(kind=Kind.NOTICE, header=message))
-            if peer.unsent_bytes > MAX_UNSENT_BYTES:
-                del self._subscribers[peer]
-                peer.close()
