@@ -7,7 +7,7 @@ Moves no sample data: it names batches and the workers claim their rows in the d
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
-from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.dock.stats import flow_event
 from rljob_runtime.errors import CheckpointError, DockError, RewardError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
@@ -150,20 +150,12 @@ class Driver:
         cast = self.cast
         movers = [cast.feeder, *cast.rewards, *cast.devices]
         moved = self._wait("statistics", [worker.traffic.remote() for worker in movers])
-        states: dict[str, Traffic] = {}
-        for state, traffic in (item for report in moved for item in report.items()):
-            states.setdefault(state, Traffic()).add(traffic)
         warehouses = []
         for index, warehouse in enumerate(cast.warehouses):
             with contextlib.suppress(ray.exceptions.RayError):
                 room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
                 warehouses.append({"index": index, **room})
-        self.log.write(
-            "dock",
-            step=self.step,
-            states={state: asdict(traffic) for state, traffic in states.items()},
-            warehouses=warehouses,
-        )
+        self.log.write("dock", step=self.step, **flow_event(moved), warehouses=warehouses)
 
     def reshard(self) -> None:
         """Give the rollout layout the update layout's weights; every engine must hold the same."""

@@ -18,7 +18,9 @@ step          step, seconds, metrics {name: number}; [phases {name: seconds}, sa
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
-              states {name: {rows, bytes_read, bytes_written, wait_seconds}}]
+              states {name: {rows, bytes_read, bytes_written, wait_seconds}},
+              data_paths {state: {shared, tcp}}]
+              data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]
 reward_error  step, reward, message; [count]
 warning       message; [step]

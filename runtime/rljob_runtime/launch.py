@@ -33,7 +33,7 @@ from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import DEVICE_RESOURCE, make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
-from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
+from rljob_runtime.run_request import RunRequest, dock_directory, run_folder, spec_digest
 from rljob_runtime.status_server import StatusServer
 
 EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
@@ -114,8 +114,13 @@ def _run(
             progress=_progress(log, stop),
         )
         log.write("progress", message="starting Ray, the dock and the device workers")
-        with ray_session(job, request.ray_address) as guardian:
-            driver = _make_driver(request, job, model=model, store=store, log=log, stop=stop)
+        with (
+            dock_directory(request) as sockets,
+            ray_session(job, request.ray_address) as guardian,
+        ):
+            driver = _make_driver(
+                request, job, model=model, sockets=sockets, store=store, log=log, stop=stop
+            )
             guardian.watch_descendants()
             if latest:
                 driver.resume(latest)
@@ -154,6 +159,7 @@ def _make_driver(
     job: RLJob,
     *,
     model: Path,
+    sockets: Path,
     store: CheckpointStore,
     log: EventLog,
     stop: Callable[[], bool],
@@ -163,6 +169,7 @@ def _make_driver(
         job,
         model=model,
         base_dir=request.base_dir,
+        dock_directory=sockets,
         token=secrets.token_hex(32),
         num_threads=max(1, (os.cpu_count() or 1) // devices),
     )

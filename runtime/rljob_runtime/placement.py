@@ -84,13 +84,24 @@ def make_seats(job: RLJob) -> list[Seat]:
     ]
 
 
-def place(job: RLJob, *, model: Path, base_dir: Path, token: str, num_threads: int) -> Cast:
-    """Start every actor and wait until each answers. Raises WorkerError naming who does not."""
+def place(
+    job: RLJob,
+    *,
+    model: Path,
+    base_dir: Path,
+    dock_directory: Path,
+    token: str,
+    num_threads: int,
+) -> Cast:
+    """Start every actor and wait until each answers. Raises WorkerError naming who does not.
+
+    dock_directory: where warehouses put their sockets, on whatever machine they are.
+    """
     graph = state_graph(job.spec)
     groups = _reserve(job)
     seats = make_seats(job)
     beside = {state: groups[node] for state, node in controller_nodes(seats).items()}
-    warehouses, controllers, dock = _start_dock(job, graph, token, beside)
+    warehouses, controllers, dock = _start_dock(job, graph, token, beside, dock_directory)
     job_json = job.model_dump_json(by_alias=True)
     shared = (job_json, model, base_dir, dock.to_json())
     devices = [
@@ -145,7 +156,11 @@ def controller_nodes(seats: list[Seat]) -> dict[str, int]:
 
 
 def _start_dock(
-    job: RLJob, graph: StateGraph, token: str, beside: dict[str, PlacementGroup]
+    job: RLJob,
+    graph: StateGraph,
+    token: str,
+    beside: dict[str, PlacementGroup],
+    directory: Path,
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
@@ -158,6 +173,8 @@ def _start_dock(
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
+            shared_directory=None if settings.shared_memory == "none" else str(directory),
+            pin_seconds=settings.lease_seconds,
             token=token,
             port=free_port(),
         )
@@ -180,6 +197,7 @@ def _start_dock(
         token=token,
         warehouses=tuple(addresses),
         controllers=dict(zip(controllers, places, strict=True)),
+        shared_memory=settings.shared_memory,
     )
     return warehouses, controllers, dock
 

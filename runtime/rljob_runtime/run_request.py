@@ -3,9 +3,12 @@
 Made by the CLI, carried out by `launch`.
 """
 
+import contextlib
 import hashlib
 import json
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +22,8 @@ from rljob_runtime.errors import ConfigError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. status: (port, token) of the status server, None without."""
+    cluster, or None to start Ray here. status: (port, token) of the status server, None without.
+    dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own."""
 
     job: RLJob
     job_file: Path
@@ -28,6 +32,7 @@ class RunRequest:
     cache_dir: Path
     ray_address: str | None
     status: tuple[int, str] | None = None
+    dock_directory: Path | None = None
 
     @property
     def base_dir(self) -> Path:
@@ -53,6 +58,16 @@ def run_folder(request: RunRequest) -> Path:
     resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
     (folder / "rljob.yaml").write_text(yaml.safe_dump(resolved, sort_keys=False))
     return folder
+
+
+@contextlib.contextmanager
+def dock_directory(request: RunRequest) -> Iterator[Path]:
+    """The folder of the dock's sockets; one of the run's own is removed at the end."""
+    if request.dock_directory is not None:
+        yield request.dock_directory.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="rljob-dock-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def spec_digest(job: RLJob) -> str:

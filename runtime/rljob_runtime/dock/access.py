@@ -123,6 +123,9 @@ class DockAccess:
     def take_traffic(self) -> Traffic:
         """What this client did since the last call."""
         traffic, self._traffic = self._traffic, Traffic()
+        paths = self.data_paths.values()
+        traffic.shared_paths = sum(path.shared for path in paths)
+        traffic.tcp_paths = len(paths) - traffic.shared_paths
         return traffic
 
     def assert_empty(self, batch: str | None = None) -> None:
