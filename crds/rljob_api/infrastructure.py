@@ -57,6 +57,10 @@ class Dock(Section):
     full_timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
     """A producer that waits this long for room fails and names the state that is stuck."""
 
+    shared_memory: Literal["auto", "required", "none"] = "auto"
+    """Whether workers read rows in the memory of warehouses on their own machine. `auto`: where they
+    reach its socket, else over TCP; `required`: it is an error where they do not; `none`: TCP."""
+
 
 class Storage(Section):
     """On a cluster: where the run's folder lies, so that it outlives the pods."""

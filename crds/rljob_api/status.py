@@ -149,6 +149,10 @@ class RLJobStatus(Section):
     devices: Text | None = None
     """Devices that are ready and wanted, e.g. 8/16."""
 
+    dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
+    """How rows reach the workers: through memory that a node's pods share, over TCP, or, with several
+    nodes, by both (spec.dock.sharedMemory)."""
+
     rollout_replicas: int | None = Field(default=None, ge=0)
     """Devices that generate now; what `kubectl scale` sets is spec.placement.rolloutDevices."""
 

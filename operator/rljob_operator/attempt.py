@@ -116,6 +116,8 @@ def _watch(draft: Draft) -> None:
             draft.update(progress_time=rfc3339(draft.now))
     if seen.checkpoint is not None:
         draft.update(last_checkpoint=seen.checkpoint)
+    if seen.data_path is not None:
+        draft.update(dock_data_path=seen.data_path)
     keep_scale(draft)
     limit = spec.progress_deadline_seconds
     since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)

@@ -80,6 +80,7 @@ class Observed:
     progress: Progress | None = None
     checkpoint: LastCheckpoint | None = None
     rollout: RolloutReport | None = None
+    data_path: Literal["shared", "tcp", "mixed"] | None = None
     log: str = ""
     poll_seconds: float = 5.0
 

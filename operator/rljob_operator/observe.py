@@ -117,6 +117,7 @@ def observed(
         progress=report.progress if report else None,
         checkpoint=report.checkpoint if report else None,
         rollout=report.rollout if report else None,
+        data_path=report.dock_data_path if report else None,
         log=log,
     )
 

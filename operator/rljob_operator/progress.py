@@ -5,9 +5,10 @@ Called by `reconcile`; the other side is the runtime's `status_server`.
 
 import logging
 from dataclasses import dataclass
+from typing import Literal
 
 import aiohttp
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from rljob_api.elastic import RolloutReport
 from rljob_api.status import LastCheckpoint, Progress
@@ -26,12 +27,14 @@ class Report:
     progress: Progress | None
     checkpoint: LastCheckpoint | None
     rollout: RolloutReport | None = None
+    dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
 
 
 class _Document(BaseModel):
     progress: Progress | None = None
     checkpoint: LastCheckpoint | None = None
     rollout: RolloutReport | None = None
+    dock_data_path: Literal["shared", "tcp", "mixed"] | None = Field(None, alias="dockDataPath")
 
 
 async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Report | None:
@@ -48,7 +51,12 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
             found = _Document.model_validate(await answer.json(), by_alias=True)
     except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
         return None
-    return Report(progress=found.progress, checkpoint=found.checkpoint, rollout=found.rollout)
+    return Report(
+        progress=found.progress,
+        checkpoint=found.checkpoint,
+        rollout=found.rollout,
+        dock_data_path=found.dock_data_path,
+    )
 
 
 async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rollout: int) -> None:

@@ -100,6 +100,7 @@ def run(
     _refuse(problems_of(job, file.parent))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
+    sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
     request = RunRequest(
         job=job,
         job_file=file,
@@ -108,6 +109,7 @@ def run(
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
         ray_address=os.environ.get("RAY_ADDRESS"),
         status=_status_endpoint(),
+        dock_directory=Path(sockets) if sockets else None,
     )
     try:
         code = run_job(request)

@@ -20,7 +20,9 @@ evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, sec
 resize        step, from, to (devices that generate), waited_seconds (since it was asked for),
               stopped_seconds (no step ran); [given_up]      step: steps that were done
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
-              states {name: {rows, bytes_read, bytes_written, wait_seconds}}]
+              states {name: {rows, bytes_read, bytes_written, wait_seconds}},
+              data_paths {state: {shared, tcp}}]
+              data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]
 reward_error  step, reward, message; [count]
 warning       message; [step]

@@ -35,7 +35,7 @@ from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
-from rljob_runtime.run_request import RunRequest, run_folder, spec_digest
+from rljob_runtime.run_request import RunRequest, dock_directory, run_folder, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.versions import check_nodes, connect
@@ -123,8 +123,11 @@ def _run(
             progress=_progress(log, stop),
         )
         log.write("progress", message="starting Ray, the dock and the device workers")
-        with ray_session(job, request.ray_address) as guardian:
-            cast = _make_cast(request, job, model=model)
+        with (
+            dock_directory(request) as sockets,
+            ray_session(job, request.ray_address) as guardian,
+        ):
+            cast = _make_cast(request, job, model=model, sockets=sockets)
             driver = Driver(
                 job=job,
                 cast=cast,
@@ -169,12 +172,13 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
     return _Ending(status="succeeded", code=EXIT_DONE)
 
 
-def _make_cast(request: RunRequest, job: RLJob, *, model: Path) -> Cast:
+def _make_cast(request: RunRequest, job: RLJob, *, model: Path, sockets: Path) -> Cast:
     devices = len(make_seats(job))
     return place(
         job,
         model=folder_for_all(model, shared=request.shared_storage),
         base_dir=request.base_dir,
+        dock_directory=sockets,
         token=secrets.token_hex(32),
         num_threads=max(1, (os.cpu_count() or 1) // devices),
     )

@@ -110,8 +110,19 @@ def seat_of(job: RLJob, rank: int) -> Seat:
     )
 
 
-def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads: int) -> Cast:
-    """Start every actor and wait until each answers. Raises WorkerError naming who does not."""
+def place(
+    job: RLJob,
+    *,
+    model: Folder,
+    base_dir: Path,
+    dock_directory: Path,
+    token: str,
+    num_threads: int,
+) -> Cast:
+    """Start every actor and wait until each answers. Raises WorkerError naming who does not.
+
+    dock_directory: where warehouses put their sockets, on whatever machine they are.
+    """
     graph = state_graph(job.spec)
     pool = DevicePool(
         per_node=job.spec.accelerator.devices_per_node,
@@ -124,7 +135,7 @@ def place(job: RLJob, *, model: Folder, base_dir: Path, token: str, num_threads:
     near = {
         state: pool.groups[nodes[state]] if state in nodes else lasting[0] for state in graph.names
     }
-    warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting)
+    warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting, dock_directory)
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(warehouses, list(dock.warehouses)))
     shared = (job_json, model, base_dir, address)
@@ -170,6 +181,7 @@ def _start_dock(
     token: str,
     near: dict[str, PlacementGroup | None],
     lasting: list[PlacementGroup | None],
+    directory: Path,
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
@@ -187,6 +199,8 @@ def _start_dock(
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
+            shared_directory=None if settings.shared_memory == "none" else str(directory),
+            pin_seconds=settings.lease_seconds,
             token=token,
             port=free_port(),
         )
@@ -209,6 +223,7 @@ def _start_dock(
         token=token,
         warehouses=tuple(addresses),
         controllers=dict(zip(controllers, places, strict=True)),
+        shared_memory=settings.shared_memory,
     )
     return warehouses, controllers, dock
 

@@ -3,9 +3,12 @@
 Made by the CLI, carried out by `launch`.
 """
 
+import contextlib
 import hashlib
 import json
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +25,8 @@ SPEC_NAME = "rljob.yaml"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. status: (port, token) of the status server, None without."""
+    cluster, or None to start Ray here. status: (port, token) of the status server, None without.
+    dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own."""
 
     job: RLJob
     job_file: Path
@@ -31,6 +35,7 @@ class RunRequest:
     cache_dir: Path
     ray_address: str | None
     status: tuple[int, str] | None = None
+    dock_directory: Path | None = None
 
     @property
     def base_dir(self) -> Path:
@@ -66,6 +71,16 @@ def run_folder(request: RunRequest) -> Path:
 def _is_of_a_run(path: Path) -> bool:
     """Whether the file tells of a run that began: its spec and the driver's output come before."""
     return path.name != SPEC_NAME and not path.match(driver_log("*"))
+
+
+@contextlib.contextmanager
+def dock_directory(request: RunRequest) -> Iterator[Path]:
+    """The folder of the dock's sockets; one of the run's own is removed at the end."""
+    if request.dock_directory is not None:
+        yield request.dock_directory.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="rljob-dock-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def spec_digest(job: RLJob) -> str:

@@ -9,6 +9,7 @@ where the environment names a port; the other side is the operator's `progress`.
 import hmac
 import json
 import threading
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -59,6 +60,9 @@ class StatusServer:
         if event["kind"] == "step":
             progress = progress_of(event, self._total_steps)
             self._document = {**self._document, "progress": _plain(progress)}
+        elif event["kind"] == "dock":
+            path = data_path(event["data_paths"])
+            self._document = {**self._document, "dockDataPath": path}
         elif event["kind"] == "checkpoint":
             time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             saved = LastCheckpoint(step=event["step"], path=event["path"], time=time)
@@ -89,6 +93,12 @@ def progress_of(event: Event, total_steps: int) -> Progress:
         tokens_per_second=None if speed is None else round(speed),
         eta_seconds=None if eta is None else round(eta),
     )
+
+
+def data_path(states: Mapping[str, Mapping[str, int]]) -> str | None:
+    """How rows reach workers, from a `dock` event's counts by state; None where none did."""
+    used = {kind for kind in ("shared", "tcp") if any(paths[kind] for paths in states.values())}
+    return None if not used else used.pop() if len(used) == 1 else "mixed"
 
 
 def _rounded(reward: float | None) -> float | None:

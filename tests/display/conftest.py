@@ -189,7 +189,8 @@ def _dock(rng: random.Random, step: int, now: float) -> Event:
         for name, size in (("generate", 160), ("reference", 90), ("reward", 120), ("update", 300))
     }
     warehouses = [{"index": 0, "peak_bytes": 128 * 700, "capacity_bytes": 2**30}]
-    return {"time": now, "kind": "dock", "step": step, "warehouses": warehouses, "states": states}
+    event = {"time": now, "kind": "dock", "step": step, "warehouses": warehouses, "states": states}
+    return event | {"data_paths": {name: {"shared": 2, "tcp": 0} for name in states}}
 
 
 def _group(rng: random.Random, skill: float) -> Event:

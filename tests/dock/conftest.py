@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -55,13 +56,15 @@ def rewards(rows: tuple[RowMeta, ...] | list[RowMeta]) -> dict[str, Ragged]:
 
 @dataclass(kw_only=True)
 class ThreadDock:
-    """A dock in this process; `close` ends it."""
+    """A dock in this process; `close` ends it. shared_directory: of the warehouses' unix sockets."""
 
     warehouses: int = 1
     capacity: int = 1 << 20
     lease_seconds: float = 600.0
     token: str = "secret"
     graph: StateGraph = GRAPH
+    shared_directory: str | None = None
+    shared_memory: str = "auto"
     threads: list[ServerThread] = field(default_factory=list)
     clients: list[DockClient] = field(default_factory=list)
 
@@ -70,7 +73,12 @@ class ThreadDock:
         places = []
         for index in range(self.warehouses):
             server = WarehouseServer(
-                index=index, graph=self.graph, capacity_bytes=self.capacity, token=self.token
+                index=index,
+                graph=self.graph,
+                capacity_bytes=self.capacity,
+                token=self.token,
+                shared_directory=self.shared_directory,
+                pin_seconds=self.lease_seconds,
             )
             self.threads.append(ServerThread(server))
             places.append(self.threads[-1].start())
@@ -86,7 +94,10 @@ class ThreadDock:
             self.threads.append(ServerThread(controller))
             controllers[state] = self.threads[-1].start()
         self.address = DockAddress(
-            token=self.token, warehouses=tuple(places), controllers=controllers
+            token=self.token,
+            warehouses=tuple(places),
+            controllers=controllers,
+            shared_memory=self.shared_memory,
         )
         return self
 
@@ -104,11 +115,12 @@ class ThreadDock:
 
 
 @pytest.fixture
-def make_dock() -> Iterator[Callable[..., ThreadDock]]:
+def make_dock(tmp_path: Path) -> Iterator[Callable[..., ThreadDock]]:
     docks: list[ThreadDock] = []
 
-    def make(**options: int | float | str) -> ThreadDock:
-        docks.append(ThreadDock(**options).start())  # type: ignore[arg-type]
+    def make(**options: int | float | str | None) -> ThreadDock:
+        place = {"shared_directory": str(tmp_path / "dock")}
+        docks.append(ThreadDock(**{**place, **options}).start())  # type: ignore[arg-type]
         return docks[-1]
 
     yield make

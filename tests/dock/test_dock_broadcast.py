@@ -189,7 +189,7 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
 
 
 def test_a_controller_that_does_not_listen_is_cut_off(make_dock, rows_of, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.warehouse.MAX_UNSENT_BYTES", -1)
+    monkeypatch.setattr("rljob_runtime.dock.broadcast.MAX_UNSENT_BYTES", -1)
     dock = make_dock()
 
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=1), total=1)

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rljob_runtime.dock.cells import NoRoom
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.frames import Fields
 from rljob_runtime.dock.graph import State, StateGraph
@@ -24,7 +25,8 @@ from rljob_runtime.dock.notices import (
     encode_notices,
     encode_snapshot,
 )
-from rljob_runtime.dock.store import NoRoom, RowHead, WarehouseStore
+from rljob_runtime.dock.put_rules import RowHead
+from rljob_runtime.dock.store import WarehouseStore
 from rljob_runtime.errors import DockFull, DockLost
 
 GRAPH = StateGraph(
@@ -382,6 +384,10 @@ class Dock(RuleBasedStateMachine):
             groups = [g for record in store.batches.values() for g in record.groups.values()]
             assert store.charged_bytes == rows + sum(g.charge for g in groups)
             assert store.charged_bytes <= store.capacity_bytes
+            cells = [cell for row in store.rows.values() for cell in row.cells.values()]
+            cells += [cell for group in groups for cell in group.cells.values()]
+            taken = store.cells.arena.num_bytes - store.cells.arena.free_bytes
+            assert taken == sum(len(cell.data) for cell in cells)
 
     @invariant()
     def columns_of_one_write_stay_together(self) -> None:
@@ -409,6 +415,7 @@ class Dock(RuleBasedStateMachine):
                 assert self.done(put, state), self.ledgers[state].explain(self.ask(put), 1.0)
         for store in self.stores:
             assert not store.rows and store.charged_bytes == 0
+            assert store.cells.arena.holes() == [(0, store.cells.arena.num_bytes)]
         for ledger in self.ledgers.values():
             assert not ledger.entries and not ledger.leases
 

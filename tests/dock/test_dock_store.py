@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
+from rljob_runtime.dock.cells import NoRoom
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.store import ROW_BYTES, NoRoom, RowHead, WarehouseStore
+from rljob_runtime.dock.put_rules import RowHead
+from rljob_runtime.dock.store import ROW_BYTES, WarehouseStore
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 

@@ -64,3 +64,23 @@ def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
         assert all(moved["bytes_read"] > 0 for moved in list(event["states"].values())[1:])
         (warehouse,) = event["warehouses"]
         assert 0 < warehouse["peak_bytes"] < warehouse["capacity_bytes"]
+        assert event["data_paths"] == {
+            "feed": {"shared": 1, "tcp": 0},
+            "generate": {"shared": 2, "tcp": 0},
+            "reference": {"shared": 2, "tcp": 0},
+            "reward": {"shared": 1, "tcp": 0},
+            "update": {"shared": 2, "tcp": 0},
+        }
+
+
+def test_without_shared_memory_samples_go_over_tcp(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(steps=1, checkpoint={}, dock={"sharedMemory": "none"})
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    (event,) = finished.of_kind("dock")
+    assert {path["shared"] for path in event["data_paths"].values()} == {0}
+    assert all(path["tcp"] for path in event["data_paths"].values())

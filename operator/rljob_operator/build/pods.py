@@ -117,7 +117,7 @@ def _environment(
         ours.append({"name": "RLJOB_STATUS_PORT", "value": str(ports.STATUS)})
     if role != "warehouse":
         ours.append({"name": "RLJOB_CACHE", "value": f"{RUNS_DIRECTORY}/.cache"})
-    if role != "head" and shares_memory(spec, settings):
+    if shares_memory(spec, settings):
         ours.append({"name": "RLJOB_DOCK_DIRECTORY", "value": DOCK_DIRECTORY})
     if role == "worker":
         ours += device_environment(spec.accelerator)

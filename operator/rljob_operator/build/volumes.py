@@ -22,10 +22,7 @@ pods' user. Only sockets lie there; the memory itself goes when the processes go
 
 def shares_memory(spec: RLJobSpec, settings: Settings) -> bool:
     """Whether the pods of one node get a folder in common."""
-    return (
-        settings.shared_memory == "host-path"
-        and getattr(spec.dock, "shared_memory", "auto") != "none"
-    )
+    return settings.shared_memory == "host-path" and spec.dock.shared_memory != "none"
 
 
 def volumes(

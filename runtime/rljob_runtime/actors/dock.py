@@ -21,12 +21,22 @@ class WarehouseActor:
     """One warehouse."""
 
     def __init__(
-        self, *, index: int, graph: list[dict[str, Any]], capacity_bytes: int, token: str, port: int
+        self,
+        *,
+        index: int,
+        graph: list[dict[str, Any]],
+        capacity_bytes: int,
+        shared_directory: str | None,
+        pin_seconds: float,
+        token: str,
+        port: int,
     ) -> None:
         self._server = WarehouseServer(
             index=index,
             graph=StateGraph.from_json(graph),
             capacity_bytes=capacity_bytes,
+            shared_directory=shared_directory,
+            pin_seconds=pin_seconds,
             token=token,
             host=_node_ip(),
             port=port,

@@ -182,10 +182,13 @@ def _cut(text: str) -> str:
 
 
 def dock(history: RunHistory) -> Document | None:
-    """Rows, bytes and waiting of each state, summed over the run, and each warehouse's peak."""
+    """Rows, bytes and waiting of each state, summed over the run, its data paths in the last step, and
+    each warehouse's peak."""
     states: dict[str, dict[str, float]] = {}
     warehouses: dict[str, dict[str, float]] = {}
+    paths: Document = {}
     for event in history.docks.values():
+        paths = event.get("data_paths", paths)
         for name, values in event.get("states", {}).items():
             sums = states.setdefault(name, {})
             for key, value in values.items():
@@ -194,7 +197,9 @@ def dock(history: RunHistory) -> Document | None:
             peaks = warehouses.setdefault(str(warehouse.get("index", 0)), {})
             for key in ("peak_bytes", "capacity_bytes"):
                 peaks[key] = max(peaks.get(key, 0.0), number(warehouse.get(key, 0)))
-    return {"states": states, "warehouses": warehouses} if states or warehouses else None
+    if not states and not warehouses:
+        return None
+    return {"states": states, "warehouses": warehouses, "data_paths": paths}
 
 
 def notices(history: RunHistory) -> list[Document]:

@@ -246,15 +246,21 @@ function showGroup(group) {
   byId("group").replaceChildren(prompt, make("div", "responses", ...cards));
 }
 
+function dataPath(pairs) {
+  if (!pairs || !(pairs.shared || pairs.tcp)) return "–";
+  if (!pairs.tcp) return "shared memory";
+  return pairs.shared ? `shared memory ${pairs.shared}, TCP ${pairs.tcp}` : "TCP";
+}
+
 function dock() {
   byId("dock").hidden = !data.dock;
   if (!data.dock) return;
   const states = Object.entries(data.dock.states).map(([name, s]) => [
-    name, number(s.rows || 0, 9), bytes(s.bytes_read || 0), bytes(s.bytes_written || 0), seconds(s.wait_seconds || 0)]);
+    name, number(s.rows || 0, 9), bytes(s.bytes_read || 0), bytes(s.bytes_written || 0), seconds(s.wait_seconds || 0), dataPath(data.dock.data_paths[name])]);
   const stores = Object.entries(data.dock.warehouses).map(([index, w]) => [
     "warehouse " + index, bytes(w.peak_bytes), w.capacity_bytes ? bytes(w.capacity_bytes) : "–",
     w.capacity_bytes ? ((100 * w.peak_bytes) / w.capacity_bytes).toFixed(1) + " %" : "–"]);
-  if (states.length) byId("dock-card").append(make("h3", "", "Flow by state, over the run"), table(["state", "rows", "read", "written", "waited"], states, 1));
+  if (states.length) byId("dock-card").append(make("h3", "", "Flow by state, over the run"), table(["state", "rows", "read", "written", "waited", "read through"], states, 1));
   if (stores.length) byId("dock-card").append(make("h3", "", "Fullest moment"), table(["", "held", "capacity", "share"], stores, 1));
 }
 

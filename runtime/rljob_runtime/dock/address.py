@@ -9,12 +9,14 @@ from typing import Any
 class DockAddress:
     """Addresses (host, port) of a dock's servers and the job's token.
 
-    controllers: by state. The token is a secret: it is in `to_json`, and not in `repr`.
+    controllers: by state. shared_memory: auto, required or none, as spec.dock.sharedMemory. The token
+    is a secret: it is in `to_json`, and not in `repr`.
     """
 
     token: str = field(repr=False)
     warehouses: tuple[tuple[str, int], ...]
     controllers: Mapping[str, tuple[str, int]]
+    shared_memory: str = "auto"
 
     def to_json(self) -> dict[str, Any]:
         """For passing to another process."""
@@ -22,6 +24,7 @@ class DockAddress:
             "token": self.token,
             "warehouses": [list(address) for address in self.warehouses],
             "controllers": {state: list(address) for state, address in self.controllers.items()},
+            "shared_memory": self.shared_memory,
         }
 
     @classmethod
@@ -33,6 +36,7 @@ class DockAddress:
             controllers={
                 state: (host, port) for state, (host, port) in data["controllers"].items()
             },
+            shared_memory=data["shared_memory"],
         )
 
     def server(self, role: str) -> tuple[str, int]:

@@ -2,24 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from rljob_runtime.dock.columns import Format, Ragged, as_bytes, format_of
+from rljob_runtime.dock.cells import Cells
+from rljob_runtime.dock.columns import Format, Ragged, format_of
 from rljob_runtime.errors import DockRefused
 
 if TYPE_CHECKING:
-    from rljob_runtime.dock.store import RowHead
-
-
-class Cell(NamedTuple):
-    """One row's values of one column. length: along the first axis."""
-
-    length: int
-    data: bytes
-
-
-Cells = dict[str, Cell]
-"""One row's (or group's) cells by column, each in bytes of its own, so that freeing frees."""
+    from rljob_runtime.dock.put_rules import RowHead
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,6 +57,10 @@ class BatchRecord:
     formats: dict[str, Format] = field(default_factory=dict)
     group_names: frozenset[str] = frozenset()
 
+    def knows(self, uid: str) -> bool:
+        """True for a row that is or was here."""
+        return uid in self.live or uid in self.freed
+
     def check_formats(self, columns: Mapping[str, Ragged]) -> None:
         """Refuse a column whose type differs from that of the batch's other rows."""
         for name, column in columns.items():
@@ -83,15 +77,3 @@ class BatchRecord:
         for name, column in [*columns.items(), *group_columns.items()]:
             self.formats.setdefault(name, format_of(column))
         self.group_names |= set(group_columns)
-
-
-def cells_of(columns: Mapping[str, Ragged], num_rows: int) -> list[Cells]:
-    """Each row's cells, copied out of the columns."""
-    cells: list[Cells] = [{} for _ in range(num_rows)]
-    for name, column in columns.items():
-        data, place = as_bytes(column.values), 0
-        sizes = zip(column.lengths.tolist(), column.row_bytes(), strict=True)
-        for row, (length, size) in zip(cells, sizes, strict=True):
-            row[name] = Cell(length, bytes(data[place : place + size]))
-            place += size
-    return cells

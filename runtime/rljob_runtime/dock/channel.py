@@ -4,6 +4,7 @@ Requests are idempotent by protocol, so one that broke off is sent again to the 
 until its deadline.
 """
 
+import os
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -99,6 +100,15 @@ class Channel:
                 self.close()
                 raise DockError(f"{self.role} answered what cannot be read: {error}") from error
 
+    def notify(self, kind: Kind, header: dict[str, Any]) -> None:
+        """Send what has no answer; lost with the connection if that is broken."""
+        if self._socket is None:
+            return
+        try:
+            self._send(kind, header, (), time.monotonic())
+        except OSError:
+            self.close()
+
     def close(self) -> None:
         """Disconnect; the next request connects again."""
         if self._socket is not None:
@@ -108,24 +118,30 @@ class Channel:
     def _connect(self, deadline: float) -> None:
         if self._socket is not None:
             return
-        address = self._find()
         left = max(PAUSE_SECONDS, deadline - time.monotonic())
-        self._socket = socket.create_connection(address.server(self.role), timeout=left)
+        self._socket = socket.create_connection(self._find().server(self.role), timeout=left)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._welcomed(self._hello(deadline), deadline)
+        except DockError:
+            self.close()
+            raise
+
+    def _hello(self, deadline: float) -> Fields:
+        """Show the token; returns the welcome."""
         hello = {
-            "token": address.token,
+            "token": self._find().token,
             "role": self.role,
             "owner": self._identity.owner,
             "session": self._identity.session,
         }
-        try:
-            self._send(Kind.HELLO, hello, (), deadline)
-            welcome = self._receive(deadline + ANSWER_MARGIN_SECONDS)
-            if self._on_connect is not None:
-                self._on_connect(self, welcome.fields)
-        except DockError:
-            self.close()
-            raise
+        self._send(Kind.HELLO, hello, (), deadline)
+        return self._receive(deadline + ANSWER_MARGIN_SECONDS).fields
+
+    def _welcomed(self, welcome: Fields, deadline: float) -> None:
+        """The server knows us now."""
+        if self._on_connect is not None:
+            self._on_connect(self, welcome)
 
     def _send(
         self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
@@ -145,7 +161,27 @@ class Channel:
                 pending[0] = pending[0][sent:]
 
     def _receive(self, deadline: float) -> Frame:
-        head = self._receive_exactly(HEAD.size, deadline)
+        return self._receive_rest(self._receive_exactly(HEAD.size, deadline), deadline)
+
+    def _receive_descriptor(self, deadline: float) -> int:
+        """Wait for an answer with a file descriptor, which is the caller's then."""
+        assert self._socket is not None, "receive before connect"
+        self._socket.settimeout(max(PAUSE_SECONDS, deadline - time.monotonic()))
+        start, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        try:
+            rest = self._receive_exactly(HEAD.size - len(start), deadline) if start else b""
+            self._receive_rest(memoryview(start + bytes(rest)), deadline)
+            if not descriptors:
+                raise DockError(f"{self.role} answered without a descriptor")
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+        return descriptors[0]
+
+    def _receive_rest(self, head: memoryview, deadline: float) -> Frame:
+        if len(head) < HEAD.size:
+            raise EOFError("the connection was closed")
         kind, header_bytes, payload_bytes = read_head(head, trusted=True)
         fields = read_header(self._receive_exactly(header_bytes, deadline))
         if kind is Kind.FAILED:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.frames import Fields, MalformedFrame
 
 ALIGNMENT_BYTES = 64
+MAX_VALUES = 1 << 40
 DTYPES = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
 }
@@ -150,22 +151,62 @@ def decode_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, 
     columns: dict[str, Ragged] = {}
     place = 0
     for entry in entries:
-        name, dtype = entry.text("name"), entry.text("dtype")
-        tail = tuple(entry.integers("tail"))
-        if dtype not in DTYPES or name in columns or len(tail) > 8 or any(e < 0 for e in tail):
-            raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} twice or unknown")
-        lengths = _lengths(entry.binary("lengths"))
-        form = Format(dtype, tail)
-        end = place + int(lengths.sum(dtype=object)) * form.value_bytes
-        if end > len(payload):
-            raise MalformedFrame(f"column {name!r} ends at byte {end} of {len(payload)}")
-        values = np.frombuffer(payload[place:end], dtype=DTYPES[dtype])
-        shape = (int(lengths.sum()), *tail)
-        columns[name] = Ragged(values=values.reshape(shape), lengths=lengths)
+        name, shape = entry.text("name"), _Shape.of(entry)
+        end = place + shape.num_bytes
+        if end > len(payload) or name in columns:
+            raise MalformedFrame(
+                f"column {name!r} is there twice or ends at byte {end} of {len(payload)}"
+            )
+        columns[name] = shape.column(payload[place:end])
         place = end + len(padding(end - place))
     if place != len(payload):
         raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
     return columns
+
+
+def column_of(entry: Fields, data: memoryview) -> Ragged:
+    """A column from its header entry and just its bytes, of which the values are a view.
+
+    Raises MalformedFrame.
+    """
+    shape = _Shape.of(entry)
+    if shape.num_bytes != len(data):
+        raise MalformedFrame(
+            f"column {entry.text('name')!r} has {len(data)} bytes, not its lengths'"
+        )
+    return shape.column(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a header's entry says of its column."""
+
+    form: Format
+    lengths: NDArray[np.int64]
+    num_values: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_values * self.form.value_bytes
+
+    def column(self, data: memoryview) -> Ragged:
+        """The column of just these bytes."""
+        values = np.frombuffer(data, dtype=DTYPES[self.form.dtype])
+        shape = (self.num_values, *self.form.tail)
+        return Ragged(values=values.reshape(shape), lengths=self.lengths)
+
+    @classmethod
+    def of(cls, entry: Fields) -> "_Shape":
+        """Raises MalformedFrame when a type is unknown or a size impossible."""
+        name, dtype = entry.text("name"), entry.text("dtype")
+        tail = tuple(entry.integers("tail"))
+        if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
+            raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
+        lengths = _lengths(entry.binary("lengths"))
+        num_values = int(lengths.sum(dtype=object))
+        if num_values > MAX_VALUES:
+            raise MalformedFrame(f"column {name!r} has {num_values} values")
+        return cls(Format(dtype, tail), lengths, num_values)
 
 
 def _lengths(packed: bytes) -> NDArray[np.int64]:

@@ -34,6 +34,8 @@ class Kind(IntEnum):
     DROP_BATCH = 13
     SUBSCRIBE = 14
     NOTICE = 15
+    ATTACH = 16
+    RELEASE = 17
     CLAIM = 20
     RENEW = 21
     GIVE_BACK = 22

@@ -5,6 +5,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any, Self
@@ -20,7 +21,8 @@ STOP_SECONDS = 5.0
 class LocalDock:
     """Starts S warehouses and one controller a state; a context manager.
 
-    states: the dataflow graph. capacity: bytes of each warehouse. `address` is for clients.
+    states: the dataflow graph. capacity: bytes of each warehouse. shared_memory: auto, required or
+    none, as spec.dock.sharedMemory. `address` is for clients.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class LocalDock:
         capacity: int = 256 << 20,
         lease_seconds: float = 600.0,
         derived_share: float = 0.25,
+        shared_memory: str = "auto",
     ) -> None:
         graph = StateGraph(states=tuple(states))
         token = secrets.token_urlsafe(32)
@@ -40,11 +43,18 @@ class LocalDock:
             token=token,
             warehouses=tuple(places[:warehouses]),
             controllers=dict(zip(graph.names, places[warehouses:], strict=True)),
+            shared_memory=shared_memory,
         )
+        self._sockets = tempfile.TemporaryDirectory(prefix="rljob-dock-")
         shared = {"graph": graph.to_json(), "token": token, "host": "127.0.0.1"}
         self._configs: dict[str, dict[str, Any]] = {}
         for i, (_, port) in enumerate(self.address.warehouses):
-            limits = {"capacity_bytes": capacity, "derived_share": derived_share}
+            limits = {
+                "capacity_bytes": capacity,
+                "derived_share": derived_share,
+                "pin_seconds": lease_seconds,
+                "shared_directory": None if shared_memory == "none" else self._sockets.name,
+            }
             self._configs[f"warehouse/{i}"] = {**shared, **limits, "index": i, "port": port}
         for state, (_, port) in self.address.controllers.items():
             self._configs[f"controller/{state}"] = {
@@ -105,6 +115,7 @@ class LocalDock:
             assert process.stdout is not None, "a server without its output"
             process.stdout.close()
         self._processes.clear()
+        self._sockets.cleanup()
 
     def _launch(self, role: str) -> None:
         kind = role.partition("/")[0]

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import (
     HEAD,
     Fields,
@@ -29,12 +30,18 @@ SEND_BUFFER_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: header and raw column bytes, which are sent without joining large ones."""
+    """An answer: header and raw column bytes, which are sent without joining large ones.
+
+    on_sent: called once the buffers are not looked at any more, sent or not. descriptor: goes along
+    with a small answer over a unix socket, and is then closed here.
+    """
 
     kind: Kind = Kind.DONE
     header: dict[str, Any] = field(default_factory=dict)
     buffers: Sequence[Any] = ()
     close: bool = False
+    on_sent: Callable[[], None] | None = None
+    descriptor: int | None = None
 
 
 Answer = Reply | Awaitable[Reply]
@@ -45,6 +52,7 @@ class Peer(asyncio.BufferedProtocol):
 
     on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
     on_malformed: called with the reason when bytes are no frame (the connection then closes).
+    local: over a unix socket. attached: the peer has mapped the warehouse's memory.
     """
 
     def __init__(
@@ -57,6 +65,8 @@ class Peer(asyncio.BufferedProtocol):
         self.trusted = False
         self.owner = ""
         self.session = ""
+        self.local = False
+        self.attached = False
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_malformed = on_malformed
@@ -73,7 +83,8 @@ class Peer(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport), "a dock peer speaks over a stream"
         transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
         sock = transport.get_extra_info("socket")
-        if sock.family in (socket.AF_INET, socket.AF_INET6):
+        self.local = sock.family == socket.AF_UNIX
+        if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport = transport
@@ -133,7 +144,17 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport is not None and self._open:
             size = sum(len(part) for part in reply.buffers)
             parts = [pack(reply.kind, reply.header, size), *reply.buffers]
-            self._transport.write(b"".join(parts))
+            if reply.descriptor is None:
+                self._transport.write(b"".join(parts))
+            else:
+                self._send_past_the_loop(b"".join(parts), reply.descriptor)
+
+    def _send_past_the_loop(self, data: bytes, descriptor: int) -> None:
+        """The loop knows no descriptors; a peer that cannot take one now is cut off."""
+        assert self._transport is not None, "send before connect"
+        own = self._transport.get_extra_info("socket").fileno()
+        if not unix.send_descriptor(own, data, descriptor) or self.unsent_bytes:
+            self.close()
 
     async def send(self, reply: Reply) -> None:
         """Send a frame of any size, never holding more than a few MiB of it in the loop's buffer."""
@@ -150,7 +171,7 @@ class Peer(asyncio.BufferedProtocol):
                 pending, held = [], 0
             if len(part) >= CHUNK_BYTES // 4:
                 for first in range(0, len(part), CHUNK_BYTES):
-                    await self._write(memoryview(part)[first : first + CHUNK_BYTES])
+                    await self._write(bytes(memoryview(part)[first : first + CHUNK_BYTES]))
             else:
                 pending.append(part)
                 held += len(part)
@@ -207,6 +228,8 @@ class Peer(asyncio.BufferedProtocol):
             self._finish(answer)
             return
         self._task = asyncio.get_running_loop().create_task(self._answer(answer))
+        if isinstance(answer, Reply):
+            self._task.add_done_callback(lambda _: _sent(answer))
 
     async def _answer(self, answer: Answer) -> None:
         reply = answer if isinstance(answer, Reply) else await answer
@@ -217,5 +240,11 @@ class Peer(asyncio.BufferedProtocol):
 
     def _finish(self, reply: Reply) -> None:
         self.send_now(reply)
+        _sent(reply)
         if reply.close:
             self.close()
+
+
+def _sent(reply: Reply) -> None:
+    if reply.on_sent is not None:
+        reply.on_sent()

@@ -48,6 +48,24 @@ class RowMeta:
     attempt: int
 
 
+def row_meta(item: Any, lease: str) -> RowMeta:
+    """A claimed row from its wire form."""
+    uid, batch, group, group_index, group_size, sample, version, warehouse, lengths, attempt = item
+    return RowMeta(
+        uid=uid,
+        batch=batch,
+        group=group,
+        group_index=group_index,
+        group_size=group_size,
+        sample=sample,
+        version=version,
+        warehouse=warehouse,
+        lengths=lengths,
+        lease=lease,
+        attempt=attempt,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Rows leased to one owner. done: the state has acknowledged all that the claim asked about."""

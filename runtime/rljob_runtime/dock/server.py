@@ -7,6 +7,7 @@ request is atomic without locks.
 import asyncio
 import hmac
 import logging
+import socket
 from collections import Counter
 from collections.abc import Callable
 
@@ -45,27 +46,34 @@ class DockServer:
         self.peers: set[Peer] = set()
         self._token = token.encode()
         self._host, self._port = host, port
-        self._server: asyncio.Server | None = None
-        self._answers: dict[Kind, Callable[[Peer, Frame], Answer]] = {}
+        self._servers: list[asyncio.Server] = []
+        self._answers: dict[Kind, Callable[[Peer, Frame], Answer | None]] = {}
 
     async def start(self) -> tuple[str, int]:
         """Listen; returns (host, port)."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
+        server = await loop.create_server(
             self._new_peer, self._host, self._port, reuse_address=True
         )
-        host, port = self._server.sockets[0].getsockname()[:2]
+        self._servers.append(server)
+        host, port = server.sockets[0].getsockname()[:2]
         log.info("dock %s listens on %s:%d", self.role, host, port)
         return str(host), int(port)
 
     async def stop(self) -> None:
-        """Close the listener and every connection."""
-        if self._server is not None:
-            self._server.close()
-            for peer in list(self.peers):
-                peer.close()
-            await self._server.wait_closed()
-            await asyncio.sleep(0)
+        """Close the listeners and every connection."""
+        for server in self._servers:
+            server.close()
+        for peer in list(self.peers):
+            peer.close()
+        for server in self._servers:
+            await server.wait_closed()
+        await asyncio.sleep(0)
+
+    async def listen_too(self, listener: socket.socket) -> None:
+        """Serve a listening unix socket beside host:port."""
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._new_peer, sock=listener))
 
     def welcome(self) -> dict[str, object]:
         """What a peer learns when its token was right."""
@@ -95,7 +103,7 @@ class DockServer:
         log.warning("dock %s refused a frame: %s", self.role, reason)
         return failure(DockRefused(f"{self.role} refused a frame: {reason}"))
 
-    def _on_frame(self, peer: Peer, frame: Frame) -> Answer:
+    def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
             return self._greet(peer, frame)
         self.requests[frame.kind.name.lower()] += 1
@@ -106,7 +114,9 @@ class DockServer:
             reply = answer(peer, frame)
         except Exception as error:
             return self._failed(peer, error)
-        return reply if isinstance(reply, Reply) else self._guarded(peer, reply)
+        if reply is None or isinstance(reply, Reply):
+            return reply
+        return self._guarded(peer, reply)
 
     async def _guarded(self, peer: Peer, answer: Answer) -> Reply:
         assert not isinstance(answer, Reply), "a ready reply needs no guard"

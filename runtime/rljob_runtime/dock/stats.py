@@ -1,8 +1,8 @@
 """Statistics of a dock: what each server reports, and their sums."""
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rljob_runtime.dock.frames import Fields
@@ -12,13 +12,16 @@ from rljob_runtime.dock.frames import Fields
 class Traffic:
     """What one client did since it was last asked. rows: written or acknowledged first.
 
-    bytes_read, bytes_written: of column values. wait_seconds: in claims.
+    bytes_read, bytes_written: of column values. wait_seconds: in claims. shared_paths, tcp_paths:
+    warehouses that it reads in their memory, and over TCP.
     """
 
     rows: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
     wait_seconds: float = 0.0
+    shared_paths: int = 0
+    tcp_paths: int = 0
 
     def add(self, other: "Traffic") -> None:
         """Add another client's."""
@@ -26,6 +29,21 @@ class Traffic:
         self.bytes_read += other.bytes_read
         self.bytes_written += other.bytes_written
         self.wait_seconds += other.wait_seconds
+        self.shared_paths += other.shared_paths
+        self.tcp_paths += other.tcp_paths
+
+
+def flow_event(reports: Iterable[Mapping[str, Traffic]]) -> dict[str, dict[str, Any]]:
+    """The fields `states` and `data_paths` of the dock's event: what each state's clients did."""
+    sums: dict[str, Traffic] = {}
+    for state, traffic in (item for report in reports for item in report.items()):
+        sums.setdefault(state, Traffic()).add(traffic)
+    states = {state: asdict(traffic) for state, traffic in sums.items()}
+    paths = {
+        state: {"shared": moved.pop("shared_paths"), "tcp": moved.pop("tcp_paths")}
+        for state, moved in states.items()
+    }
+    return {"states": states, "data_paths": paths}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

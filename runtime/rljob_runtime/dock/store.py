@@ -1,46 +1,29 @@
 """What one warehouse holds: rows, their columns, their acknowledgements, and the room left.
 
-Pure: no I/O, no clock. The warehouse server applies messages to it and broadcasts its notices.
+No I/O, no clock: columns go into the memory it is given. The warehouse server applies messages to it
+and broadcasts its notices.
 """
 
 # n rows of one message
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.dock.batch_record import BatchRecord, Cell, GroupCells, StoredRow, cells_of
+from rljob_runtime.dock.batch_record import BatchRecord, GroupCells, StoredRow
+from rljob_runtime.dock.cells import Cell, CellMemory, NoRoom
 from rljob_runtime.dock.columns import Format, Ragged
 from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import Notice
+from rljob_runtime.dock.put_rules import RowHead, batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.rows import Written
-from rljob_runtime.errors import DockFull, DockLost, DockRefused
+from rljob_runtime.dock.write_rules import live_row, sort_out
+from rljob_runtime.errors import DockFull, DockRefused
 
 ROW_BYTES = 256
 """Charged for each row beside its columns, so that rows without bytes are bounded too."""
 REMEMBERED_ROWS = 50_000
 """Freed rows whose uids are kept, so that a late write or a repeated put is known as such."""
-
-
-class NoRoom(Exception):
-    """The message does not fit now; park it and try again when rows were freed."""
-
-    def __init__(self, num_bytes: int) -> None:
-        super().__init__(f"{num_bytes} bytes do not fit")
-        self.num_bytes = num_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowHead:
-    """A new row's identity, as a put message carries it."""
-
-    uid: str
-    group: str
-    group_index: int
-    group_size: int
-    sample: int
-    version: int
-    reserve_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,16 +32,22 @@ class WarehouseStore:
 
     capacity_bytes bounds what is charged: columns, reserves of rows and ROW_BYTES a row.
     derived_share of it is kept from new rows, so that columns of existing rows find room first.
+    memory: where columns lie, of capacity_bytes at least; default: this process's own.
     """
 
     graph: StateGraph
     capacity_bytes: int
     derived_share: float = 0.25
+    memory: Memory | None = None
+    cells: CellMemory = field(init=False)
     charged_bytes: int = 0
     peak_bytes: int = 0
     rows: dict[str, StoredRow] = field(default_factory=dict)
     batches: dict[str, BatchRecord] = field(default_factory=dict)
     notices: list[Notice] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cells = CellMemory(self.memory or Memory(self.capacity_bytes))
 
     def put_rows(
         self,
@@ -75,27 +64,31 @@ class WarehouseStore:
         columns: n rows each; group_columns: one row a group, in order of first appearance.
         Raises DockRefused, DockFull (never fits), NoRoom (not now); nothing is stored then.
         """
-        record = self._batch_for_put(batch, total, states, [*columns, *group_columns])
-        self._check_put(record, heads, columns, group_columns)
-        fresh = [i for i, head in enumerate(heads) if not self._known(record, head)]
-        groups = {head.group: None for head in heads}
-        place = {group: i for i, group in enumerate(groups)}
-        new_groups = {heads[i].group for i in fresh} - set(record.groups)
-        charges = self._charges(heads, columns)
-        shared = _group_charges(group_columns, len(groups))
-        needed = sum(charges[i] for i in fresh) + sum(shared[place[g]] for g in new_groups)
+        names = [*columns, *group_columns]
+        record = batch_for_put(
+            self.batches.get(batch), self.graph, batch, total=total, states=states, columns=names
+        )
+        check_put(record, self.rows, heads, columns, group_columns)
+        place = {group: i for i, group in enumerate(dict.fromkeys(head.group for head in heads))}
+        fresh = [i for i, head in enumerate(heads) if not record.knows(head.uid)]
+        groups = dict.fromkeys(heads[i].group for i in fresh)
+        new_groups = [group for group in groups if group not in record.groups]
+        sizes = total_row_bytes(columns, len(heads))
+        shared = total_row_bytes(group_columns, len(place))
+        stored = sum(sizes[i] for i in fresh) + sum(shared[place[g]] for g in new_groups)
+        needed = stored + sum(ROW_BYTES + heads[i].reserve_bytes for i in fresh)
         self._admit_new(batch, needed)
+        self.cells.require(stored)
         if batch not in self.batches:
             self.batches[batch] = record
             self.notices.append(Notice.of_batch(batch, total, record.states))
         record.learn_formats(columns, group_columns)
-        group_cells = cells_of(group_columns, len(groups))
-        for group in new_groups:
-            record.groups[group] = GroupCells(group_cells[place[group]], shared[place[group]])
-        cells = cells_of(columns, len(heads))
-        for i in fresh:
-            row = StoredRow(head=heads[i], batch=batch, cells=cells[i], charge=charges[i])
-            self._insert(record, row)
+        group_cells = self.cells.store(group_columns, [place[group] for group in new_groups])
+        for group, cells in zip(new_groups, group_cells, strict=True):
+            record.groups[group] = GroupCells(cells, shared[place[group]])
+        for i, cells in zip(fresh, self.cells.store(columns, fresh), strict=True):
+            charge = ROW_BYTES + heads[i].reserve_bytes + sizes[i]
+            self._insert(record, StoredRow(head=heads[i], batch=batch, cells=cells, charge=charge))
         self.charged_bytes += needed
         self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
         return len(fresh)
@@ -121,25 +114,25 @@ class WarehouseStore:
             )
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
-        fresh, duplicates, foreign = self._sort_out(state, lease, uids)
+        fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
         for name, column in columns.items():
             if len(column) != len(uids):
                 raise DockRefused(f"column {name} has {len(column)} rows, the write {len(uids)}")
         for batch in {self.rows[uids[i]].batch for i in fresh}:
             self.batches[batch].check_formats(columns)
-        sizes = [sum(row) for row in zip(*[c.row_bytes() for c in columns.values()], strict=True)]
-        growth = {i: self._growth(uids[i], sizes[i]) for i in fresh} if sizes else {}
+        sizes = total_row_bytes(columns, len(uids))
+        growth = {i: self._growth(uids[i], sizes[i]) for i in fresh}
         if self.charged_bytes + sum(growth.values()) > self.capacity_bytes:
             raise NoRoom(sum(growth.values()))
-        cells = cells_of(columns, len(uids))
-        for i in fresh:
+        self.cells.require(sum(sizes[i] for i in fresh))
+        for i, cells in zip(fresh, self.cells.store(columns, fresh), strict=True):
             row = self.rows[uids[i]]
             self.batches[row.batch].learn_formats(columns, {})
-            row.charge += growth.get(i, 0)
-            self.charged_bytes += growth.get(i, 0)
+            row.charge += growth[i]
+            self.charged_bytes += growth[i]
             self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
-            row.num_bytes += sizes[i] if sizes else 0
-            row.cells.update(cells[i])
+            row.num_bytes += sizes[i]
+            row.cells.update(cells)
             row.version = row.version if version is None else version
             for name in columns:
                 self.notices.append(Notice.of_column(row, name))
@@ -151,7 +144,7 @@ class WarehouseStore:
 
         One cell a row, or one a group in order of first appearance. Raises DockLost, DockRefused.
         """
-        rows = [self._live(uid) for uid in uids]
+        rows = [live_row(self.rows, uid) for uid in uids]
         records = {row.batch: self.batches[row.batch] for row in rows}
         forms = {record.formats.get(column) for record in records.values()}
         if None in forms or len(forms) != 1:
@@ -201,61 +194,6 @@ class WarehouseStore:
                 counts[name] += name not in row.acks
         return counts
 
-    def _batch_for_put(
-        self, batch: str, total: int, states: Sequence[str], columns: Sequence[str]
-    ) -> BatchRecord:
-        record = self.batches.get(batch)
-        if record is None:
-            self.graph.check_new_rows(batch, states, columns)
-            return BatchRecord(name=batch, total=total, states=tuple(states))
-        if record.dropped:
-            raise DockLost(f"batch {batch} was dropped; put its rows under another name")
-        if (record.total, record.states) != (total, tuple(states)):
-            raise DockRefused(
-                f"batch {batch} was put with total={record.total} and states "
-                f"{list(record.states)}, now with total={total} and states {list(states)}"
-            )
-        return record
-
-    def _check_put(
-        self,
-        record: BatchRecord,
-        heads: Sequence[RowHead],
-        columns: Mapping[str, Ragged],
-        group_columns: Mapping[str, Ragged],
-    ) -> None:
-        sizes = Counter(head.group for head in heads)
-        for head in heads:
-            if head.group_size != sizes[head.group]:
-                raise DockRefused(
-                    f"group {head.group} has {head.group_size} rows, this put {sizes[head.group]}; "
-                    "put all rows of a group at once"
-                )
-        for expected, part in ((len(heads), columns), (len(sizes), group_columns)):
-            for name, column in part.items():
-                if len(column) != expected:
-                    raise DockRefused(
-                        f"column {name} has {len(column)} rows; {record.name} needs {expected}"
-                    )
-        if len({head.uid for head in heads}) != len(heads):
-            raise DockRefused(f"two new rows of {record.name} have one uid")
-        record.check_formats(columns)
-        record.check_formats(group_columns)
-        for head in heads:
-            other = self.rows.get(head.uid)
-            if other is not None and (other.batch, other.head.group) != (record.name, head.group):
-                raise DockRefused(f"row {head.uid} is in group {other.head.group} already")
-
-    def _known(self, record: BatchRecord, head: RowHead) -> bool:
-        return head.uid in record.live or head.uid in record.freed
-
-    def _charges(self, heads: Sequence[RowHead], columns: Mapping[str, Ragged]) -> list[int]:
-        per_column = [column.row_bytes() for column in columns.values()]
-        return [
-            ROW_BYTES + head.reserve_bytes + sum(sizes[i] for sizes in per_column)
-            for i, head in enumerate(heads)
-        ]
-
     def _admit_new(self, batch: str, needed: int) -> None:
         limit = int(self.capacity_bytes * (1 - self.derived_share))
         if needed > limit:
@@ -273,42 +211,6 @@ class WarehouseStore:
         record.known += 1
         record.groups[row.head.group].live += 1
         self.notices.append(Notice.of_row(row, record))
-
-    def _live(self, uid: str) -> StoredRow:
-        row = self.rows.get(uid)
-        if row is None:
-            raise DockLost(
-                f"row {uid} is not in this warehouse: every state has acknowledged it, its batch "
-                "was dropped, or the warehouse restarted"
-            )
-        return row
-
-    def _sort_out(
-        self, state: str, lease: str, uids: Sequence[str]
-    ) -> tuple[list[int], list[str], list[str]]:
-        """Indices of rows that are new to the state; duplicates; duplicates by another lease."""
-        fresh: list[int] = []
-        duplicates: list[str] = []
-        foreign: list[str] = []
-        for i, uid in enumerate(uids):
-            row = self.rows.get(uid)
-            acks = row.acks if row is not None else self._freed_acks(uid)
-            if row is not None and state not in self.batches[row.batch].states:
-                raise DockRefused(f"row {uid} does not pass state {state}")
-            if row is not None and state not in acks:
-                fresh.append(i)
-                continue
-            duplicates.append(uid)
-            if acks.get(state) != lease:
-                foreign.append(uid)
-        return fresh, duplicates, foreign
-
-    def _freed_acks(self, uid: str) -> dict[str, str]:
-        for record in self.batches.values():
-            if uid in record.freed and not record.dropped:
-                return record.freed[uid]
-        self._live(uid)
-        raise AssertionError(f"row {uid} is live but was not found")
 
     def _growth(self, uid: str, added: int) -> int:
         """Bytes to charge beyond the row's reserve."""
@@ -328,8 +230,10 @@ class WarehouseStore:
         group = record.groups[row.head.group]
         group.live -= 1
         self.charged_bytes -= row.charge
+        self.cells.free(row.cells.values())
         if not group.live:
             self.charged_bytes -= group.charge
+            self.cells.free(group.cells.values())
             del record.groups[row.head.group]
         del self.rows[row.head.uid], record.live[row.head.uid]
         record.freed[row.head.uid] = row.acks
@@ -342,8 +246,3 @@ class WarehouseStore:
             if remembered <= REMEMBERED_ROWS:
                 return
             remembered -= len(self.batches.pop(name).freed)
-
-
-def _group_charges(group_columns: Mapping[str, Ragged], num_groups: int) -> list[int]:
-    per_column = [column.row_bytes() for column in group_columns.values()]
-    return [sum(sizes[i] for sizes in per_column) for i in range(num_groups)]

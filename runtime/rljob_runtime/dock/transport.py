@@ -1,45 +1,49 @@
 """How column bytes travel between a client and a warehouse.
 
-`Transport` is the seam: messages stay as they are, bytes may go another way (an arena in shared
-memory instead of the connection). `TcpTransport` sends them as the frames' payload.
+They are written as payload of the request. They are read from the payload of the answer, or from the
+warehouse's memory where the client has mapped it: the answer then says where they lie, and they stay
+as they are until the client releases them.
 """
 
+import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from rljob_runtime.dock.channel import Channel
-from rljob_runtime.dock.columns import Ragged, decode_columns, encode_columns
-from rljob_runtime.dock.frames import Fields, Kind
+import numpy as np
+
+from rljob_runtime.dock.columns import Ragged, column_of, decode_columns, encode_columns
+from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
+from rljob_runtime.dock.warehouse_channel import MemoryMap, WarehouseChannel
+from rljob_runtime.errors import DockError
 
 
-class Transport(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    """What keeps bytes in a warehouse's memory as they are. deadline: until then at most."""
+
+    memory: MemoryMap
+    number: int
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a read found. values: by column. of_groups: columns with one row a group, as first met.
+
+    borrowed: columns that are views of the warehouse's memory, under the pin.
+    """
+
+    values: dict[str, Ragged]
+    of_groups: frozenset[str]
+    borrowed: frozenset[str] = frozenset()
+    pin: Pin | None = None
+
+
+class WarehouseTransport:
     """The data path to one warehouse. Raises what `Channel.request` raises."""
 
-    def put_rows(
-        self,
-        header: dict[str, Any],
-        columns: Mapping[str, Ragged],
-        group_columns: Mapping[str, Ragged],
-        *,
-        timeout_seconds: float,
-    ) -> Fields:
-        """New rows with their columns, and columns of their groups."""
-
-    def write(
-        self, header: dict[str, Any], columns: Mapping[str, Ragged], *, timeout_seconds: float
-    ) -> Fields:
-        """Columns of existing rows."""
-
-    def read(
-        self, uids: Sequence[str], columns: Sequence[str], *, timeout_seconds: float
-    ) -> dict[str, tuple[Ragged, bool]]:
-        """Columns of rows, and whether each is the groups': one row a group, as first met."""
-
-
-class TcpTransport:
-    """Bytes in the payload of the request or its answer."""
-
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: WarehouseChannel) -> None:
         self._channel = channel
 
     def put_rows(
@@ -50,7 +54,7 @@ class TcpTransport:
         *,
         timeout_seconds: float,
     ) -> Fields:
-        """See Transport."""
+        """New rows with their columns, and columns of their groups."""
         entries, buffers = encode_columns(columns)
         group_entries, group_buffers = encode_columns(group_columns)
         message = {**header, "columns": entries, "group_columns": group_entries}
@@ -62,7 +66,7 @@ class TcpTransport:
     def write(
         self, header: dict[str, Any], columns: Mapping[str, Ragged], *, timeout_seconds: float
     ) -> Fields:
-        """See Transport."""
+        """Columns of existing rows."""
         entries, buffers = encode_columns(columns)
         message = {**header, "columns": entries}
         answer = self._channel.request(
@@ -70,12 +74,58 @@ class TcpTransport:
         )
         return answer.fields
 
-    def read(
-        self, uids: Sequence[str], columns: Sequence[str], *, timeout_seconds: float
-    ) -> dict[str, tuple[Ragged, bool]]:
-        """See Transport."""
+    def read(self, uids: Sequence[str], columns: Sequence[str], *, timeout_seconds: float) -> Found:
+        """Columns of rows. What is borrowed must be released."""
         message = {"uids": list(uids), "columns": list(columns)}
+        asked = time.monotonic()
         answer = self._channel.request(Kind.READ, message, timeout_seconds=timeout_seconds)
-        entries = answer.fields.maps("columns")
-        decoded = decode_columns(entries, answer.payload)
-        return {e.text("name"): (decoded[e.text("name")], e.flag("of_groups")) for e in entries}
+        try:
+            entries = answer.fields.maps("columns")
+            of_groups = frozenset(e.text("name") for e in entries if e.flag("of_groups"))
+            memory = self._channel.memory
+            if not answer.fields.has("pin") or memory is None:
+                return Found(values=decode_columns(entries, answer.payload), of_groups=of_groups)
+            located = [(e.text("name"), *locate(e, memory)) for e in entries]
+        except MalformedFrame as error:
+            self._channel.close()
+            raise DockError(
+                f"{self._channel.role} answered what cannot be read: {error}"
+            ) from error
+        pin = Pin(
+            memory=memory,
+            number=answer.fields.integer("pin"),
+            deadline=asked + memory.pin_seconds,
+        )
+        return Found(
+            values={name: column for name, column, _ in located},
+            of_groups=of_groups,
+            borrowed=frozenset(name for name, _, is_view in located if is_view),
+            pin=pin,
+        )
+
+    def holds(self, pin: Pin) -> bool:
+        """True when all that was looked at under the pin until now was as it had been written."""
+        return self._channel.memory is pin.memory and time.monotonic() < pin.deadline
+
+    def release(self, pin: Pin) -> None:
+        """Nothing is looked at under the pin any more."""
+        self._channel.release(pin.memory, [pin.number])
+
+
+def locate(entry: Fields, memory: MemoryMap) -> tuple[Ragged, bool]:
+    """A column in a warehouse's memory: (column, True) as a view, or (column, False) as a copy where
+    its rows do not lie behind each other. Raises MalformedFrame.
+    """
+    packed = entry.binary("spans")
+    if len(packed) % 16:
+        raise MalformedFrame(f"spans of {len(packed)} bytes are no pairs of 64-bit integers")
+    spans = np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()
+    parts = [memory.part((start, end)) for start, end in spans]
+    if len(parts) == 1:
+        return column_of(entry, parts[0]), True
+    data = np.empty(sum(len(part) for part in parts), dtype=np.uint8)
+    place = 0
+    for part in parts:
+        data[place : place + len(part)] = part
+        place += len(part)
+    return column_of(entry, data.data), False

@@ -5,37 +5,38 @@ the controllers that subscribed.
 """
 
 import asyncio
+import logging
 import secrets
-from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
 
-from rljob_runtime.dock.columns import decode_columns, descriptor, padding
+from rljob_runtime.dock import unix
+from rljob_runtime.dock.broadcast import Broadcaster
+from rljob_runtime.dock.columns import decode_columns
 from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.notices import Notice, encode_notices, encode_snapshot
+from rljob_runtime.dock.memory import Memory
+from rljob_runtime.dock.notices import encode_snapshot
+from rljob_runtime.dock.parking import Parking
 from rljob_runtime.dock.peer import Answer, Peer, Reply
+from rljob_runtime.dock.put_rules import row_head
+from rljob_runtime.dock.reads import ReadDesk
 from rljob_runtime.dock.server import DockServer, optional_integer
-from rljob_runtime.dock.store import NoRoom, RowHead, WarehouseStore
-from rljob_runtime.errors import DockError, DockFull
+from rljob_runtime.dock.store import WarehouseStore
+from rljob_runtime.errors import DockFull, DockRefused
 
-MAX_UNSENT_BYTES = 64 << 20
-"""A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
+log = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class _Parked:
-    """A message that waits for room."""
-
-    attempt: Callable[[], Reply]
-    answer: asyncio.Future[Reply]
+PREFAULT_BYTES = 16 << 20
+"""Of a new warehouse's memory; later twice as much as was ever used."""
 
 
 class WarehouseServer(DockServer):
     """Serves one warehouse.
 
     index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
+    shared_directory: where its unix socket lies, for readers that map its memory; None: none do.
+    pin_seconds: how long such a reader may look at what it was answered.
     """
 
     def __init__(
@@ -48,39 +49,94 @@ class WarehouseServer(DockServer):
         host: str = "127.0.0.1",
         port: int = 0,
         derived_share: float = 0.25,
+        shared_directory: str | None = None,
+        pin_seconds: float = 600.0,
     ) -> None:
         super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
         self.store = WarehouseStore(
-            graph=graph, capacity_bytes=capacity_bytes, derived_share=derived_share
+            graph=graph,
+            capacity_bytes=capacity_bytes,
+            derived_share=derived_share,
+            memory=Memory(capacity_bytes, shared=True),
         )
+        self.index = index
         self.epoch = secrets.token_hex(8)
-        self._subscribers: dict[Peer, tuple[str, frozenset[str]]] = {}
-        self._parked_writes: deque[_Parked] = deque()
-        self._parked_puts: deque[_Parked] = deque()
-        self._unsent: list[Notice] = []
+        self._broadcast = Broadcaster()
+        self._writes = Parking(changed=self._changed, full=self._full)
+        self._puts = Parking(changed=self._changed, full=self._full)
+        self._reads = ReadDesk(
+            cells=self.store.cells,
+            lookup=self.store.read,
+            freed=self._changed,
+            pin_seconds=pin_seconds,
+        )
+        self._shared_directory = shared_directory
+        self._socket_path: Path | None = None
+        self._no_socket = "it was given no shared directory"
+        self._prefault: asyncio.Future[None] | None = None
         self._answers = {
             Kind.PUT_ROWS: self._put_rows,
             Kind.WRITE: self._write,
             Kind.READ: self._read,
+            Kind.ATTACH: self._attach,
+            Kind.RELEASE: self._release,
             Kind.DROP_BATCH: self._drop_batch,
             Kind.SUBSCRIBE: self._subscribe,
             Kind.STATS: self._stats,
         }
 
+    async def start(self) -> tuple[str, int]:
+        """See DockServer."""
+        place = await super().start()
+        if self._shared_directory is not None:
+            await self._listen_locally(Path(self._shared_directory))
+        self._prefault_ahead()
+        return place
+
+    async def stop(self) -> None:
+        """See DockServer."""
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+        await super().stop()
+        self.store.cells.memory.close()
+
+    async def _listen_locally(self, directory: Path) -> None:
+        """Open the unix socket; what keeps it from it is told to every client."""
+        if not self.store.cells.memory.shareable:
+            self._no_socket = "its system has no memfd_create"
+            return
+        try:
+            listener, path = unix.listen(directory, f"w{self.index}")
+        except OSError as error:
+            self._no_socket = f"{directory}: {error.strerror or error}"
+            log.warning("dock %s shares no memory: %s", self.role, self._no_socket)
+            return
+        await self.listen_too(listener)
+        self._socket_path = path
+
     def welcome(self) -> dict[str, object]:
-        """A peer learns the epoch and how large a put may be."""
-        return {**super().welcome(), "epoch": self.epoch, "capacity": self.store.capacity_bytes}
+        """A peer learns the epoch, how large a put may be, and where to map the memory."""
+        return {
+            **super().welcome(),
+            "epoch": self.epoch,
+            "capacity": self.store.capacity_bytes,
+            "machine": unix.machine_id(),
+            "socket": str(self._socket_path or ""),
+            "no_socket": "" if self._socket_path else self._no_socket,
+            "pin_seconds": self._reads.pin_seconds,
+        }
 
     def lost(self, peer: Peer) -> None:
         """A subscriber or a client left."""
-        self._subscribers.pop(peer, None)
+        self._broadcast.forget(peer)
+        self._reads.lost(peer)
 
     def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
         entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
         columns = decode_columns([*entries, *group_entries], frame.payload)
         group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
-        heads = [_row_head(item) for item in fields.items("rows")]
+        heads = [row_head(item) for item in fields.items("rows")]
         batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
         if total < 0 or not heads:
             raise MalformedFrame(f"put of {len(heads)} rows with total {total}")
@@ -96,7 +152,7 @@ class WarehouseServer(DockServer):
             )
             return Reply(header={"stored": new})
 
-        return self._with_room(attempt, self._parked_puts, fields.number("timeout"))
+        return self._puts.admit(attempt, fields.number("timeout"))
 
     def _write(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
@@ -110,19 +166,20 @@ class WarehouseServer(DockServer):
             )
             return Reply(header=asdict(written))
 
-        return self._with_room(attempt, self._parked_writes, fields.number("timeout"))
+        return self._writes.admit(attempt, fields.number("timeout"))
 
     def _read(self, peer: Peer, frame: Frame) -> Reply:
-        uids = frame.fields.texts("uids")
-        entries: list[dict[str, Any]] = []
-        buffers: list[bytes] = []
-        for name in frame.fields.texts("columns"):
-            form, of_groups, cells = self.store.read(uids, name)
-            entry = descriptor(name, form, (cell.length for cell in cells))
-            entries.append({**entry, "of_groups": of_groups})
-            buffers += [cell.data for cell in cells]
-            buffers.append(padding(sum(len(cell.data) for cell in cells)))
-        return Reply(header={"columns": entries}, buffers=buffers)
+        return self._reads.answer(peer, frame.fields.texts("uids"), frame.fields.texts("columns"))
+
+    def _attach(self, peer: Peer, frame: Frame) -> Reply:
+        memory = self.store.cells.memory
+        if not (peer.local and memory.shareable):
+            raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
+        peer.attached = True
+        return Reply(header={"size": memory.num_bytes}, descriptor=memory.open_read_only())
+
+    def _release(self, peer: Peer, frame: Frame) -> None:
+        self._reads.release(peer, frame.fields.integers("pins"))
 
     def _drop_batch(self, peer: Peer, frame: Frame) -> Reply:
         freed = self.store.drop_batch(frame.fields.text("batch"))
@@ -131,8 +188,7 @@ class WarehouseServer(DockServer):
 
     def _subscribe(self, peer: Peer, frame: Frame) -> Reply:
         state, needs = frame.fields.text("state"), frozenset(frame.fields.texts("needs"))
-        self._flush()
-        self._subscribers[peer] = (state, needs)
+        self._broadcast.subscribe(peer, state, needs)
         return Reply(header=encode_snapshot(self.store, state=state, needs=needs))
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
@@ -143,42 +199,18 @@ class WarehouseServer(DockServer):
                 "rows": len(store.rows),
                 "bytes": store.charged_bytes,
                 "capacity": store.capacity_bytes,
-                "waiting": len(self._parked_puts) + len(self._parked_writes),
+                "retained": store.cells.retained_bytes,
+                "pins": self._reads.num_pins,
+                "expired_pins": self._reads.expired_pins,
+                "attached": sum(p.attached for p in self.peers),
+                "waiting": len(self._puts) + len(self._writes),
                 "refused": dict(self.refused),
                 "requests": dict(self.requests),
-                "subscribers": len(self._subscribers),
+                "subscribers": len(self._broadcast),
                 "unacknowledged": store.unacknowledged(),
                 "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
             }
         )
-
-    def _with_room(
-        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
-    ) -> Answer:
-        """Run now, or in turn when there is room. Raises DockFull at the deadline."""
-        if not lane:
-            try:
-                reply = attempt()
-            except NoRoom:
-                pass
-            else:
-                self._changed()
-                return reply
-        return self._park(attempt, lane, timeout_seconds)
-
-    async def _park(
-        self, attempt: Callable[[], Reply], lane: deque[_Parked], timeout_seconds: float
-    ) -> Reply:
-        parked = _Parked(attempt, asyncio.get_running_loop().create_future())
-        lane.append(parked)
-        self._changed()  # room may have come between the message and this turn of the loop
-        try:
-            return await asyncio.wait_for(parked.answer, timeout_seconds)
-        except TimeoutError:
-            raise self._full(timeout_seconds) from None
-        finally:
-            if parked in lane:
-                lane.remove(parked)
 
     def _full(self, waited_seconds: float) -> DockFull:
         store, stuck = self.store, self.store.stuck_state()
@@ -187,60 +219,23 @@ class WarehouseServer(DockServer):
             who = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
         return DockFull(
             f"{self.role} stayed full for {waited_seconds:.3g} s: {store.charged_bytes} of "
-            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows; {who}; find out why it "
-            "does not go on, or raise spec.dock.capacity"
+            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows, and readers hold "
+            f"{store.cells.retained_bytes} bytes of freed ones; {who}; find out why it does not go "
+            "on, or raise spec.dock.capacity"
         )
 
     def _changed(self) -> None:
         """After a change: let parked messages in as far as there is room, then broadcast."""
-        for lane in (self._parked_writes, self._parked_puts):
-            while lane and self._let_in(lane[0]):
-                lane.popleft()
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._unsent += self.store.take_notices()
+        self._writes.let_in()
+        self._puts.let_in()
+        self._prefault_ahead()
+        self._broadcast.publish(self.store.take_notices())
 
-    def _let_in(self, parked: _Parked) -> bool:
-        if parked.answer.done():
-            return True
-        try:
-            parked.answer.set_result(parked.attempt())
-        except NoRoom:
-            return False
-        except DockError as error:
-            parked.answer.set_exception(error)
-        return True
-
-    def _flush(self) -> None:
-        """Send the notices of this turn of the loop, one message a controller."""
-        notices, self._unsent = self._unsent, []
-        if not notices:
-            return
-        for peer, (state, needs) in list(self._subscribers.items()):
-            message = encode_notices(notices, state=state, needs=needs)
-            if any(message.values()):
-                peer.send_now(Reply(kind=Kind.NOTICE, header=message))
-            if peer.unsent_bytes > MAX_UNSENT_BYTES:
-                del self._subscribers[peer]
-                peer.close()
-
-
-def _row_head(item: Any) -> RowHead:
-    try:
-        uid, group, group_index, group_size, sample, version, reserve_bytes = item
-    except (TypeError, ValueError):
-        raise MalformedFrame("a new row is no list of seven") from None
-    numbers = (group_index, group_size, sample, version, reserve_bytes)
-    if not (type(uid) is type(group) is str) or any(type(n) is not int for n in numbers):
-        raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
-    if min(group_index, group_size, sample, reserve_bytes) < 0:
-        raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
-    return RowHead(
-        uid=uid,
-        group=group,
-        group_index=group_index,
-        group_size=group_size,
-        sample=sample,
-        version=version,
-        reserve_bytes=reserve_bytes,
-    )
+    def _prefault_ahead(self) -> None:
+        """Make memory present in the background before it is written; what never is used never is."""
+        memory, used = self.store.cells.memory, self.store.cells.arena.high_water
+        wanted = min(memory.num_bytes, max(PREFAULT_BYTES, 2 * used))
+        idle = self._prefault is None or self._prefault.done()
+        if idle and memory.populated_bytes < wanted:
+            loop = asyncio.get_running_loop()
+            self._prefault = loop.run_in_executor(None, memory.populate, wanted)

@@ -1,0 +1,107 @@
+"""The bytes of a warehouse: a memfd that other processes may map read-only, or memory of its own.
+
+The memfd can neither shrink nor grow nor be mapped writable again, so a reader's map is always whole
+and never lets it write. It has no name in any file system: nothing is left when all processes die.
+"""
+
+import fcntl
+import logging
+import mmap
+import os
+import threading
+
+log = logging.getLogger(__name__)
+
+SLICE_BYTES = 1 << 20
+"""Made present at once; about a millisecond."""
+SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
+SEAL_FUTURE_WRITE = 0x10  # Linux 5.1: no new writable map and no write(); ours stays
+MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14
+
+
+class Memory:
+    """`num_bytes`, rounded up to pages, zero at first.
+
+    shared: as a memfd, where the system has them; `shareable` says whether it is one.
+    """
+
+    def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
+        self.num_bytes = max(1, -(-num_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
+        self.populated_bytes = 0
+        self._closed = False
+        self._lock = threading.Lock()
+        self._descriptor = _memfd(self.num_bytes) if shared else None
+        if self._descriptor is None:
+            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            self._map = mmap.mmap(-1, self.num_bytes, flags=flags)
+        else:
+            self._map = mmap.mmap(self._descriptor, self.num_bytes)
+            _seal(self._descriptor)
+        self.view = memoryview(self._map)
+
+    @property
+    def shareable(self) -> bool:
+        """True while `open_read_only` works."""
+        return self._descriptor is not None
+
+    def open_read_only(self) -> int:
+        """A new descriptor of the memory that nobody can write through; the caller closes it."""
+        assert self._descriptor is not None, "this memory is not shared"
+        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def populate(self, end: int) -> None:
+        """Make the pages up to `end` present: a first write would cost several times as much.
+
+        Safe in another thread; where the system cannot, they come as they are written.
+        """
+        end = min(-(-end // SLICE_BYTES) * SLICE_BYTES, self.num_bytes)
+        while self.populated_bytes < end:
+            with self._lock:
+                start = self.populated_bytes
+                size = min(SLICE_BYTES, self.num_bytes - start)
+                if size and not self._closed:
+                    self._populate(start, size)
+                self.populated_bytes = start + size
+
+    def close(self) -> None:
+        """Close the descriptor; the memory goes with the last map of it."""
+        with self._lock:
+            self._closed = True
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+    def _populate(self, start: int, size: int) -> None:
+        try:
+            if self._descriptor is not None:
+                os.posix_fallocate(self._descriptor, start, size)  # lets other threads run
+            self._map.madvise(MADV_POPULATE_WRITE, start, size)
+        except OSError as error:
+            log.debug("bytes %d+%d of the arena are not present yet: %s", start, size, error)
+
+
+def _memfd(num_bytes: int) -> int | None:
+    """A memfd of that size, or None where the system has none."""
+    if not hasattr(os, "memfd_create"):
+        return None
+    try:
+        descriptor = os.memfd_create("rljob-dock", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        log.warning("no shared memory for the dock: %s", error)
+        return None
+    try:
+        os.ftruncate(descriptor, num_bytes)
+    except OSError as error:
+        os.close(descriptor)
+        log.warning("no shared memory of %d bytes for the dock: %s", num_bytes, error)
+        return None
+    return descriptor
+
+
+def _seal(descriptor: int) -> None:
+    for seals in (SEALS | SEAL_FUTURE_WRITE, SEALS):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+        except OSError:  # a kernel that does not know the last one
+            continue
+        return

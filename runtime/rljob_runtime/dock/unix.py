@@ -1,0 +1,94 @@
+"""Unix sockets beside the TCP ones: where a warehouse meets the processes of its own machine.
+
+Only the socket lies in the shared directory, under a name nobody can guess or meet twice; no data.
+"""
+
+import contextlib
+import logging
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+MAX_PATH_BYTES = 107
+"""Of a socket's address on Linux; longer paths are reached through their open directory."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_id() -> str:
+    """The same for all processes under one running kernel, in whatever container they are."""
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return platform.node()
+
+
+def listen(directory: Path, name: str) -> tuple[socket.socket, Path]:
+    """A listening socket `NAME-<nonce>.sock` in the directory, made if it is missing.
+
+    Removes what dead servers of that name left. Raises OSError.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in directory.glob(f"{name}-*.sock"):
+        _remove_dead(old)
+    path = directory / f"{name}-{secrets.token_hex(8)}.sock"
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _short(path) as address:
+            listener.bind(address)
+        path.chmod(0o660)
+        listener.listen()
+    except OSError:
+        listener.close()
+        raise
+    return listener, path
+
+
+def connect(path: Path, timeout_seconds: float) -> socket.socket:
+    """A connection to the socket at `path`. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_seconds)
+        with _short(path) as address:
+            connection.connect(address)
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def send_descriptor(connection: int, data: bytes, descriptor: int) -> bool:
+    """Send data and the descriptor, which is closed here; False when they did not go at once."""
+    try:
+        with socket.socket(fileno=os.dup(connection)) as same:
+            return socket.send_fds(same, [data], [descriptor]) == len(data)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _short(path: Path) -> Iterator[str]:
+    """An address for the path that fits into a socket's address."""
+    if len(os.fsencode(path)) <= MAX_PATH_BYTES:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _remove_dead(path: Path) -> None:
+    try:
+        connect(path, 1.0).close()
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.debug("socket %s is left: %s", path, error)
