@@ -26,13 +26,15 @@ class MemoryDriver:
 
 @dataclass(slots=True)
 class MemoryRay:
-    """Stands for aiohttp's session. lose_answers: how many submissions' answers never arrive."""
+    """Stands for aiohttp's session. answers: whether it does. lose_answers: how many submissions'
+    answers never arrive."""
 
     pauses: Pauses
     heads: set[str] = field(default_factory=set)
     drivers: list[MemoryDriver] = field(default_factory=list)
     report: Manifest = field(default_factory=dict)
     lose_answers: int = 0
+    answers: bool = True
 
     def copy(self, pauses: Pauses) -> "MemoryRay":
         drivers = [replace(driver) for driver in self.drivers]
@@ -55,7 +57,7 @@ class MemoryRay:
         """Status code and body. url: http://CLUSTER:PORT/PATH."""
         cluster, _, path = url.removeprefix("http://").partition("/")
         cluster = cluster.partition(":")[0]
-        if cluster not in self.heads:
+        if cluster not in self.heads or not self.answers:
             return 502, "no such head"
         if path == "status":
             return 200, self.report
