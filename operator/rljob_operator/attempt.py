@@ -77,6 +77,9 @@ def supervise(draft: Draft) -> None:
     if lost is not None:
         _end_attempt(draft, lost)
         return
+    if draft.seen.ray.hiccup:
+        draft.look_again(SUBMITTED_POLL_SECONDS)
+        return
     if not draft.seen.ray.reached:
         draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")
         if draft.since("ClusterReady") >= HEAD_SILENT_SECONDS:

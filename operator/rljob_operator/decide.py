@@ -114,6 +114,8 @@ def _suspend(draft: Draft) -> None:
 
 def _stop(draft: Draft, reason: str) -> bool:
     """Ask the driver to leave a checkpoint and end; False once it has, or has had its time."""
+    if draft.seen.ray.hiccup:
+        return True
     job, cluster = draft.seen.ray.job, draft.status.ray_cluster
     if cluster is None or cluster.submission_id is None or job is None or job.status.is_final:
         return False

@@ -33,6 +33,8 @@ from rljob_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 POLLS_PER_SECOND = 50.0
+HICCUPS = 2
+"""So many requests to Ray in a row may go unanswered before anybody is told."""
 
 
 def head_url(cluster: str, namespace: str, port: int) -> str:
@@ -61,6 +63,7 @@ class Reconciler:
     head_url: Callable[[str, str, int], str] = head_url
     chance: Callable[[], float] = random.random
     _tokens: dict[str, str] = field(default_factory=dict)
+    _misses: dict[str, int] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
         """One pass; a job that is gone needs none."""
@@ -70,11 +73,13 @@ class Reconciler:
         identity, status = identity_of(rljob), status_of(rljob)
         if "deletionTimestamp" in rljob["metadata"]:
             self._tokens.pop(identity.uid, None)
+            self._misses.pop(identity.uid, None)
             return
         job, _ = job_of(rljob)
         token = await self._token(identity) if job else ""
         ray = self._ray(identity, status, token)
         answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
+        answer = self._patient(identity, status, answer)
         report = await self._report(identity, status, answer, token)
         seen = replace(
             observed(rljob, self.cache, answer, report, log),
@@ -96,6 +101,14 @@ class Reconciler:
         self._count(seen, decision.status)
         if decision.again is not None:
             self.queue.add_after(key, decision.again)
+
+    def _patient(self, identity: Identity, status: RLJobStatus, answer: RayAnswer) -> RayAnswer:
+        """The first missing answers in a row are hiccups: of the network, or of a busy operator."""
+        asked = status.ray_cluster is not None and status.ray_cluster.submission_id is not None
+        missed = asked and not answer.reached
+        misses = self._misses.get(identity.uid, 0) + 1 if missed else 0
+        self._misses[identity.uid] = misses
+        return replace(answer, hiccup=0 < misses <= HICCUPS)
 
     async def _token(self, identity: Identity) -> str:
         """The token of the job's Ray cluster: made once, then read from its Secret."""

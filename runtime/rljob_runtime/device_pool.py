@@ -67,7 +67,9 @@ class DevicePool:
     def dismiss(self, worker: Any, seat: Seat, *, staying: Collection[int]) -> None:
         """End a device worker, and its node's reservation unless the node is among the staying."""
         ray.kill(worker)
-        if seat.node not in staying:
+        if (
+            seat.node not in staying and seat.node in self.groups
+        ):  # several may leave one node at once
             remove_placement_group(self.groups.pop(seat.node))
 
     def has_place(self, node: int) -> bool:

@@ -240,6 +240,19 @@ def test_a_silent_head_is_lost_after_a_minute() -> None:
     assert decide(seen, NOW + 61).status.failures[0].reason == "HeadLost"
 
 
+@pytest.mark.parametrize("suspend", [False, True])
+def test_a_hiccup_of_the_head_changes_nothing(suspend: bool) -> None:
+    seen = replace(after(running()), spec=make_job(suspend=suspend).spec)
+    hiccup = replace(seen, ray=RayAnswer(reached=False, hiccup=True))
+
+    decision = decide(hiccup, NOW + 5)
+
+    assert decision.actions == decision.events == ()
+    assert decision.status.conditions[0] == seen.status.conditions[0]
+    assert decision.status.ray_cluster == seen.status.ray_cluster
+    assert decision.again is not None
+
+
 @pytest.mark.parametrize(
     ("deadline", "reason"),
     [

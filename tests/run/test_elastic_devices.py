@@ -65,14 +65,17 @@ class StandIn:
 class Run:
     """Two devices, one that trains and one that generates; steps pass by `step`."""
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
+    def __init__(self, folder: Path, plan: Plan, *, per_node: int = 1, prompts: int = 8) -> None:
         job = json.loads(json.dumps(SMALL_JOB))
-        job["spec"]["accelerator"] = {"devicesPerNode": 1}
+        job["spec"]["accelerator"] = {"devicesPerNode": per_node}
+        job["spec"]["batch"]["globalBatchSize"] = prompts
         placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
         job["spec"]["placement"] = placement
         self.job = read_job(job)
-        self.pool = DevicePool(per_node=1, resource=EMULATED, kind=StandIn, arguments=((plan,), 1))
-        self.pool.reserve(2)
+        self.pool = DevicePool(
+            per_node=per_node, resource=EMULATED, kind=StandIn, arguments=((plan,), 1)
+        )
+        self.pool.reserve(2 // per_node)
         self.log = EventLog(folder / "events.jsonl")
         self.desk = ScaleDesk(self.job)
         self.cast = Cast(
@@ -144,8 +147,8 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """begin({2: "dies"}): a run whose device 2 dies when it starts."""
     runs = []
 
-    def start(plan: Plan | None = None) -> Run:
-        runs.append(Run(tmp_path, plan or {}))
+    def start(plan: Plan | None = None, **sizes: int) -> Run:
+        runs.append(Run(tmp_path, plan or {}, **sizes))
         return runs[-1]
 
     yield start
@@ -184,6 +187,20 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     assert [(e["from"], e["to"], e["given_up"]) for e in events] == [(1, 2, 0), (2, 1, 0)]
     assert events[1]["step"] == run.steps
     run.step_until(lambda: free_devices() == free + 1)
+
+
+def test_all_devices_of_a_node_may_leave_at_once(begin) -> None:
+    run = begin(per_node=2, prompts=12)
+
+    run.desk.ask(3)
+    run.step_until(lambda: run.desk.report().ready == 3)
+    nodes = sorted(run.pool.groups)
+    run.desk.ask(1)
+    run.step()
+
+    assert nodes == [0, 1]
+    assert sorted(run.pool.groups) == [0]
+    assert run.group() == [0, 1]
 
 
 def test_steps_go_on_while_ray_has_no_place(begin) -> None:

@@ -26,8 +26,8 @@ class MemoryDriver:
 
 @dataclass(slots=True)
 class MemoryRay:
-    """Stands for aiohttp's session. lose_answers: how many submissions' answers never arrive. scaled: the
-    rollout devices that drivers were told; the first time is refused."""
+    """Stands for aiohttp's session. answers: whether it does. lose_answers: how many submissions'
+    answers never arrive. scaled: the rollout devices that drivers were told; the first time is refused."""
 
     pauses: Pauses
     heads: set[str] = field(default_factory=set)
@@ -35,6 +35,7 @@ class MemoryRay:
     report: Manifest = field(default_factory=dict)
     lose_answers: int = 0
     scaled: list[int] = field(default_factory=list)
+    answers: bool = True
 
     def copy(self, pauses: Pauses) -> "MemoryRay":
         drivers = [replace(driver) for driver in self.drivers]
@@ -66,7 +67,7 @@ class MemoryRay:
         """Status code and body. url: http://CLUSTER:PORT/PATH."""
         cluster, _, path = url.removeprefix("http://").partition("/")
         cluster = cluster.partition(":")[0]
-        if cluster not in self.heads:
+        if cluster not in self.heads or not self.answers:
             return 502, "no such head"
         if path == "status":
             return 200, self.report
