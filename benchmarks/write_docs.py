@@ -15,6 +15,7 @@ MEASURED = ROOT / "benchmarks" / "measured"
 SUBJECTS = {
     "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate`",
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
+    "dock": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }
 NOTES = MEASURED / "notes.json"
 

@@ -1,0 +1,59 @@
+"""The probe: one process serves, another writes and reads, and prints one line of figures."""
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROBE = [sys.executable, "-m", "rljob_runtime.dock.probe"]
+
+
+def two_free_ports() -> int:
+    """The first of two ports that follow each other."""
+    for port in range(20_000, 30_000, 2):
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("127.0.0.1", port))
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no two free ports")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    port = two_free_ports()
+    directory = tmp_path_factory.mktemp("dock")
+    process = subprocess.Popen(
+        [*PROBE, "serve", "--port", str(port), "--directory", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["port"] == port
+    yield port
+    process.terminate()
+    process.wait()
+    process.stdout.close()
+    assert [path.suffix for path in Path(directory).iterdir()] == [".sock"]
+
+
+@pytest.mark.parametrize("mode", ["shared", "tcp"])
+def test_the_probe_prints_rates_of_the_path_that_was_asked_for(served: int, mode: str) -> None:
+    sizes = ["10", "20000"]
+
+    where = ["--address", f"127.0.0.1:{served}", "--mode", mode]
+    command = [*PROBE, "read", *where, "--turns", "1", "--row-bytes", *sizes]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+
+    (line,) = done.stdout.splitlines()
+    figures = json.loads(line)
+    assert (figures["mode"], figures["data_path"]) == (mode, mode)
+    assert [*figures["row_bytes"]] == sizes
+    assert all(rate > 0 for row in figures["row_bytes"].values() for rate in row.values())
+    assert 0 < figures["claim_microseconds"] < figures["claim_and_read_microseconds"]
