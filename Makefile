@@ -27,6 +27,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/rollout.py --quick
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
+	$(PY) benchmarks/controller.py --quick
 
 setup: .venv/.dev-ready
 
