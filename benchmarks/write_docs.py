@@ -17,6 +17,7 @@ SUBJECTS = {
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "dock": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }
+LIMITED = {"controller": "The operator: a thousand RLJobs on a real API server"}
 NOTES = MEASURED / "notes.json"
 
 
@@ -30,11 +31,12 @@ def benchmarks() -> str:
         "`benchmarks/write_docs.py` from `benchmarks/measured/`.",
     ]
     notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
-    for subject, title in SUBJECTS.items():
+    for subject, title in (SUBJECTS | LIMITED).items():
         file = MEASURED / f"{subject}.json"
         if file.exists():
             document = json.loads(file.read_text())
-            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", _table(document)]
+            table = _limits(document) if subject in LIMITED else _table(document)
+            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", table]
             parts += notes.get(subject, [])
             parts.append(_machine(document["machine"]))
     return "\n\n".join(parts) + "\n"
@@ -83,6 +85,15 @@ def _table(document: dict[str, Any]) -> str:
                 f"| {peer}: {figure(theirs, result['spread'][peer])} | **{ratio:.2f}×** "
                 f"| {result['target']}× |"
             )
+    return "\n".join(rows)
+
+
+def _limits(document: dict[str, Any]) -> str:
+    rows = ["| | measured | at most |", "|---|---|---|"]
+    for found in document["figures"]:
+        value, limit = found["value"], found["limit"]
+        allowed = "" if limit is None else f"{limit:g}{'' if value <= limit else ' (missed)'}"
+        rows.append(f"| {found['name']} | {value:,.4g} {found['unit']} | {allowed} |")
     return "\n".join(rows)
 
 

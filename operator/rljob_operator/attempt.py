@@ -41,7 +41,7 @@ def start(draft: Draft) -> None:
         return
     missing = missing_pods(draft)
     if missing:
-        draft.set("ClusterReady", "False", "PodsNotReady", missing)
+        draft.set("ClusterReady", "False", "PodsNotReady", missing, tell=False)
         left = draft.left(status.attempt_time, spec.start_deadline_seconds)
         if left is not None and left <= 0:
             limit = spec.start_deadline_seconds

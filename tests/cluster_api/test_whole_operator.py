@@ -41,10 +41,10 @@ async def test_each_transition_is_one_event(operator, ray, kube, jobs, make_job,
         process.look_at(NAME)
         await jobs.until(lambda job: phase(job) == "Succeeded")
 
-        await jobs.until_events(["PodsNotReady", "PodsReady", "Running", "StepsDone"])
+        await jobs.until_events(["PodsReady", "Running", "StepsDone"])
 
     events = await jobs.events()
-    assert [event["count"] for event in events] == [1, 1, 1, 1]
+    assert [event["count"] for event in events] == [1, 1, 1]
     assert {event["type"] for event in events} == {"Normal"}
     assert {event["involvedObject"]["name"] for event in events} == {NAME}
 
@@ -127,7 +127,7 @@ async def test_a_pass_over_an_unchanged_job_writes_nothing(
     async with operator() as process:
         await kube.create(make_job())
         await jobs.until(running)
-        await jobs.until_events(["PodsNotReady", "PodsReady", "Running"])
+        await jobs.until_events(["PodsReady", "Running"])
         before = await jobs.get()
         passes, writes = process.passes(), server.writes()
 

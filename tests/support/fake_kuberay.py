@@ -6,7 +6,6 @@ a deleted RayCluster or RLJob goes with it.
 
 import asyncio
 import base64
-import contextlib
 import json
 import ssl
 import time
@@ -40,14 +39,14 @@ class Api:
         await self._session.close()
 
     async def __call__(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """The answer's JSON; None for 404 and for what exists already."""
+        """What was asked for; None for writes, for 404 and for what exists already."""
         if method == "PATCH":
             options["headers"] = {"Content-Type": "application/merge-patch+json"}
         async with self._session.request(method, self._url + path, json=body, **options) as answer:
             if answer.status in (404, 409):
                 return None
             assert answer.status < 300, f"{method} {path}: {await answer.text()}"
-            return await answer.json()
+            return await answer.json() if method == "GET" else None
 
     async def text(self, url: str) -> str:
         """What another server answers with 200, "" where it does not."""
@@ -57,25 +56,28 @@ class Api:
         except aiohttp.ClientError:
             return ""
 
-    async def watch(self, path: str) -> AsyncIterator[tuple[str, Manifest]]:
-        """What is there (as ADDED), then every event."""
-        found = await self("GET", path)
-        for item in found["items"]:
+    async def watch(self, path: str, *, kind: str = "") -> AsyncIterator[tuple[str, Manifest]]:
+        """What is there (as ADDED), then every event. kind: "PartialObjectMetadata" leaves out the rest."""
+        accept = {"Accept": f"application/json{f';as={kind};g=meta.k8s.io;v=v1' if kind else ''}"}
+        listed = {"Accept": accept["Accept"].replace("Metadata;", "MetadataList;")}
+        found = await self("GET", path, headers=listed)
+        for item in found["items"] or []:
             yield "ADDED", item
         version = found["metadata"]["resourceVersion"]
         query = {"watch": "true", "resourceVersion": version, "timeoutSeconds": "3600"}
         timeout = aiohttp.ClientTimeout(total=None)
-        async with self._session.get(self._url + path, params=query, timeout=timeout) as answer:
+        async with self._session.get(
+            self._url + path, params=query, timeout=timeout, headers=accept
+        ) as answer:
             async for line in answer.content:
                 event = json.loads(line)
                 yield event["type"], event["object"]
 
 
 class FakeKubeRay:
-    """make_ready: whether pods become ready by themselves. seen: RayClusters, and when (monotonic s)."""
+    """seen: each RayCluster, and when it was first seen (monotonic seconds)."""
 
-    def __init__(self, server: ApiServer, ray: FakeRay, *, make_ready: bool = True) -> None:
-        self.make_ready = make_ready
+    def __init__(self, server: ApiServer, ray: FakeRay) -> None:
         self.seen: dict[str, float] = {}
         self._server, self._ray = server, ray
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -113,7 +115,8 @@ class FakeKubeRay:
             self._start(self._delete(cluster) if kind == "DELETED" else self._keep(cluster))
 
     async def _watch_jobs(self) -> None:
-        async for kind, job in self.api.watch(f"{RLJOBS}/rljobs"):
+        jobs = self.api.watch(f"{RLJOBS}/rljobs", kind="PartialObjectMetadata")
+        async for kind, job in jobs:
             if kind == "DELETED":
                 self._start(self._collect(job))
 
@@ -135,9 +138,8 @@ class FakeKubeRay:
         if pod["metadata"]["labels"]["ray.io/node-type"] == "head":
             place = (namespace, cluster["metadata"]["name"])
             self._ray.start_head(place, await self._token(cluster))
-        if self.make_ready:
-            status = _running(pod["spec"]["containers"][0]["name"])
-            await self.api("PATCH", f"{_pods(namespace)}/{name}/status", {"status": status})
+        status = _running(pod["spec"]["containers"][0]["name"])
+        await self.api("PATCH", f"{_pods(namespace)}/{name}/status", {"status": status})
 
     async def _token(self, cluster: Manifest) -> str:
         """As a head reads it from the Secret that the RayCluster names."""
@@ -232,10 +234,3 @@ def _pods(namespace: str) -> str:
 
 def _of(cluster: str) -> dict[str, str]:
     return {"labelSelector": f"ray.io/cluster={cluster}"}
-
-
-@contextlib.asynccontextmanager
-async def cluster_of_fakes(server: ApiServer) -> AsyncIterator[tuple[FakeRay, FakeKubeRay]]:
-    """Ray and KubeRay, both fake, on a real API server."""
-    async with FakeRay() as ray, FakeKubeRay(server, ray) as kuberay:
-        yield ray, kuberay
