@@ -21,6 +21,7 @@ from rljob_operator.kube_answers import Manifest
 from rljob_operator.model import Cluster, Observed, Pod, RayAnswer
 from rljob_operator.progress import Report
 from rljob_operator.ray_jobs import RayJobs
+from rljob_operator.settings import Settings
 
 LOG_LINES = 20
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")
@@ -37,14 +38,30 @@ def identity_of(rljob: Manifest) -> Identity:
     )
 
 
-def job_of(rljob: Manifest) -> tuple[RLJob | None, tuple[Problem, ...]]:
-    """The job as the contract reads it, or what is wrong with it."""
+def job_of(
+    rljob: Manifest, settings: Settings | None = None
+) -> tuple[RLJob | None, tuple[Problem, ...]]:
+    """The job as the contract reads it, or what is wrong with it. settings: it must be possible with them."""
     metadata = {key: rljob["metadata"][key] for key in JOB_FIELDS if key in rljob["metadata"]}
     document = {key: rljob.get(key) for key in ("apiVersion", "kind", "spec")}
     try:
-        return read_job({**document, "metadata": metadata}), ()
+        job = read_job({**document, "metadata": metadata})
     except InvalidJob as invalid:
         return None, tuple(invalid.problems)
+    if settings is not None and (problems := installation_problems(job, settings)):
+        return None, problems
+    return job, ()
+
+
+def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]:
+    """What the job asks for and this installation does not allow."""
+    if job.spec.dock.shared_memory == "required" and settings.shared_memory == "none":
+        message = (
+            "is required, but this operator gives the pods of a node no folder in common; use auto, or "
+            "install the chart with sharedMemory.hostPath: true"
+        )
+        return (Problem("spec.dock.sharedMemory", message),)
+    return ()
 
 
 def status_of(rljob: Manifest) -> RLJobStatus:
@@ -89,10 +106,16 @@ def cluster_of(manifest: Manifest) -> Cluster:
 
 
 def observed(
-    rljob: Manifest, cache: Cache, ray: RayAnswer, report: Report | None, log: str
+    rljob: Manifest,
+    cache: Cache,
+    ray: RayAnswer,
+    report: Report | None,
+    log: str,
+    *,
+    settings: Settings | None = None,
 ) -> Observed:
     """All that is known of the job now."""
-    job, problems = job_of(rljob)
+    job, problems = job_of(rljob, settings)
     status, key = (
         status_of(rljob),
         JobKey(rljob["metadata"]["namespace"], rljob["metadata"]["name"]),

@@ -75,14 +75,14 @@ class Reconciler:
             self._tokens.pop(identity.uid, None)
             self._misses.pop(identity.uid, None)
             return
-        job, _ = job_of(rljob)
+        job, _ = job_of(rljob, self.settings)
         token = await self._token(identity) if job else ""
         ray = self._ray(identity, status, token)
         answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
         answer = self._patient(identity, status, answer)
         report = await self._report(identity, status, answer, token)
         seen = replace(
-            observed(rljob, self.cache, answer, report, log),
+            observed(rljob, self.cache, answer, report, log, settings=self.settings),
             poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
         )
         decision = decide(seen, self.wall())

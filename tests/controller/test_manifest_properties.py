@@ -284,3 +284,19 @@ def test_a_run_lies_in_a_folder_of_its_own_unless_the_job_names_one():
 
     assert folder({}) == "/var/lib/rljob/research/spell-backward-0b9dd3a5"
     assert folder({"storage": claim | {"path": "a/b"}}) == "/var/lib/rljob/a/b"
+
+
+def test_workers_and_warehouses_of_a_node_meet_in_a_folder_of_the_jobs_own(built):
+    settings = dataclasses.replace(SETTINGS, shared_memory="host-path")
+
+    shared = pods_of(one(built(settings=settings), "RayCluster"))
+    alone = pods_of(one(built({"dock": {"sharedMemory": "none"}}, settings=settings), "RayCluster"))
+
+    for role in ("worker", "warehouse"):
+        (mount,) = [m for m in shared[role]["containers"][0]["volumeMounts"] if "subPath" in m]
+        assert identity().uid in mount["subPath"]
+        assert {"name": "RLJOB_DOCK_DIRECTORY", "value": mount["mountPath"]} in shared[role][
+            "containers"
+        ][0]["env"]
+        assert "rljob-dock" in {volume["name"] for volume in shared[role]["volumes"]}
+        assert "rljob-dock" not in {volume["name"] for volume in alone[role].get("volumes", [])}

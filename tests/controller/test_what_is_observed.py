@@ -1,8 +1,9 @@
 """Manifests as the API server has them, read as the world that decisions are made about."""
 
+import dataclasses
 from typing import Any
 
-from cluster_jobs import JOB
+from cluster_jobs import JOB, SETTINGS
 
 from rljob_operator.cache import Cache
 from rljob_operator.model import Cluster, RayAnswer
@@ -133,3 +134,15 @@ def test_clusters_and_pods_are_told_apart_by_the_name_in_the_status() -> None:
     assert [p.name for p in seen.pods] == ["new"]
     assert [p.name for p in seen.older_pods] == ["old"]
     assert seen.identity.generation == 3
+
+
+def test_a_job_that_requires_shared_memory_is_refused_where_pods_share_none():
+    wanted = rljob(spec={**JOB["spec"], "dock": {"sharedMemory": "required"}})
+
+    refused, problems = job_of(wanted, SETTINGS)
+    allowed, _ = job_of(wanted, dataclasses.replace(SETTINGS, shared_memory="host-path"))
+
+    assert refused is None
+    assert [problem.path for problem in problems] == ["spec.dock.sharedMemory"]
+    assert "sharedMemory.hostPath: true" in str(problems[0])
+    assert allowed is not None
