@@ -78,7 +78,7 @@ def supervise(draft: Draft) -> None:
         _end_attempt(draft, lost)
         return
     if draft.seen.ray.hiccup:
-        draft.look_again(SUBMITTED_POLL_SECONDS)
+        draft.look_again(POLL_SECONDS)
         return
     if not draft.seen.ray.reached:
         draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")

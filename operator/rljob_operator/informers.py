@@ -83,6 +83,9 @@ def configure(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = WATCH_SECONDS
     settings.networking.request_timeout = 30.0
     settings.networking.enforce_retry_after = True
+    # A task an object, all at once after the first list, would hold the loop up for seconds.
+    settings.queueing.worker_limit = 100
+    settings.queueing.idle_timeout = 0.05
     settings.persistence.diffbase_storage = NothingCompared()
     settings.persistence.progress_storage = NothingRemembered()
     settings.posting.enabled = False

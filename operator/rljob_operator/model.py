@@ -51,7 +51,8 @@ class Cluster:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayAnswer:
     """What Ray says of the present attempt's submission. reached: False while the head does not answer;
-    job: None where Ray does not know the submission. hiccup: it was not reached, but not often yet."""
+    job: None where Ray does not know the submission. hiccup: it was not reached, but
+    not for long yet."""
 
     reached: bool
     job: RayJob | None = None

@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 Key = TypeVar("Key", bound=Hashable)
 
+STOP, NEWS, TIMED = range(3)
+"""Lanes, the first first: what has changed goes before what is only looked at again."""
+
 
 class QueueMetrics(Protocol):
     """What the queue reports."""
@@ -69,8 +72,10 @@ class KeyedQueue(Generic[Key]):
         self._backoff = backoff or Backoff()
         around = surroundings or Surroundings()
         self._clock, self._sleep, self._chance = around.clock, around.sleep, around.chance
-        self._ready: asyncio.Queue[Key | None] = asyncio.Queue()
+        # Lane, order, key; void where the key no longer waits. The key is None for a worker to stop.
+        self._ready: asyncio.PriorityQueue[tuple[int, int, Key | None]] = asyncio.PriorityQueue()
         self._waiting: dict[Key, float] = {}  # since when; these get a pass
+        self._lanes: dict[Key, int] = {}  # of those that wait
         self._active: dict[Key, float] = {}  # since when; at most one worker has each
         self._due: dict[Key, float] = {}  # the one time that counts for a delayed key
         self._timers: list[tuple[float, int, Key]] = []  # heap; entries that `_due` left are void
@@ -81,12 +86,7 @@ class KeyedQueue(Generic[Key]):
 
     def add(self, key: Key) -> None:
         """Ask for a pass as soon as a worker is free. Asking twice before it begins is asking once."""
-        if key in self._waiting:
-            return
-        self._waiting[key] = self._clock()
-        self._metrics.key_added()
-        if key not in self._active:
-            self._ready.put_nowait(key)
+        self._add(key, NEWS)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Ask for a pass after `seconds`; of several times asked for, the earliest counts."""
@@ -99,6 +99,16 @@ class KeyedQueue(Generic[Key]):
             heapq.heappush(self._timers, (due, next(self._order), key))
             self._drop_void_timers()
             self._timer_changed.set()
+
+    def _add(self, key: Key, lane: int) -> None:
+        if self._lanes.get(key, TIMED + 1) <= lane:
+            return
+        self._lanes[key] = lane
+        if key not in self._waiting:
+            self._waiting[key] = self._clock()
+            self._metrics.key_added()
+        if key not in self._active:
+            self._ready.put_nowait((lane, next(self._order), key))
 
     def depth(self) -> int:
         """Keys that wait for a pass; those that are delayed do not wait yet."""
@@ -125,7 +135,7 @@ class KeyedQueue(Generic[Key]):
         try:
             await asyncio.wait({stopped, timer, *tasks}, return_when=asyncio.FIRST_COMPLETED)
             for _ in tasks:
-                self._ready.put_nowait(None)  # wakes the idle
+                self._ready.put_nowait((STOP, next(self._order), None))  # wakes the idle
             await self._within(grace_seconds, asyncio.gather(*tasks))
         finally:
             for task in (*tasks, timer, stopped):
@@ -141,10 +151,12 @@ class KeyedQueue(Generic[Key]):
 
     async def _work_on(self) -> None:
         while not self._stopping.is_set():
-            key = await self._ready.get()
+            _, _, key = await self._ready.get()
             if key is None or self._stopping.is_set():
                 return
-            del self._waiting[key]
+            if key not in self._waiting or key in self._active:
+                continue
+            del self._waiting[key], self._lanes[key]
             began = self._active[key] = self._clock()
             try:
                 with job_field(str(key)):
@@ -152,7 +164,7 @@ class KeyedQueue(Generic[Key]):
             finally:
                 del self._active[key]
                 if key in self._waiting:
-                    self._ready.put_nowait(key)
+                    self._ready.put_nowait((self._lanes[key], next(self._order), key))
             self._metrics.pass_done(result, self._clock() - began)
 
     async def _pass(self, key: Key) -> PassResult:
@@ -198,7 +210,7 @@ class KeyedQueue(Generic[Key]):
             else:
                 heapq.heappop(self._timers)
                 del self._due[key]
-                self.add(key)
+                self._add(key, TIMED)
         return None
 
     def _drop_void_timers(self) -> None:

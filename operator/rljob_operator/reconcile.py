@@ -33,8 +33,8 @@ from rljob_operator.settings import Settings
 logger = logging.getLogger(__name__)
 
 POLLS_PER_SECOND = 50.0
-HICCUPS = 2
-"""So many requests to Ray in a row may go unanswered before anybody is told."""
+HICCUP_SECONDS = 15.0
+"""So long Ray may leave requests unanswered before anybody is told."""
 
 
 def head_url(cluster: str, namespace: str, port: int) -> str:
@@ -63,7 +63,7 @@ class Reconciler:
     head_url: Callable[[str, str, int], str] = head_url
     chance: Callable[[], float] = random.random
     _tokens: dict[str, str] = field(default_factory=dict)
-    _misses: dict[str, int] = field(default_factory=dict)
+    _silent_since: dict[str, float] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
         """One pass; a job that is gone needs none."""
@@ -73,7 +73,7 @@ class Reconciler:
         identity, status = identity_of(rljob), status_of(rljob)
         if "deletionTimestamp" in rljob["metadata"]:
             self._tokens.pop(identity.uid, None)
-            self._misses.pop(identity.uid, None)
+            self._silent_since.pop(identity.uid, None)
             return
         job, _ = job_of(rljob, self.settings)
         token = await self._token(identity) if job else ""
@@ -103,12 +103,13 @@ class Reconciler:
             self.queue.add_after(key, decision.again)
 
     def _patient(self, identity: Identity, status: RLJobStatus, answer: RayAnswer) -> RayAnswer:
-        """The first missing answers in a row are hiccups: of the network, or of a busy operator."""
+        """A short silence is a hiccup: of the network, or of a busy operator."""
         asked = status.ray_cluster is not None and status.ray_cluster.submission_id is not None
-        missed = asked and not answer.reached
-        misses = self._misses.get(identity.uid, 0) + 1 if missed else 0
-        self._misses[identity.uid] = misses
-        return replace(answer, hiccup=0 < misses <= HICCUPS)
+        if answer.reached or not asked:
+            self._silent_since.pop(identity.uid, None)
+            return answer
+        since = self._silent_since.setdefault(identity.uid, self.clock())
+        return replace(answer, hiccup=self.clock() - since < HICCUP_SECONDS)
 
     async def _token(self, identity: Identity) -> str:
         """The token of the job's Ray cluster: made once, then read from its Secret."""

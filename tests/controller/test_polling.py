@@ -17,13 +17,13 @@ def test_polls_are_spread_over_time():
     assert (poll_seconds(1, chance=0), poll_seconds(1, chance=1)) == (3.75, 6.25)
 
 
-async def test_a_head_is_called_silent_after_three_missing_answers_in_a_row():
+async def test_a_head_is_called_silent_after_fifteen_seconds_without_an_answer():
     kube, world = MemoryKube(), World({"steps": 4}, lose_answers=0)
     kube.door.api = world.api
     operator = make_operator(world, kube, {})
     reasons = []
 
-    for answers in (True, True, True, True, False, False, True, False, False, False):
+    for answers in (True, True, True, True, False, False, True, False, False, False, False):
         world.goes_on()
         world.ray.answers = answers
         operator.cache = world.cache()
@@ -31,4 +31,4 @@ async def test_a_head_is_called_silent_after_three_missing_answers_in_a_row():
         ready = condition(status_of(world.job), "ClusterReady")
         reasons.append(ready.reason)
 
-    assert reasons == ["PodsNotReady"] + ["PodsReady"] * 8 + ["HeadSilent"]
+    assert reasons == ["PodsNotReady"] + ["PodsReady"] * 9 + ["HeadSilent"]

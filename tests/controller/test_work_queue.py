@@ -60,6 +60,23 @@ async def running(passes, time, *, workers=2, count=None):
         await task
 
 
+async def test_news_go_before_keys_whose_time_has_come():
+    time = VirtualTime(0)
+    passes = Passes(time)
+
+    async with running(passes, time, workers=1) as queue:
+        for key in ("polled", "polled too", "polled with news"):
+            queue.add_after(key, 1)
+        queue.add("busy")
+        await time.advance(1.5)  # the times have come, and one of them has its pass
+        for key in ("new", "polled with news"):
+            queue.add(key)
+        await time.advance(10)
+
+    order = [key for _, key in passes.began]
+    assert order == ["busy", "polled", "new", "polled with news", "polled too"]
+
+
 async def test_a_key_added_twice_before_its_pass_gets_one_pass():
     time = VirtualTime(0)
     passes = Passes(time)

@@ -123,6 +123,7 @@ def make_operator(world: World, kube: MemoryKube, tokens: dict[str, str]) -> Rec
         metrics=kube.metrics,
         settings=SETTINGS,
         wall=lambda: world.now,
+        clock=lambda: world.now,
         head_url=lambda cluster, namespace, port: f"http://{cluster}:{port}",
         _tokens=dict(tokens),
     )
