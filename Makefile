@@ -23,7 +23,7 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 	$(PY) benchmarks/write_docs.py --check
 
 e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
-	scripts/e2e.sh
+	scripts/e2e.sh $(E2E)
 
 images:  ## All images, with docker or buildah
 	images/build.sh
