@@ -467,3 +467,20 @@ def test_nothing_changes_under_views_while_writers_take_every_free_byte() -> Non
     assert not wrong
     assert len(seen) > 40
     assert (report["pins"], report["retained"], report["expired_pins"]) == (0, 0, 0)
+
+
+def test_a_client_waits_for_a_server_whose_queue_is_full(tmp_path: Path) -> None:
+    listener, path = unix.listen(tmp_path, "w0")
+    listener.listen(1)
+    waiting = []
+    with pytest.raises(TimeoutError):
+        while True:
+            waiting.append(unix.connect(path, 0.2))
+
+    taken = threading.Timer(0.2, listener.accept)
+    taken.start()
+    late = unix.connect(path, 10.0)
+
+    for connection in [*waiting, late, listener]:
+        connection.close()
+    taken.join()

@@ -9,11 +9,13 @@ import os
 import platform
 import secrets
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 log = logging.getLogger(__name__)
 
+PAUSE_SECONDS = 0.01
 MAX_PATH_BYTES = 107
 """Of a socket's address on Linux; longer paths are reached through their open directory."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -49,16 +51,25 @@ def listen(directory: Path, name: str) -> tuple[socket.socket, Path]:
 
 
 def connect(path: Path, timeout_seconds: float) -> socket.socket:
-    """A connection to the socket at `path`. Raises OSError."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    """A connection to the socket at `path`. Raises OSError; TimeoutError while the server takes no more."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_seconds)
-        with _short(path) as address:
-            connection.connect(address)
-    except OSError:
-        connection.close()
-        raise
-    return connection
+        try:
+            with _short(path) as address:
+                connection.connect(address)
+            return connection
+        except (
+            BlockingIOError
+        ) as error:  # its queue is full; unlike over TCP the system does not wait
+            connection.close()
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{path} takes no more connections") from error
+            time.sleep(PAUSE_SECONDS)
+        except OSError:
+            connection.close()
+            raise
 
 
 def send_descriptor(connection: int, data: bytes, descriptor: int) -> bool:
