@@ -141,7 +141,7 @@ def place(
     shared = (job_json, model, base_dir, address)
     pool.arguments = ((job_json, model, address), num_threads)
     devices = [pool.hire(seat) for seat in seats]
-    options = {"num_cpus": 0, **beside(lasting[0])}  # where the run's volumes are
+    options = {"num_cpus": 0, **beside(lasting[0] or pool.groups[0])}  # where the run's volumes are
     feeder = PromptFeeder.options(**options).remote(*shared)  # type: ignore[attr-defined]
     rewards = [RewardWorker.options(**options).remote(*shared, 0)]  # type: ignore[attr-defined]
     places = _prepare(devices, seats)
