@@ -103,9 +103,7 @@ async def test_a_job_that_breaks_a_rule_is_told_where_and_nothing_is_made(
     assert [event["type"] for event in await jobs.events()] == ["Warning"]
 
 
-async def test_a_changed_spec_is_applied_to_the_running_job(
-    operator, kube, jobs, make_job, namespace
-):
+async def test_a_changed_spec_is_applied_to_the_running_job(operator, kube, jobs, make_job):
     async with operator():
         await kube.create(make_job())
         await jobs.until(running)
@@ -113,11 +111,16 @@ async def test_a_changed_spec_is_applied_to_the_running_job(
         changed = await jobs.change(checkpoint={"every": 2}, backoffLimit=7)
         generation = changed["metadata"]["generation"]
         await jobs.until(lambda job: job["status"]["observedGeneration"] == generation)
-        config = await kube.get("v1", "ConfigMap", namespace, f"{NAME}-rljob")
+        # The status comes first, what it announces after it.
+        await jobs.until_object(
+            "v1",
+            "ConfigMap",
+            f"{NAME}-rljob",
+            lambda config: "every: 2" in config["data"]["rljob.yaml"],
+        )
         await jobs.change(activeDeadlineSeconds=1)
         failed = await jobs.until(lambda job: phase(job) == "Failed")
 
-    assert "every: 2" in config["data"]["rljob.yaml"]
     assert condition(failed, "Failed")["reason"] == "DeadlineExceeded"
 
 

@@ -48,6 +48,20 @@ class Jobs:
 
         return await _until(found, status)
 
+    async def until_object(
+        self, api_version: str, kind: str, name: str, holds: Callable[[Manifest], Any]
+    ) -> Manifest:
+        """An object of the namespace once `holds` of it."""
+
+        async def there() -> Manifest:
+            return await self._kube.get(api_version, kind, self._namespace, name)
+
+        async def found() -> Manifest | None:
+            manifest = await there()
+            return manifest if holds(manifest) else None
+
+        return await _until(found, there)
+
     async def until_events(self, reasons: list[str]) -> None:
         """Return once these are the reasons of the namespace's events, in this order."""
 
