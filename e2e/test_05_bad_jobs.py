@@ -33,19 +33,19 @@ REFUSED_BY_THE_API_SERVER: dict[str, tuple[dict[str, Any], str]] = {
         "virtualPipeline",
     ),
     "separated without devices to share": ({"placement": {"mode": "separated"}}, "placement"),
+    "a split that devices do not have": (
+        {
+            "update": {"parallelism": {"tensor": 3}},
+            "accelerator": {"type": "emulated", "nodes": 1, "devicesPerNode": 4},
+        },
+        "update.parallelism",
+    ),
     "deadline of nothing": ({"activeDeadlineSeconds": 0}, "activeDeadlineSeconds"),
 }
 NAMED_BY_THE_OPERATOR: dict[str, tuple[dict[str, Any], str]] = {
     "batch that devices do not divide": (
         {"batch": {"globalBatchSize": 7}, "accelerator": {"type": "emulated", "devicesPerNode": 4}},
         "globalBatchSize",
-    ),
-    "a split that devices do not have": (
-        {
-            "update": {"parallelism": {"tensor": 3}},
-            "accelerator": {"type": "emulated", "devicesPerNode": 4},
-        },
-        "does not divide 4 devices",
     ),
     "a dock that a step's prompts do not fit into": (
         {"dock": {"capacity": "1Ki"}},
