@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 PROBE = [sys.executable, "-m", "rljob_runtime.dock.probe"]
+HOST = "127.0.0.2"
+"""As in a pod: what serves there does not serve at 127.0.0.1 too."""
 
 
 def two_free_ports() -> int:
@@ -17,8 +19,8 @@ def two_free_ports() -> int:
     for port in range(20_000, 30_000, 2):
         with socket.socket() as first, socket.socket() as second:
             try:
-                first.bind(("127.0.0.1", port))
-                second.bind(("127.0.0.1", port + 1))
+                first.bind((HOST, port))
+                second.bind((HOST, port + 1))
             except OSError:
                 continue
             return port
@@ -30,7 +32,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     port = two_free_ports()
     directory = tmp_path_factory.mktemp("dock")
     process = subprocess.Popen(
-        [*PROBE, "serve", "--port", str(port), "--directory", str(directory)],
+        [*PROBE, "serve", "--host", HOST, "--port", str(port), "--directory", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -47,7 +49,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 def test_the_probe_prints_rates_of_the_path_that_was_asked_for(served: int, mode: str) -> None:
     sizes = ["10", "20000"]
 
-    where = ["--address", f"127.0.0.1:{served}", "--mode", mode]
+    where = ["--address", f"{HOST}:{served}", "--mode", mode]
     command = [*PROBE, "read", *where, "--turns", "1", "--row-bytes", *sizes]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
 

@@ -117,7 +117,7 @@ async def serve(host: str, port: int, directory: str | None) -> None:
     controller = ControllerServer(
         state="use",
         graph=GRAPH,
-        warehouses=[("127.0.0.1", port)],
+        warehouses=[(host, port)],
         token=TOKEN,
         host=host,
         port=port + 1,
