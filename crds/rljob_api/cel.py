@@ -161,6 +161,13 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "storage never changes, since the checkpoints lie there; make a new job",
         ),
     ],
+    "spec.checkpoint.storage": [_exactly_one("persistentVolumeClaim", "remote")],
+    "spec.checkpoint.storage.remote": [
+        (
+            "!has(self.endpoint) || self.uri.startsWith('s3:')",
+            "endpoint is only for s3://",
+        ),
+    ],
     "spec.scheduling": [
         (
             f"has(self.queue) || !(self.scheduler in {list(QUEUE_NEEDED)})",

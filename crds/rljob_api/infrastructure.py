@@ -5,7 +5,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rljob_api.base import Quantity, Section
-from rljob_api.pods import ClaimVolume, Labels, SubPath
+from rljob_api.pods import ClaimVolume, Labels, Name, SubPath
+
+_NAME = "[A-Za-z0-9_][-A-Za-z0-9_.]*"
+URI_PATTERN = rf"^(s3://[a-z0-9][-a-z0-9.]+|file:///{_NAME})(/{_NAME})*$"
+"""A folder of a bucket or of this machine; no place for a password."""
 
 
 class Accelerator(Section):
@@ -62,15 +66,39 @@ class Dock(Section):
     reach its socket, else over TCP; `required`: it is an error where they do not; `none`: TCP."""
 
 
-class Storage(Section):
-    """On a cluster: where the run's folder lies, so that it outlives the pods."""
+class RemoteStorage(Section):
+    """A folder outside of the machines that train, to which checkpoints are copied."""
 
-    persistent_volume_claim: ClaimVolume
-    """A volume that all pods of the job may write (ReadWriteMany, where nodes is above 1)."""
+    uri: str = Field(max_length=1024, pattern=URI_PATTERN)
+    """The folder: `s3://BUCKET/PREFIX` on S3 or what speaks like it, `file:///PATH` on a disk that
+    every machine mounts."""
+
+    secret_name: Name | None = None
+    """On a cluster: Secret whose keys become variables of the head's environment, such as
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. On one machine they are taken from its own."""
+
+    endpoint: str | None = Field(
+        default=None, max_length=512, pattern=r"^https?://[-A-Za-z0-9.:\[\]]+(/[-A-Za-z0-9_./]*)?$"
+    )
+    """URL of the S3 service, where it is not Amazon's."""
+
+    timeout_seconds: float = Field(default=1800.0, gt=0, le=86_400)
+    """A copy that takes longer is given up; the next checkpoint tries again."""
+
+
+class Storage(Section):
+    """Where checkpoints outlive the pods: exactly one of `persistentVolumeClaim` and `remote`."""
+
+    persistent_volume_claim: ClaimVolume | None = None
+    """On a cluster: a volume that holds the run's folder and that all pods of the job may write
+    (ReadWriteMany, where nodes is above 1)."""
+
+    remote: RemoteStorage | None = None
+    """Copies of the checkpoints on object storage; the run's folder stays local. On one machine too."""
 
     path: SubPath | None = None
-    """Folder within the volume; default: one of the job's own. A folder with checkpoints is gone on
-    from."""
+    """Folder within the volume or the URI; default: one of the run's own. A folder with checkpoints
+    is gone on from."""
 
 
 class Checkpoint(Section):
@@ -83,4 +111,5 @@ class Checkpoint(Section):
     """Number of checkpoints that are kept."""
 
     storage: Storage | None = None
-    """On a cluster: where checkpoints outlive the pods; without it a lost head begins anew."""
+    """Where checkpoints outlive the pods; without it, a job on a cluster that loses its head begins
+    anew."""

@@ -165,6 +165,19 @@ def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
             )
 
 
+def storage_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """One place for checkpoints; an endpoint for S3 alone."""
+    storage, path = spec.checkpoint.storage, "spec.checkpoint.storage"
+    if storage is None:
+        return
+    claim, remote = storage.persistent_volume_claim, storage.remote
+    yield from _exactly_one(path, {"persistentVolumeClaim": claim, "remote": remote})
+    if remote is not None and remote.endpoint and not remote.uri.startswith("s3:"):
+        yield Problem(
+            f"{path}.remote.endpoint", f"has no use with {remote.uri!r}; leave it out or use s3://"
+        )
+
+
 def divisors(number: int) -> list[int]:
     """Divisors in rising order. number ≥ 1."""
     small = [i for i in range(1, int(number**0.5) + 1) if number % i == 0]
@@ -221,4 +234,5 @@ RULES: tuple[Rule, ...] = (
     mini_batch_rule,
     schedule_rule,
     vllm_rule,
+    storage_rule,
 )

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rljob_runtime.errors import CheckpointError
@@ -38,10 +38,12 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStore:
-    """The checkpoints of one run folder; keeps the last `keep`."""
+    """The checkpoints of one run folder; keeps the last `keep`. held: steps that are being copied
+    and therefore stay."""
 
     folder: Path
     keep: int
+    held: set[int] = field(default_factory=set)
 
     def path(self, step: int) -> Path:
         """Final place of a step's checkpoint."""
@@ -49,36 +51,59 @@ class CheckpointStore:
 
     def begin(self, step: int) -> Path:
         """An empty folder to write into, invisible to `latest` until `commit`."""
-        draft = self.folder / f".draft-step-{step:06d}"
+        draft = self._draft(step)
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         return draft
 
     def commit(self, state: RunState) -> Path:
-        """Make the draft of the state's step the newest checkpoint and drop the oldest."""
-        draft = self.folder / f".draft-step-{state.step:06d}"
-        (draft / STATE_FILE).write_text(json.dumps(asdict(state), indent=2) + "\n")
+        """Complete the draft of the state's step and `publish` it."""
+        state_file = self._draft(state.step) / STATE_FILE
+        state_file.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        return self.publish(state.step)
+
+    def publish(self, step: int) -> Path:
+        """Make a complete draft the newest checkpoint and drop the oldest."""
+        draft = self._draft(step)
         for file in draft.rglob("*"):
             if file.is_file():
                 _sync(file)
-        final = self.path(state.step)
+        final = self.path(step)
         shutil.rmtree(final, ignore_errors=True)
         draft.rename(final)
         _sync(self.folder)
-        for step in sorted(self._steps())[: -self.keep]:
-            shutil.rmtree(self.path(step), ignore_errors=True)
+        self.drop_old()
         return final
+
+    def drop_old(self) -> None:
+        """Drop all but the last `keep` and those that are held."""
+        for step in sorted(self._steps())[: -self.keep]:
+            if step not in self.held:
+                shutil.rmtree(self.path(step), ignore_errors=True)
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None."""
-        steps = self._steps()
-        return self.path(max(steps)) if steps else None
+        step = self.last_step()
+        return None if step is None else self.path(step)
+
+    def last_step(self) -> int | None:
+        """The newest checkpoint's step, or None."""
+        return max(self._steps(), default=None)
+
+    def _draft(self, step: int) -> Path:
+        return self.folder / f".draft-step-{step:06d}"
 
     def _steps(self) -> list[int]:
         if not self.folder.is_dir():
             return []
-        found = (FOLDER_PATTERN.fullmatch(entry.name) for entry in self.folder.iterdir())
-        return [int(match.group(1)) for match in found if match]
+        found = (step_of(entry.name) for entry in self.folder.iterdir())
+        return [step for step in found if step is not None]
+
+
+def step_of(folder: str) -> int | None:
+    """The step of a checkpoint's folder by its name; None for other names."""
+    match = FOLDER_PATTERN.fullmatch(folder)
+    return int(match.group(1)) if match else None
 
 
 def read_state(checkpoint: Path) -> RunState:

@@ -19,7 +19,7 @@ from rljob_runtime.cluster.commands import Context, Namespace, logs, report_of_j
 if TYPE_CHECKING:
     from rljob_api.rljob import RLJob
 
-EXIT_INVALID = 2
+EXIT_FAILED, EXIT_INVALID = 1, 2
 EXIT_CODES = """\b
 Exit codes:
   0    done
@@ -82,7 +82,10 @@ def run(
         Path | None, typer.Option(help="The run's folder; default: runs/NAME.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the folder's last checkpoint.")
+        bool, typer.Option("--resume", help="Go on from the run's last checkpoint.")
+    ] = False,
+    resume_if_any: Annotated[
+        bool, typer.Option("--resume-if-any", help="Go on where there is a run, else start one.")
     ] = False,
 ) -> None:
     """Train on this machine, on emulated devices."""
@@ -93,7 +96,7 @@ def run(
         _refuse([*_refusals(job), *model_problems(job, base_dir=file.parent)])
     except InvalidJob as unreadable:
         _invalid(unreadable.problems)
-    from rljob_runtime.errors import ConfigError
+    from rljob_runtime.errors import ConfigError, RljobError
     from rljob_runtime.launch import problems_of, run_job
     from rljob_runtime.run_request import RunRequest
 
@@ -105,7 +108,7 @@ def run(
         job=job,
         job_file=file,
         output=output,
-        resume=resume,
+        resume="yes" if resume else "if-any" if resume_if_any else "no",
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
         ray_address=os.environ.get("RAY_ADDRESS"),
         status=_status_endpoint(),
@@ -116,6 +119,9 @@ def run(
     except ConfigError as error:
         _say(str(error))
         code = EXIT_INVALID
+    except RljobError as error:  # remote storage does not answer: another try may find it
+        _say(str(error))
+        code = EXIT_FAILED
     raise typer.Exit(code)
 
 

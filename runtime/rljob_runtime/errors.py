@@ -14,6 +14,7 @@ RljobError
 ├── ScaleRefused       another number of rollout devices that the job cannot have
 ├── RewardError        every reward of a step failed
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
+├── StorageError       remote storage could not be read or written
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
     ├── NotThere       the object that was asked for does not exist
     └── NoAnswer       the API server could not be reached, or was silent too long
@@ -78,6 +79,10 @@ class RewardError(RljobError):
 
 class CheckpointError(RljobError):
     """A checkpoint is missing, incomplete or belongs to another job."""
+
+
+class StorageError(RljobError):
+    """Remote storage could not be read or written, or not in time; the message names the URI."""
 
 
 class ClusterError(RljobError):

@@ -24,6 +24,7 @@ dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
               data_paths {state: {shared, tcp}}]
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]
+copied        step, uri; [seconds, bytes]                    the checkpoint is whole on remote storage
 reward_error  step, reward, message; [count]
 warning       message; [step]
 run_finished  status (succeeded, failed, interrupted); [message, seconds, step, checkpoint,
@@ -47,7 +48,7 @@ from typing import Any, Literal, TypeGuard
 logger = logging.getLogger(__name__)
 
 Kind = Literal[
-    "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint",
+    "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "copied",
     "resize", "reward_error", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
@@ -68,6 +69,7 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "stopped_seconds": (int, float),
     },
     "checkpoint": {"step": int, "path": str},
+    "copied": {"step": int, "uri": str},
     "reward_error": {"step": int, "reward": str, "message": str},
     "warning": {"message": str},
     "run_finished": {"status": str},

@@ -7,13 +7,11 @@ import contextlib
 import logging
 import os
 import secrets
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import ray
@@ -22,45 +20,33 @@ from rljob_api.problems import Problem
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve, total_devices
-from rljob_runtime.checkpoint import CheckpointStore, read_state
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.copies import Copies
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver, Interrupted
-from rljob_runtime.errors import RljobError, describe
+from rljob_runtime.errors import RljobError, StorageError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
+from rljob_runtime.remote import EVENTS_NAME
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.run_facts import hints, run_facts
-from rljob_runtime.run_request import RunRequest, dock_directory, run_folder, spec_digest
+from rljob_runtime.run_place import RunPlace, run_place
+from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
+from rljob_runtime.stop_request import StopRequest, stop_signals
 from rljob_runtime.versions import check_nodes, connect
 
-EXIT_DONE, EXIT_FAILED, EXIT_INVALID, EXIT_INTERRUPTED, EXIT_KILLED = 0, 1, 2, 3, 130
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 3
 OBJECT_STORE_BYTES = 128 * 2**20
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
-
-
-class StopRequest:
-    """Ctrl-C: the first asks the run to stop, the second ends the process at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __call__(self) -> bool:
-        return self.asked
-
-    def handle(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler of SIGINT and SIGTERM."""
-        if self.asked:
-            os._exit(EXIT_KILLED)  # the guardian ends Ray's processes
-        self.asked = True
 
 
 def problems_of(job: RLJob, base_dir: Path) -> list[Problem]:
@@ -73,17 +59,18 @@ def problems_of(job: RLJob, base_dir: Path) -> list[Problem]:
 
 
 def run_job(request: RunRequest) -> int:
-    """Train. Returns the exit code; raises ConfigError before anything was started."""
+    """Train. Returns the exit code; raises ConfigError, StorageError before anything was started."""
     job = resolve(request.job)
-    folder = run_folder(request)
-    display = make_display(folder)
-    log = EventLog(folder / "events.jsonl")
+    place = run_place(request)
+    display = make_display(place.folder)
+    log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
     stop, desk = StopRequest(), ScaleDesk(job)
     try:
-        with _signals(stop), _status(request, log, desk):
-            ending = _run(request, job, folder, log, stop, desk)
-            write_report(folder)
+        with stop_signals(stop), _status(request, log, desk):
+            ending = _run(request, job, place, log, stop, desk)
+            write_report(place.folder)
+            _copy_records(place)
     finally:
         display.close()
         log.close()
@@ -104,18 +91,20 @@ class _Ending:
 def _run(
     request: RunRequest,
     job: RLJob,
-    folder: Path,
+    place: RunPlace,
     log: EventLog,
     stop: StopRequest,
     desk: ScaleDesk,
 ) -> _Ending:
-    store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
-    started = time.time()
-    latest = store.latest() if request.resume else None
-    log.write("run_started", **run_facts(job, read_state(latest).step if latest else None))
+    store, started = place.store, time.time()
+    copies = Copies(place.remote, store=store, log=log) if place.remote else None
+    log.write("run_started", **run_facts(job, place.step))
     driver: Driver | None = None
     ending = _Ending(status="failed", code=EXIT_FAILED)
     try:
+        latest = place.checkpoint(log)
+        if copies:
+            copies.start()
         model = policy_path(
             job,
             base_dir=request.base_dir,
@@ -148,6 +137,8 @@ def _run(
     except (RljobError, ray.exceptions.RayError) as error:
         ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
     finally:
+        if copies:
+            ending = _with_copies(ending, copies.finish())
         saved = store.latest()
         log.write(
             "run_finished",
@@ -156,9 +147,33 @@ def _run(
             seconds=time.time() - started,
             step=driver.step if driver else 0,
             checkpoint=str(saved or ""),
-            next=hints(ending.status, job_file=request.job_file, folder=folder, checkpoint=saved),
+            next=hints(
+                ending.status, job_file=request.job_file, folder=place.folder, checkpoint=saved
+            ),
         )
     return ending
+
+
+def _with_copies(ending: _Ending, missing: str) -> _Ending:
+    """A run whose last checkpoint is not where the job wants it has not succeeded."""
+    if not missing:
+        return ending
+    message = "; ".join(filter(None, (ending.message, missing)))
+    if ending.status == "succeeded":
+        return _Ending(
+            status="failed", code=EXIT_FAILED, message=f"trained to the end, but {message}"
+        )
+    return replace(ending, message=message)
+
+
+def _copy_records(place: RunPlace) -> None:
+    """The run's last words, its report among them."""
+    if place.remote is None:
+        return
+    try:
+        place.remote.put_records(place.folder)
+    except StorageError as error:
+        sys.stderr.write(f"{error}\n")
 
 
 def _drive(driver: Driver, log: EventLog) -> _Ending:
@@ -227,20 +242,17 @@ def _status(request: RunRequest, log: EventLog, desk: ScaleDesk) -> Iterator[Non
         yield
         return
     port, token = request.status
-    total = request.job.spec.steps
-    server = StatusServer(port=port, token=token, total_steps=total, desk=desk)
+    spec = request.job.spec
+    storage = spec.checkpoint.storage
+    server = StatusServer(
+        port=port,
+        token=token,
+        total_steps=spec.steps,
+        desk=desk,
+        copied=storage is not None and storage.remote is not None,
+    )
     log.subscribe(server.on_event)
     try:
         yield
     finally:
         server.close(wait_seconds=LAST_NEWS_SECONDS)
-
-
-@contextlib.contextmanager
-def _signals(stop: StopRequest) -> Iterator[None]:
-    previous = {s: signal.signal(s, stop.handle) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

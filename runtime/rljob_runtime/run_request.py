@@ -1,4 +1,4 @@
-"""What the command line asks for: the job, the run's folder, and what a resumed run must share.
+"""What the command line asks for, and what a resumed run must share.
 
 Made by the CLI, carried out by `launch`.
 """
@@ -7,31 +7,25 @@ import contextlib
 import hashlib
 import json
 import tempfile
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
-import yaml
-
-from rljob_api.pod_names import driver_log
 from rljob_api.rljob import CLUSTER_ONLY, RLJob
-from rljob_api.topology import resolve
-from rljob_runtime.errors import ConfigError
-
-SPEC_NAME = "rljob.yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. status: (port, token) of the status server, None without.
+    cluster, or None to start Ray here. resume: `if-any` goes on where there is a run, else begins
+    one. status: (port, token) of the status server, None without.
     dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own."""
 
     job: RLJob
     job_file: Path
     output: Path | None
-    resume: bool
+    resume: Literal["no", "yes", "if-any"]
     cache_dir: Path
     ray_address: str | None
     status: tuple[int, str] | None = None
@@ -45,32 +39,9 @@ class RunRequest:
     @property
     def shared_storage(self) -> bool:
         """Whether every process of the run sees the run's folder and the cache."""
-        return self.ray_address is None or self.job.spec.checkpoint.storage is not None
-
-
-def run_folder(request: RunRequest) -> Path:
-    """The run's folder, made and filled with the resolved spec. Raises ConfigError."""
-    name = request.job.metadata.name
-    folder = request.output or Path("runs") / name
-    if request.resume:
-        if not (folder / "events.jsonl").exists():
-            raise ConfigError(f"--resume: {folder} holds no run; leave --resume out to start one")
-    elif folder.exists() and any(map(_is_of_a_run, folder.iterdir())):
-        if request.output:
-            raise ConfigError(
-                f"--output {folder}: the folder holds a run already; add --resume to go on with "
-                "it, or name another folder"
-            )
-        folder = folder.with_name(f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    folder.mkdir(parents=True, exist_ok=True)
-    resolved = resolve(request.job).model_dump(mode="json", by_alias=True, exclude_none=True)
-    (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
-    return folder
-
-
-def _is_of_a_run(path: Path) -> bool:
-    """Whether the file tells of a run that began: its spec and the driver's output come before."""
-    return path.name != SPEC_NAME and not path.match(driver_log("*"))
+        storage = self.job.spec.checkpoint.storage
+        claimed = storage is not None and storage.persistent_volume_claim is not None
+        return self.ray_address is None or claimed
 
 
 @contextlib.contextmanager

@@ -30,13 +30,22 @@ REWARD_DIGITS = 4
 class StatusServer:
     """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
 
-    desk: where other numbers of rollout devices are asked for.
+    desk: where other numbers of rollout devices are asked for. copied: what counts as the last
+    checkpoint is its copy on remote storage.
     """
 
     def __init__(
-        self, *, port: int, token: str, total_steps: int, desk: ScaleDesk, host: str = ""
+        self,
+        *,
+        port: int,
+        token: str,
+        total_steps: int,
+        desk: ScaleDesk,
+        copied: bool = False,
+        host: str = "",
     ) -> None:
         self._total_steps = total_steps
+        self._place = ("copied", "uri") if copied else ("checkpoint", "path")
         self.desk = desk
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
@@ -55,7 +64,8 @@ class StatusServer:
 
     def on_event(self, event: Event) -> None:
         """Take up a step or a checkpoint."""
-        if event["kind"] in ("step", "checkpoint"):
+        saved_kind, place = self._place
+        if event["kind"] in ("step", saved_kind):
             self._told.clear()
         if event["kind"] == "step":
             progress = progress_of(event, self._total_steps)
@@ -63,9 +73,9 @@ class StatusServer:
         elif event["kind"] == "dock":
             path = data_path(event["data_paths"])
             self._document = {**self._document, "dockDataPath": path}
-        elif event["kind"] == "checkpoint":
+        elif event["kind"] == saved_kind:
             time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            saved = LastCheckpoint(step=event["step"], path=event["path"], time=time)
+            saved = LastCheckpoint(step=event["step"], path=event[place], time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
 
     def document(self) -> bytes:

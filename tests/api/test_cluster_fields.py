@@ -122,8 +122,44 @@ WRONG = [
     ),
     (
         {"spec.checkpoint.storage": {"path": "a"}},
-        "spec.checkpoint.storage.persistentVolumeClaim",
-        "is missing",
+        "spec.checkpoint.storage",
+        "has neither; give exactly one of persistentVolumeClaim and remote",
+    ),
+    (
+        {
+            "spec.checkpoint.storage": {
+                "persistentVolumeClaim": {"claimName": "a"},
+                "remote": {"uri": "s3://bucket/a"},
+            }
+        },
+        "spec.checkpoint.storage",
+        "has persistentVolumeClaim and remote; give exactly one of",
+    ),
+    *(
+        (
+            {"spec.checkpoint.storage": {"remote": {"uri": uri}}},
+            "spec.checkpoint.storage.remote.uri",
+            f"is '{uri}'; must match",
+        )
+        for uri in ("s3://key:secret@bucket/a", "s3://bucket/../a", "ftp://host/a", "file://a")
+    ),
+    (
+        {
+            "spec.checkpoint.storage": {
+                "remote": {"uri": "s3://bucket", "endpoint": "https://key:secret@host"}
+            }
+        },
+        "spec.checkpoint.storage.remote.endpoint",
+        "must match",
+    ),
+    (
+        {
+            "spec.checkpoint.storage": {
+                "remote": {"uri": "file:///mnt/runs", "endpoint": "https://host"}
+            }
+        },
+        "spec.checkpoint.storage.remote.endpoint",
+        "has no use with 'file:///mnt/runs'; leave it out or use s3://",
     ),
     (
         {

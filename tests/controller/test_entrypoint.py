@@ -64,7 +64,8 @@ def test_the_driver_is_heard_in_the_pods_log_and_in_the_runs_folder_while_it_run
     (pod / "go").touch()
     assert driver.wait(timeout=10) == 7
 
-    heard = f"argv: run /etc/rljob/rljob.yaml --output {run_folder(pod)}\na warning\nlast words\n"
+    command = f"run /etc/rljob/rljob.yaml --output {run_folder(pod)} --resume-if-any"
+    heard = f"argv: {command}\na warning\nlast words\n"
     assert text_with(pod / "pod.log", "last words") == heard
     assert text_with(run_folder(pod) / "driver-2.log", "last words") == heard
     assert (pod / "ray.log").read_text() == heard
@@ -88,16 +89,6 @@ def test_where_nothing_can_be_copied_the_driver_runs_all_the_same(pod, monkeypat
     assert start(pod).wait(timeout=10) == 7
 
     assert (pod / "ray.log").read_text().endswith("a warning\nlast words\n")
-
-
-def test_an_attempt_goes_on_with_the_run_that_it_finds(pod):
-    run_folder(pod).mkdir(parents=True)
-    (run_folder(pod) / "events.jsonl").touch()
-    (pod / "go").touch()
-
-    start(pod, attempt=1).wait(timeout=10)
-
-    assert (pod / "ray.log").read_text().splitlines()[0].endswith("--resume")
 
 
 def test_the_number_of_an_attempt_is_in_its_submission():

@@ -32,6 +32,11 @@ TEMPLATES = {
         }
     },
 }
+REMOTE = {
+    "uri": "s3://runs/research",
+    "secretName": "storage-keys",
+    "endpoint": "https://storage.example.com",
+}
 # name: (changes of the spec, whether all children or the RayCluster alone)
 CASES = {
     "emulated": ({}, True),
@@ -40,6 +45,7 @@ CASES = {
     "injection-host-path": ({"accelerator": INJECTED | {"injection": "hostPath"}}, False),
     "injection-dra": ({"accelerator": INJECTED | {"injection": "dra"}}, True),
     "templates": (TEMPLATES, False),
+    "remote-storage": ({"checkpoint": {"every": 5, "storage": {"remote": REMOTE}}}, False),
     **{
         f"scheduler-{name}": ({"scheduling": {"scheduler": name, **rest}}, False)
         for name, rest in {

@@ -13,6 +13,7 @@ from rljob_api.topology import resolve
 from rljob_operator.build import names
 
 ASCEND = {"type": "ascend910b", "nodes": 2, "devicesPerNode": 8}
+REMOTE = {"uri": "s3://runs/a", "secretName": "keys"}
 JOBS = {
     "emulated": {},
     "one-node": {"accelerator": {"nodes": 1}},
@@ -21,6 +22,7 @@ JOBS = {
     "host-path": {"accelerator": ASCEND | {"injection": "hostPath"}},
     "dra": {"accelerator": ASCEND | {"injection": "dra"}},
     "volcano": {"scheduling": {"scheduler": "volcano", "queue": "a", "priorityClass": "b"}},
+    "remote": {"checkpoint": {"storage": {"remote": REMOTE}}},
     "stored": {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}},
 }
 every_job = pytest.mark.parametrize("spec", JOBS.values(), ids=JOBS)
@@ -284,6 +286,24 @@ def test_a_run_lies_in_a_folder_of_its_own_unless_the_job_names_one():
 
     assert folder({}) == "/var/lib/rljob/research/spell-backward-0b9dd3a5"
     assert folder({"storage": claim | {"path": "a/b"}}) == "/var/lib/rljob/a/b"
+    assert folder({"storage": {"remote": REMOTE, "path": "a/b"}}) == "/var/lib/rljob/a/b"
+
+
+def test_the_head_alone_holds_the_keys_of_remote_storage(built):
+    pods = pods_of(one(built({"checkpoint": {"storage": {"remote": REMOTE}}}), "RayCluster"))
+    keys = {role: pod["containers"][0].get("envFrom") for role, pod in pods.items()}
+
+    assert keys == {
+        "head": [{"secretRef": {"name": "keys"}}],
+        "worker": None,
+        "warehouse": None,
+    }
+    assert all(
+        volume == {"name": "rljob-runs", "emptyDir": {}}
+        for pod in pods.values()
+        for volume in pod.get("volumes", [])
+        if volume["name"] == "rljob-runs"
+    )
 
 
 def test_workers_and_warehouses_of_a_node_meet_in_a_folder_of_the_jobs_own(built):

@@ -17,13 +17,12 @@ if test -f /proc/$$/fd/1; then
     (exec 2>/dev/null; tail --pid=$$ -c +1 -f /proc/$$/fd/1 >>"$copy" &)
   done
 fi
-test -f {folder}/events.jsonl && set -- --resume
-exec rljob run {job} --output {folder} "$@"
+exec rljob run {job} --output {folder} --resume-if-any
 """
 
 
 def entrypoint(job: RLJob, identity: Identity, *, attempt: int) -> str:
-    """`rljob run`, going on from the last checkpoint where the run's folder holds a run already.
+    """`rljob run`, going on from the last checkpoint where there is one, in the pod or on remote storage.
 
     An attempt that died before its first event starts the run anew. Ray writes what the driver prints
     to a file; `tail` copies it to the pod's log and into the run's folder until the driver has ended.

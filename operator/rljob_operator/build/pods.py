@@ -92,6 +92,7 @@ def _container(
         image=own.image or spec.image or image,
         imagePullPolicy="IfNotPresent",
         ports=[{"name": name, "containerPort": port} for name, port in open_ports.items()],
+        envFrom=_credentials(spec, role=role),
         env=_environment(spec, own, settings, role=role),
         resources=_given(**amounts),
         securityContext={
@@ -124,6 +125,15 @@ def _environment(
     given = [v.model_dump(by_alias=True, exclude_none=True) for v in own.env]
     replaced = {variable["name"] for variable in given}
     return [variable for variable in ours if variable["name"] not in replaced] + given
+
+
+def _credentials(spec: RLJobSpec, *, role: Role) -> list[Manifest]:
+    """The head alone speaks with remote storage. Variables of `env` replace a Secret's."""
+    storage = spec.checkpoint.storage
+    remote = storage.remote if storage is not None else None
+    if role != "head" or remote is None or remote.secret_name is None:
+        return []
+    return [{"secretRef": {"name": remote.secret_name}}]
 
 
 def _tolerations(spec: RLJobSpec, settings: Settings, *, role: Role) -> list[Manifest]:

@@ -58,6 +58,6 @@ def mounts(
 
 def _runs(spec: RLJobSpec) -> Manifest:
     storage = spec.checkpoint.storage
-    if storage is None:
+    if storage is None or storage.persistent_volume_claim is None:
         return {"emptyDir": {}}
     return {"persistentVolumeClaim": storage.persistent_volume_claim.model_dump(by_alias=True)}

@@ -44,10 +44,14 @@ def run_folder(job: Manifest) -> str:
 
 def where_it_lies(job: Manifest) -> str:
     """What holds the run's folder once the pods are gone, as a sentence."""
-    claim = _storage(job).get("persistentVolumeClaim", {}).get("claimName")
+    storage = _storage(job)
+    claim = storage.get("persistentVolumeClaim", {}).get("claimName")
+    if "remote" in storage:
+        path = run_folder(job).removeprefix(f"{RUNS_DIRECTORY}/")
+        return f"the run's checkpoints, events and report are at {storage['remote']['uri']}/{path}"
     if claim is None:
         return (
-            "the run's folder went with its pods (spec.checkpoint.storage names a claim to keep it)"
+            "the run's folder went with its pods (spec.checkpoint.storage keeps it)"
         )
     folder = run_folder(job).removeprefix(f"{RUNS_DIRECTORY}/")
     return f"the run's folder is {folder} on PersistentVolumeClaim {claim}"

@@ -87,6 +87,8 @@ class PlainDisplay:
                 return f"checkpoint of step {event['step']}: {event['path']}"
             case "resize":
                 return resize_text(event)
+            case "copied":
+                return f"copied the checkpoint of step {event['step']} to {event['uri']}"
             case "warning":
                 return f"warning: {one_line(event['message'])}"
             case "reward_error":

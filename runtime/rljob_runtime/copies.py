@@ -1,0 +1,136 @@
+"""Copies of a run's checkpoints on remote storage, made beside the training: one at a time.
+
+A subscriber of the event log, made by `launch`. A thread copies; what comes of it is told from the
+driver's thread, with the next step. Training never waits for a copy, the run's end does.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.errors import StorageError
+from rljob_runtime.events import Event, EventLog, Kind
+from rljob_runtime.remote import RemoteRun
+
+
+class Copies:
+    """A copy that fails is a warning; the next checkpoint is the next try. A checkpoint that came while
+    another was copied waits; a newer one takes its place."""
+
+    def __init__(self, remote: RemoteRun, *, store: CheckpointStore, log: EventLog) -> None:
+        self._remote, self._store, self._log = remote, store, log
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._waiting: int | None = None
+        self._newest: int | None = None
+        self._error = ""
+        self._news: deque[tuple[Kind, dict[str, Any]]] = deque()
+        self._started = False
+
+    def start(self) -> None:
+        """Prove that the remote folder can be written, and copy what it lacks. Raises StorageError."""
+        self._remote.put_records(self._run_folder)
+        self._started = True
+        self._log.subscribe(self.on_event)
+        steps = self._remote.steps()
+        self._newest = steps[-1] if steps else None
+        last = self._store.last_step()
+        if last is not None and last != self._newest:
+            self._offer(last)
+
+    def on_event(self, event: Event) -> None:
+        """Take up a new checkpoint; tell what has become of earlier ones."""
+        if event["kind"] == "checkpoint":
+            self._offer(event["step"])
+        if event["kind"] in ("checkpoint", "step"):
+            self._tell()
+
+    def finish(self) -> str:
+        """Wait until the last checkpoint is copied, trying once more; else say what is missing."""
+        last = self._store.last_step()
+        if not self._started or last is None:
+            return ""
+        if self._newest != last:
+            message = f"copying the checkpoint of step {last} to {self._remote.uri}"
+            self._log.write("progress", message=message)
+        end = time.monotonic() + self._remote.seconds
+        self._join(end)
+        if self._newest != last and time.monotonic() < end:
+            self._offer(last)
+            self._join(end)
+        self._tell()
+        self._store.drop_old()
+        if self._newest == last:
+            return ""
+        late = f"its copy did not end within {self._remote.seconds:g} s"
+        reason = late if self._thread is not None else self._error
+        return (
+            f"the checkpoint of step {last} is not on remote storage: {reason}; it lies at "
+            f"{self._store.path(last)}, and resuming there copies it"
+        )
+
+    @property
+    def _run_folder(self) -> Path:
+        return self._store.folder.parent
+
+    def _offer(self, step: int) -> None:
+        with self._lock:
+            if self._waiting is not None:
+                self._store.held.discard(self._waiting)
+            self._waiting = step
+            self._store.held.add(step)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="copies", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while (step := self._take()) is not None:
+            self._copy(step)
+            self._store.held.discard(step)
+
+    def _take(self) -> int | None:
+        with self._lock:
+            step, self._waiting = self._waiting, None
+            if step is None:
+                self._thread = None
+            return step
+
+    def _copy(self, step: int) -> None:
+        started = time.time()
+
+        def put() -> None:
+            size = self._remote.put_checkpoint(step, self._store.path(step))
+            self._newest = step
+            uri = f"{self._remote.uri}/checkpoints/{self._store.path(step).name}"
+            fields = {"step": step, "uri": uri, "bytes": size, "seconds": time.time() - started}
+            self._news.append(("copied", fields))
+
+        def tidy() -> None:
+            self._remote.put_records(self._run_folder)
+            self._remote.keep(self._store.keep)
+
+        if self._tried(put, step=step):
+            self._tried(tidy, step=step)
+
+    def _tried(self, action: Callable[[], None], *, step: int) -> bool:
+        try:
+            action()
+        except StorageError as error:
+            self._error = str(error)
+            self._news.append(("warning", {"step": step, "message": str(error)}))
+            return False
+        return True
+
+    def _tell(self) -> None:
+        while self._news:
+            kind, fields = self._news.popleft()
+            self._log.write(kind, **fields)
+
+    def _join(self, end: float) -> None:
+        thread = self._thread
+        if thread is not None:
+            thread.join(max(0.0, end - time.monotonic()))

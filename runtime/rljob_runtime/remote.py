@@ -1,0 +1,191 @@
+"""A run's folder on remote storage: checkpoints that are whole or absent, and the run's records.
+
+Opened by `run_place`, written by `copies`. Speaks fsspec; the package of a protocol is imported when a
+job names it. Credentials are what that package finds in the environment.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rljob_api.infrastructure import RemoteStorage
+from rljob_runtime.checkpoint import CheckpointStore, step_of
+from rljob_runtime.errors import ConfigError, StorageError
+
+EVENTS_NAME = "events.jsonl"
+RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html")
+MARKER = "copy.json"
+"""Written last into a copied checkpoint, with the size of every file: without it the copy is torn."""
+EXTRAS = {"s3": "s3"}
+"""Protocols that need a package, and the extra that brings it."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60}},
+    "file": {"auto_mkdir": True},
+}
+FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
+
+
+@dataclass(slots=True)
+class Deadline:
+    """What fsspec calls while it copies a file: raises StorageError once `seconds` have passed."""
+
+    seconds: float
+    _end: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._end = time.monotonic() + self.seconds
+
+    def set_size(self, size: int | None) -> None:
+        """The size of the file that comes next."""
+        self.check()
+
+    def relative_update(self, inc: int = 1) -> None:
+        """So many bytes more."""
+        self.check()
+
+    def check(self) -> None:
+        """Raise StorageError when it is too late."""
+        if time.monotonic() > self._end:
+            raise StorageError(
+                f"it took longer than {self.seconds:g} s (spec.checkpoint.storage.remote."
+                "timeoutSeconds)"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteRun:
+    """One run's folder. fs: an fsspec file system. root: the folder, as `fs` names it. uri: as users
+    name it. seconds: that copying one checkpoint may take. Every method raises StorageError."""
+
+    fs: Any
+    root: str
+    uri: str
+    seconds: float
+
+    def holds_run(self) -> bool:
+        """Whether a run has left a checkpoint or its events here."""
+        with self._told("cannot be read"):
+            return bool(self.steps()) or self.fs.exists(f"{self.root}/{EVENTS_NAME}")
+
+    def steps(self) -> list[int]:
+        """Steps whose checkpoints are here and whole, in rising order."""
+        with self._told("cannot be read"):
+            found = self._sizes()
+            return sorted(step for step, sizes in found.items() if self._is_whole(step, sizes))
+
+    def put_checkpoint(self, step: int, source: Path) -> int:
+        """Copy a checkpoint's folder; its bytes. Replaces what is here of that step."""
+        deadline = Deadline(self.seconds)
+        with self._told(f"cannot take the checkpoint of step {step}"):
+            target = self._folder(step)
+            self._remove(target)
+            files = sorted(file for file in source.rglob("*") if file.is_file())
+            sizes = {file.relative_to(source).as_posix(): file.stat().st_size for file in files}
+            for name in sizes:
+                deadline.check()
+                self.fs.put_file(str(source / name), f"{target}/{name}", callback=deadline)
+            self.fs.pipe_file(f"{target}/{MARKER}", json.dumps(sizes, indent=1).encode())
+            return sum(sizes.values())
+
+    def fetch_checkpoint(self, step: int, store: CheckpointStore) -> Path:
+        """Copy a whole checkpoint into the store; where it lies now."""
+        deadline = Deadline(self.seconds)
+        with self._told(f"cannot give the checkpoint of step {step}"):
+            draft = store.begin(step)
+            for name, size in self._marked(step).items():
+                deadline.check()
+                file = draft / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                self.fs.get_file(f"{self._folder(step)}/{name}", str(file), callback=deadline)
+                if file.stat().st_size != size:
+                    raise StorageError(f"{name} came with {file.stat().st_size} of {size} bytes")
+            return store.publish(step)
+
+    def keep(self, number: int) -> None:
+        """Drop all checkpoints but the newest whole ones."""
+        with self._told("cannot drop old checkpoints"):
+            kept = self.steps()[-number:]
+            for step in self._sizes():
+                if step not in kept:
+                    self._remove(self._folder(step))
+
+    def put_records(self, folder: Path) -> None:
+        """Copy what the run says of itself, as far as it is there."""
+        for name in RECORDS:
+            if (folder / name).is_file():
+                with self._told(f"cannot take {name}"):
+                    self.fs.put_file(str(folder / name), f"{self.root}/{name}")
+
+    def fetch_events(self, folder: Path) -> None:
+        """Replace the folder's events by those that are here, if there are any."""
+        with self._told(f"cannot give {EVENTS_NAME}"):
+            if self.fs.exists(f"{self.root}/{EVENTS_NAME}"):
+                draft = folder / f".{EVENTS_NAME}"
+                self.fs.get_file(f"{self.root}/{EVENTS_NAME}", str(draft))
+                draft.replace(folder / EVENTS_NAME)
+
+    def _folder(self, step: int) -> str:
+        return f"{self.root}/checkpoints/step-{step:06d}"
+
+    def _sizes(self) -> dict[int, dict[str, int]]:
+        """By step, the files that are there, whole or not, and their bytes."""
+        found: dict[int, dict[str, int]] = {}
+        above = f"{self.root}/checkpoints/"
+        for path, info in self.fs.find(above.rstrip("/"), detail=True).items():
+            folder, _, name = path.removeprefix(above).partition("/")
+            step = step_of(folder)
+            if step is not None and name:
+                found.setdefault(step, {})[name] = info["size"]
+        return found
+
+    def _is_whole(self, step: int, sizes: dict[str, int]) -> bool:
+        if MARKER not in sizes:
+            return False
+        marked = self._marked(step)
+        within = all(".." not in PurePosixPath(name).parts for name in marked)
+        return within and marked == {n: size for n, size in sizes.items() if n != MARKER}
+
+    def _marked(self, step: int) -> dict[str, int]:
+        return dict(json.loads(self.fs.cat_file(f"{self._folder(step)}/{MARKER}")))
+
+    def _remove(self, folder: str) -> None:
+        if self.fs.find(folder):
+            self.fs.rm(folder, recursive=True)
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        """Every protocol has errors of its own: they leave here as StorageError."""
+        try:
+            yield
+        except StorageError as error:
+            if str(error).startswith(self.uri):
+                raise
+            raise StorageError(f"{self.uri} {what}: {error}") from error
+        except Exception as error:
+            raise StorageError(f"{self.uri} {what}: {type(error).__name__}: {error}") from error
+
+
+def open_remote(remote: RemoteStorage, path: str) -> RemoteRun:
+    """The run's folder `path` within the job's URI. Raises ConfigError when a package is missing.
+
+    Nothing is read or written yet.
+    """
+    import fsspec
+
+    uri = f"{remote.uri}/{path}"
+    protocol = remote.uri.split(":")[0]
+    options = FRESH | OPTIONS.get(protocol, {})
+    if remote.endpoint:
+        options["endpoint_url"] = remote.endpoint
+    try:
+        fs, root = fsspec.url_to_fs(uri, **options)
+    except ImportError as error:
+        raise ConfigError(
+            f"spec.checkpoint.storage.remote.uri is {remote.uri}, which needs a package that is not "
+            f"installed ({error}); install rljob[{EXTRAS.get(protocol, protocol)}]"
+        ) from error
+    return RemoteRun(fs=fs, root=root.rstrip("/"), uri=uri, seconds=remote.timeout_seconds)

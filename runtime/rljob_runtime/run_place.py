@@ -1,0 +1,114 @@
+"""Where a run lies, here and on remote storage, and what there is to go on from.
+
+Called by `launch` before anything is started.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from rljob_api.pod_names import driver_log
+from rljob_api.pod_rules import RUNS_DIRECTORY
+from rljob_api.rljob import RLJob
+from rljob_api.topology import resolve
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.events import EventLog
+from rljob_runtime.remote import EVENTS_NAME, RemoteRun, open_remote
+from rljob_runtime.run_request import RunRequest
+
+SPEC_NAME = "rljob.yaml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPlace:
+    """folder: the run's, on this machine. remote: its copies, None without. resumes: the run goes on
+    from what is there. source: step of the remote checkpoint that is newer than those here."""
+
+    folder: Path
+    store: CheckpointStore
+    remote: RemoteRun | None = None
+    resumes: bool = False
+    source: int | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The step that the run goes on after; None where it begins."""
+        if not self.resumes:
+            return None
+        return self.store.last_step() if self.source is None else self.source
+
+    def checkpoint(self, log: EventLog) -> Path | None:
+        """The checkpoint to go on from, fetched where it is remote. Raises StorageError."""
+        if self.remote is not None and self.source is not None:
+            message = f"fetching the checkpoint of step {self.source} from {self.remote.uri}"
+            log.write("progress", message=message)
+            return self.remote.fetch_checkpoint(self.source, self.store)
+        return self.store.latest() if self.resumes else None
+
+
+def run_place(request: RunRequest) -> RunPlace:
+    """The run's folder, made and filled with the resolved spec, and with the events of a run that only
+    remote storage holds. Raises ConfigError, StorageError."""
+    job = request.job
+    folder = request.output or Path("runs") / job.metadata.name
+    remote = _remote(job, folder)
+    copied = remote is not None and remote.holds_run()
+    found = copied or (folder / EVENTS_NAME).exists()
+    if request.resume == "yes" and not found:
+        places = f"{folder} holds no run" + (f", nor does {remote.uri}" if remote else "")
+        raise ConfigError(f"--resume: {places}; leave --resume out to start one")
+    resumes = found and request.resume != "no"
+    if not resumes and (free := _free_folder(request, folder)) != folder:
+        folder, remote = free, _remote(job, free)
+        copied = remote is not None and remote.holds_run()
+    if remote is not None and copied and not resumes:
+        raise ConfigError(
+            f"{remote.uri} holds a run already; add --resume to go on with it, or name another "
+            "folder: --output or spec.checkpoint.storage.path"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
+    source = _newer(remote, store) if resumes else None
+    older = source is not None or not (folder / EVENTS_NAME).exists()
+    if remote is not None and resumes and older:
+        remote.fetch_events(folder)
+    resolved = resolve(job).model_dump(mode="json", by_alias=True, exclude_none=True)
+    (folder / SPEC_NAME).write_text(yaml.safe_dump(resolved, sort_keys=False))
+    return RunPlace(folder=folder, store=store, remote=remote, resumes=resumes, source=source)
+
+
+def _newer(remote: RemoteRun | None, store: CheckpointStore) -> int | None:
+    """The newest remote step, where it is newer than all that are here."""
+    steps = remote.steps() if remote is not None else []
+    last = store.last_step()
+    return steps[-1] if steps and (last is None or steps[-1] > last) else None
+
+
+def _free_folder(request: RunRequest, folder: Path) -> Path:
+    """A folder without a run. Raises ConfigError where the one that was asked for has one."""
+    if not folder.exists() or not any(map(_is_of_a_run, folder.iterdir())):
+        return folder
+    if request.output:
+        raise ConfigError(
+            f"--output {folder}: the folder holds a run already; add --resume to go on with "
+            "it, or name another folder"
+        )
+    return folder.with_name(f"{folder.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _is_of_a_run(path: Path) -> bool:
+    """Whether the file tells of a run that began: its spec and the driver's output come before."""
+    return path.name != SPEC_NAME and not path.match(driver_log("*"))
+
+
+def _remote(job: RLJob, folder: Path) -> RemoteRun | None:
+    """The run's folder on remote storage: the job's path, else as the folder is called here."""
+    storage = job.spec.checkpoint.storage
+    if storage is None or storage.remote is None:
+        return None
+    within = folder.is_relative_to(RUNS_DIRECTORY)
+    called = folder.relative_to(RUNS_DIRECTORY).as_posix() if within else folder.resolve().name
+    return open_remote(storage.remote, storage.path or called)

@@ -1,0 +1,120 @@
+"""A run has succeeded when its last checkpoint is where the job wants it. The trainer here only counts."""
+
+import contextlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_jobs import JOB, merged
+from remote_runs import save
+
+from rljob_api.load import read_job
+from rljob_runtime import launch
+from rljob_runtime.remote import open_remote
+from rljob_runtime.run_request import RunRequest
+
+STEPS = 3
+
+
+@dataclass
+class Counter:
+    """In the driver's place: a step is a number, a checkpoint its files."""
+
+    log: Any
+    store: Any
+    step: int = 0
+
+    def resume(self, checkpoint: Path) -> None:
+        self.step = json.loads((checkpoint / "state.json").read_text())["step"]
+
+    def run(self) -> None:
+        while self.step < STEPS:
+            self.step += 1
+            self.log.write("step", step=self.step, seconds=0.1, metrics={"reward/mean": 0.5})
+            path = save(self.store, self.step)
+            self.log.write("checkpoint", step=self.step, path=str(path))
+
+    def save(self) -> None:
+        raise AssertionError("nobody interrupts this run")
+
+
+class Nobody:
+    """In the guardian's place."""
+
+    def watch_descendants(self) -> None:
+        pass
+
+
+@pytest.fixture
+def train(disk, tmp_path, monkeypatch):
+    """train(): the exit code of a run with copies on a disk, without Ray."""
+    monkeypatch.setattr(launch, "policy_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
+    monkeypatch.setattr(
+        launch, "_make_driver", lambda *_, log, store, **__: Counter(log=log, store=store)
+    )
+    storage = {"remote": {"uri": disk.uri}}
+    spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
+
+    def run() -> int:
+        return launch.run_job(
+            RunRequest(
+                job=read_job(merged(JOB, {"spec": spec})),
+                job_file=tmp_path / "job.yaml",
+                output=tmp_path / "run",
+                resume="if-any",
+                cache_dir=tmp_path / "cache",
+                ray_address=None,
+            )
+        )
+
+    return run
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def trained_steps(folder: Path) -> list[int]:
+    return [event["step"] for event in events(folder) if event["kind"] == "step"]
+
+
+def test_a_run_whose_folder_is_lost_has_nothing_to_do_again(train, disk, tmp_path):
+    remote = open_remote(disk, "run")
+
+    assert train() == 0
+    assert remote.steps() == [STEPS]
+    shutil.rmtree(tmp_path / "run")
+    assert train() == 0
+
+    assert trained_steps(tmp_path / "run") == [1, 2, 3]
+    last = json.loads(remote.fs.cat_file(f"{remote.root}/events.jsonl").splitlines()[-1])
+    assert (last["kind"], last["status"]) == ("run_finished", "succeeded")
+    assert remote.fs.exists(f"{remote.root}/report.html")
+
+
+def test_a_run_whose_last_copy_is_missing_fails_and_the_next_one_makes_it(
+    train, disk, tmp_path, capsys
+):
+    remote = open_remote(disk, "run")
+    obstacle = Path(remote.root) / "checkpoints"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.write_text("no folder")
+
+    assert train() == 1
+    assert remote.steps() == []
+    end = events(tmp_path / "run")[-1]
+    local = tmp_path / "run" / "checkpoints" / "step-000003"
+    assert end["status"] == "failed"
+    assert end["message"].startswith("trained to the end, but the checkpoint of step 3 is not on")
+    assert str(local) in end["message"]
+    assert end["message"] in capsys.readouterr().err
+    assert local.is_dir()
+
+    obstacle.unlink()
+    assert train() == 0
+    assert remote.steps() == [STEPS]
+    assert trained_steps(tmp_path / "run") == [1, 2, 3]

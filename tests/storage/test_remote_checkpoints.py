@@ -1,0 +1,112 @@
+"""A checkpoint on remote storage is whole or absent, whatever happens while it is copied."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import pytest
+from remote_runs import Gate, contents, save
+
+from rljob_api.infrastructure import RemoteStorage
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.errors import StorageError
+from rljob_runtime.remote import MARKER, open_remote
+
+
+def remote_names(remote) -> set[str]:
+    return {path.removeprefix(f"{remote.root}/") for path in remote.fs.find(remote.root)}
+
+
+def test_a_checkpoint_comes_back_as_it_went(remote, store, tmp_path):
+    saved = save(store, 3)
+    elsewhere = CheckpointStore(folder=tmp_path / "elsewhere", keep=1)
+
+    size = remote.put_checkpoint(3, saved)
+    fetched = remote.fetch_checkpoint(3, elsewhere)
+
+    assert remote.steps() == [3]
+    assert fetched == elsewhere.latest()
+    assert contents(fetched) == contents(saved)
+    assert size == sum(map(len, contents(saved).values()))
+
+
+def test_a_copy_that_broke_off_is_no_checkpoint_and_the_next_try_replaces_it(remote, store):
+    saved = save(store, 3)
+    gate = Gate(remote.fs, fault=lambda path: path.endswith("optimizer.pt"))
+    gate.opened.set()
+
+    with pytest.raises(StorageError, match=r"/research/run cannot take .* 3: .*the line is dead"):
+        dataclasses.replace(remote, fs=gate).put_checkpoint(3, saved)
+
+    assert "checkpoints/step-000003/model/model.safetensors" in remote_names(remote)
+    assert remote.steps() == []
+    assert not remote.holds_run()
+
+    remote.put_checkpoint(3, saved)
+    assert remote.steps() == [3]
+
+
+def test_a_copy_of_which_a_file_is_gone_or_cut_is_no_checkpoint(remote, store):
+    for step in (1, 2, 3):
+        remote.put_checkpoint(step, save(store, step))
+
+    remote.fs.rm(f"{remote.root}/checkpoints/step-000001/optimizer.pt")
+    remote.fs.pipe_file(f"{remote.root}/checkpoints/step-000002/optimizer.pt", b"mo")
+
+    assert remote.steps() == [3]
+
+
+def test_a_copy_that_would_leave_its_folder_is_no_checkpoint(s3, store):
+    remote = open_remote(s3, "run")
+    remote.put_checkpoint(1, save(store, 1))
+    folder = f"{remote.root}/checkpoints/step-000001"
+    sizes = json.loads(remote.fs.cat_file(f"{folder}/{MARKER}"))
+
+    remote.fs.pipe_file(f"{folder}/../../evil", b"bad")
+    remote.fs.pipe_file(f"{folder}/{MARKER}", json.dumps(sizes | {"../../evil": 3}).encode())
+
+    assert f"{folder}/../../evil" in remote.fs.find(folder)
+    assert remote.steps() == []
+
+
+def test_only_the_newest_whole_copies_are_kept(remote, store):
+    for step in (1, 2, 3, 4):
+        remote.put_checkpoint(step, save(store, step))
+    remote.fs.rm(f"{remote.root}/checkpoints/step-000003/{MARKER}")
+
+    remote.keep(2)
+
+    steps = {name.split("/")[1] for name in remote_names(remote)}
+    assert steps == {"step-000002", "step-000004"}
+    assert remote.steps() == [2, 4]
+
+
+def test_a_copy_that_takes_too_long_is_given_up(remote, store):
+    slow = dataclasses.replace(remote, seconds=1e-9)
+
+    with pytest.raises(StorageError, match=r"longer than 1e-09 s \(spec.checkpoint.storage.remote"):
+        slow.put_checkpoint(1, save(store, 1))
+
+    assert remote.steps() == []
+
+
+def test_a_bucket_that_is_missing_is_named(s3):
+    missing = open_remote(RemoteStorage(uri="s3://no-such-bucket/a", endpoint=s3.endpoint), "run")
+
+    with pytest.raises(StorageError, match=r"s3://no-such-bucket/a/run cannot be read: .*bucket"):
+        missing.holds_run()
+
+
+def test_a_missing_package_is_named_with_the_extra_that_brings_it():
+    code = (
+        "import sys; sys.modules['s3fs'] = None\n"
+        "from rljob_api.infrastructure import RemoteStorage\n"
+        "from rljob_runtime.remote import open_remote\n"
+        "open_remote(RemoteStorage(uri='s3://bucket'), 'run')\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert "ConfigError: spec.checkpoint.storage.remote.uri is s3://bucket" in done.stderr
+    assert "install rljob[s3]" in done.stderr
