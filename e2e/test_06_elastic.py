@@ -6,7 +6,7 @@ from support.jobs import STARTED_SECONDS, ended, events_of, holds, small, step
 from support.tools import run
 
 JOB = "elastic"
-STEPS = 800
+STEPS = 300
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,6 @@ from rljob_api.problems import Problem
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve, total_devices
-from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.copies import Copies
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display

@@ -88,6 +88,14 @@ def test_a_job_without_a_claim_has_nothing_left(cluster, rljob):
     assert "the run's folder went with its pods" in rljob("report", "words").stderr
 
 
+def test_a_job_with_remote_storage_left_its_checkpoints_there(cluster, rljob):
+    storage = {"remote": {"uri": "s3://bucket/runs"}}
+    spec = {"steps": 140, "checkpoint": {"storage": storage}}
+    cluster.pods, cluster.jobs = [], [job() | {"spec": spec}]
+
+    assert "at s3://bucket/runs/research/words-0b9dd3a5" in rljob("report", "words").stderr
+
+
 def test_a_claims_own_folder_is_where_the_run_lies(cluster, rljob):
     elsewhere = job()
     elsewhere["spec"]["checkpoint"]["storage"]["path"] = "mine"

@@ -53,9 +53,8 @@ def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "policy_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
-    monkeypatch.setattr(
-        launch, "_make_driver", lambda *_, log, store, **__: Counter(log=log, store=store)
-    )
+    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "Driver", lambda *, log, store, **_: Counter(log=log, store=store))
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
 

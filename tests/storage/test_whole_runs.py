@@ -49,7 +49,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_its_copy(job_file, s3, tmp_pat
     events = remote.fs.cat_file(f"{remote.root}/events.jsonl").decode()
     assert '"status":"succeeded"' in events.splitlines()[-1]
 
-    everything = [*remote.fs.cat(remote.root, recursive=True).values()]
+    everything = [remote.fs.cat_file(path) for path in remote.fs.find(remote.root)]
     everything += [file.read_bytes() for file in folder.rglob("*") if file.is_file()]
     assert SECRET not in first.output + second.output
     assert not any(SECRET.encode() in content for content in everything)

@@ -50,9 +50,7 @@ def where_it_lies(job: Manifest) -> str:
         path = run_folder(job).removeprefix(f"{RUNS_DIRECTORY}/")
         return f"the run's checkpoints, events and report are at {storage['remote']['uri']}/{path}"
     if claim is None:
-        return (
-            "the run's folder went with its pods (spec.checkpoint.storage keeps it)"
-        )
+        return "the run's folder went with its pods (spec.checkpoint.storage keeps it)"
     folder = run_folder(job).removeprefix(f"{RUNS_DIRECTORY}/")
     return f"the run's folder is {folder} on PersistentVolumeClaim {claim}"
 
