@@ -17,7 +17,10 @@ SUBJECTS = {
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "dock": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }
-LIMITED = {"controller": "The operator: a thousand RLJobs on a real API server"}
+LIMITED = {
+    "controller": "The operator: a thousand RLJobs on a real API server",
+    "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
+}
 NOTES = MEASURED / "notes.json"
 
 
