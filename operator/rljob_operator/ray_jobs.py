@@ -4,6 +4,7 @@ Called by `observe` and `apply`. Ray refuses to use a submission id twice, which
 safe to repeat: whenever it is unknown whether a submission arrived, the id is asked for first.
 """
 
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,12 @@ CONNECT_SECONDS = 2.0
 TOTAL_SECONDS = 5.0
 RETRY_SECONDS = 2.0
 LOG_TAIL_BYTES = 64 * 1024
+LINES_READ = 400
+"""Of which those that the driver itself wrote are looked for."""
+OF_RAYLETS = re.compile(
+    r"\(raylet[,)]|\s+\[state-dump\]|\s+\[\d{4}-\d\d-\d\d [\d:,]+ \w [\d ]+\] \(raylet\) "
+)
+"""When a node goes, Ray prints pages of its raylet's log into every driver's output."""
 MESSAGE_CHARACTERS = 500
 
 
@@ -131,7 +138,8 @@ class RayJobs:
         return await self._act("delete", "DELETE", f"/api/jobs/{submission_id}")
 
     async def log_tail(self, submission_id: str, *, lines: int) -> str:
-        """The last lines of the driver's output, at most 64 KiB; "" where there is none yet."""
+        """The driver's last lines, within 64 KiB of output; "" where there is none yet. What Ray adds of
+        lost nodes' logs is left out."""
         job = await self.job(submission_id)
         if job is None or job.node_id is None:
             return ""
@@ -139,14 +147,15 @@ class RayJobs:
         query = {
             "node_id": job.node_id,
             "submission_id": submission_id,
-            "lines": str(lines),
+            "lines": str(max(lines, LINES_READ)),
             "filter_ansi_code": "true",
         }
         tail = b""
         async with self._request("logs", "GET", "/api/v0/logs/file", params=query) as answer:
             async for chunk in answer.content.iter_any():
                 tail = (tail + chunk)[-LOG_TAIL_BYTES:]
-        return "\n".join(tail.decode(errors="replace").splitlines()[-lines:])
+        found = tail.decode(errors="replace").splitlines()
+        return "\n".join([line for line in found if not OF_RAYLETS.match(line)][-lines:])
 
     async def _act(self, verb: str, method: str, path: str) -> bool:
         try:

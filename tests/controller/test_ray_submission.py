@@ -21,6 +21,7 @@ class Dashboard:
         self.jobs, self.submissions, self.headers = {}, 0, None
         self.lose, self.swallow, self.refuse = 0, 0, None
         self.log_query = None
+        self.text = "".join(f"line {n}\n" for n in range(20_000))
 
     def routes(self):
         return [
@@ -69,7 +70,7 @@ class Dashboard:
 
     async def log(self, request):
         self.log_query = dict(request.query)
-        return web.Response(text="".join(f"line {n}\n" for n in range(20_000)))
+        return web.Response(text=self.text)
 
 
 class Calls(list):
@@ -186,7 +187,21 @@ async def test_the_log_tail_asks_for_lines_of_the_node_that_runs_the_driver(ray,
 
     assert tail == "line 19998\nline 19999"
     assert dashboard.log_query["node_id"] == "n1"
-    assert dashboard.log_query["lines"] == "2"
+    assert dashboard.log_query["lines"] == "400"
+
+
+async def test_what_ray_prints_of_a_lost_node_does_not_hide_the_drivers_last_words(ray, dashboard):
+    dashboard.jobs["a"] = {"status": "FAILED", "driver_node_id": "n1"}
+    noise = [
+        "(raylet) Raylet is terminated. Termination is unexpected. Last 20 lines of its log:",
+        *["    [state-dump] \tNodeManager.ScheduleAndGrantLeases - 172 total (0 active)"] * 300,
+        "    [2026-11-21 18:37:12,164 I 19 19] (raylet) node_manager.cc:2245: Drain raylet",
+    ]
+    dashboard.text = "\n".join(
+        ["step 104/500", "failed: a worker vanished", *noise, "next: resume"]
+    )
+
+    assert await ray.log_tail("a", lines=2) == "failed: a worker vanished\nnext: resume"
 
 
 async def test_a_job_without_a_driver_has_no_log_yet(ray, dashboard):
