@@ -4,7 +4,6 @@ Called by the CLI's `run`. Everything that the job can get wrong is said before 
 """
 
 import contextlib
-import logging
 import os
 import secrets
 import sys
@@ -12,23 +11,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import ray
 
 from rljob_api.problems import Problem
-from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
-from rljob_api.topology import resolve, total_devices
+from rljob_api.topology import resolve
+from rljob_runtime.casualties import dead_devices
 from rljob_runtime.copies import Copies
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver, Interrupted
-from rljob_runtime.errors import RljobError, StorageError, describe
+from rljob_runtime.errors import RljobError, StorageError, WorkerError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
-from rljob_runtime.guardian import Guardian
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
 from rljob_runtime.remote import EVENTS_NAME
@@ -37,12 +34,11 @@ from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.session import ray_session
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
-from rljob_runtime.versions import check_nodes, connect
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 3
-OBJECT_STORE_BYTES = 128 * 2**20
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
@@ -183,6 +179,10 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
         log.write("progress", message=LEAVING)
         driver.save()
         return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
+    except ray.exceptions.RayError as error:
+        if dead := dead_devices(driver.cast.members):
+            raise WorkerError(f"{dead}; {describe(error)}") from error
+        raise
     return _Ending(status="succeeded", code=EXIT_DONE)
 
 
@@ -196,33 +196,6 @@ def _make_cast(request: RunRequest, job: RLJob, *, model: Path, sockets: Path) -
         token=secrets.token_hex(32),
         num_threads=max(1, (os.cpu_count() or 1) // devices),
     )
-
-
-@contextlib.contextmanager
-def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
-    """Ray on this machine, or the cluster at `address`; ended whatever happens."""
-    devices = total_devices(job.spec.placement, job.spec.accelerator)
-    namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
-    options: dict[str, Any] = {"namespace": namespace, "address": address or "local"}
-    if address is None:
-        options |= {
-            "resources": {device_resource(job.spec.accelerator): devices},
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            # By default Ray's workers give way to everything else on the machine.
-            "_system_config": {"worker_niceness": 0},
-        }
-    logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
-    connect(log_to_driver=False, logging_level="error", configure_logging=False, **options)
-    guardian = Guardian()
-    try:
-        guardian.watch_descendants()
-        if address is not None:
-            check_nodes()
-        yield guardian
-    finally:
-        ray.shutdown()
-        guardian.dismiss()
 
 
 def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:

@@ -19,6 +19,7 @@ from rljob_api.load import read_job
 from rljob_api.ray_resources import EMULATED
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.calls import answers
+from rljob_runtime.casualties import dead_devices
 from rljob_runtime.device_pool import DevicePool
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.elastic import Elastic
@@ -187,6 +188,15 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     assert [(e["from"], e["to"], e["given_up"]) for e in events] == [(1, 2, 0), (2, 1, 0)]
     assert events[1]["step"] == run.steps
     run.step_until(lambda: free_devices() == free + 1)
+
+
+def test_a_failed_run_names_the_devices_whose_processes_died(begin) -> None:
+    run = begin()
+    before = dead_devices(run.cast.members)
+
+    ray.kill(run.cast.members[1].worker)
+
+    assert (before, dead_devices(run.cast.members)) == ("", "device 1 (host-1) died")
 
 
 def test_all_devices_of_a_node_may_leave_at_once(begin) -> None:
