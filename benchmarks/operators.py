@@ -112,9 +112,14 @@ class OperatorProcess:
             return ""
 
 
-def quantile(samples: Sequence[Any], share: float) -> float:
-    """As Prometheus estimates it from a histogram's buckets."""
-    buckets = [(float(s.labels["le"]), s.value) for s in samples if s.name.endswith("_bucket")]
+def quantile(samples: Sequence[Any], share: float, before: Sequence[Any] = ()) -> float:
+    """As Prometheus estimates it from a histogram's buckets. before: an earlier state, not counted."""
+    earlier = {s.labels["le"]: s.value for s in before if s.name.endswith("_bucket")}
+    buckets = [
+        (float(s.labels["le"]), s.value - earlier.get(s.labels["le"], 0.0))
+        for s in samples
+        if s.name.endswith("_bucket")
+    ]
     wanted, lower, before = share * buckets[-1][1], 0.0, 0.0
     for upper, count in buckets:
         if count >= wanted:

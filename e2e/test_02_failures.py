@@ -13,7 +13,7 @@ from support.jobs import STARTED_SECONDS, actors_of, ended, events_of, holds, sm
 from support.tools import Tools, run
 
 JOB = "survivor"
-STEPS = 500
+STEPS = 420
 ROWS_OF_A_STEP = 8 * 4
 AGAIN_SECONDS = STARTED_SECONDS + 120
 
