@@ -17,7 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import yaml
 from lightkube import ApiError, AsyncClient
 from lightkube.generic_resource import create_namespaced_resource
@@ -37,7 +36,7 @@ RayCluster = create_namespaced_resource("ray.io", "v1", "RayCluster", "raycluste
 NAMESPACE = "rljob-benchmark"
 MANAGER = "rljob-benchmark"
 CREATED_PER_SECOND = 50
-WAIT_SECONDS = 900.0
+WAIT_SECONDS, CLEANUP_SECONDS = 900.0, 180.0
 WRITES = ("apply", "create", "patch", "patch_status", "delete")  # a lease is replaced
 ON_PAPER = {
     "nodeSelector": {"type": "kwok"},
@@ -155,7 +154,7 @@ def _writes(found: dict[str, list[Any]]) -> float:
 
 async def measure(kubeconfig: Path, log: Path, jobs: int) -> Figures:
     """All figures of one run, in a namespace that goes with it."""
-    api = AsyncClient(field_manager=MANAGER, timeout=httpx.Timeout(30.0, read=None))
+    api = AsyncClient(field_manager=MANAGER)
     crd = yaml.safe_load((ROOT / "crds" / "rljobs.rljob.io.yaml").read_text())
     await api.apply(CustomResourceDefinition.from_dict(crd), force=True)
     for name in (NAMESPACE, "rljob-system"):
@@ -177,8 +176,18 @@ async def measure(kubeconfig: Path, log: Path, jobs: int) -> Figures:
                     watch.cancel()
     finally:
         await api.delete(Namespace, name=NAMESPACE)
+        await _is_gone(api)  # so that the next run finds all devices free
         await api.close()
     return figures
+
+
+async def _is_gone(api: AsyncClient) -> None:
+    fields = {"metadata.name": NAMESPACE}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CLEANUP_SECONDS):
+            async for kind, _ in api.watch(Namespace, fields=fields):
+                if kind == "DELETED":
+                    return
 
 
 def main() -> None:
