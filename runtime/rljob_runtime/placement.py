@@ -23,7 +23,7 @@ from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
 from rljob_runtime.actors.reward import RewardWorker
-from rljob_runtime.actors.whereabouts import LiveAddress, Warehouses
+from rljob_runtime.actors.whereabouts import LiveAddress, Warehouses, warehouse_name
 from rljob_runtime.calls import MEET_SECONDS, answers
 from rljob_runtime.device_pool import DevicePool, beside
 from rljob_runtime.dock.address import DockAddress
@@ -137,7 +137,7 @@ def place(
     }
     warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting, dock_directory)
     job_json = job.model_dump_json(by_alias=True)
-    address = LiveAddress(dock.to_json(), Warehouses(warehouses, list(dock.warehouses)))
+    address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses)))
     shared = (job_json, model, base_dir, address)
     pool.arguments = ((job_json, model, address), num_threads)
     devices = [pool.hire(seat) for seat in seats]
@@ -195,7 +195,9 @@ def _start_dock(
         return beside(lasting[index % len(lasting)])
 
     warehouses = [
-        WarehouseActor.options(**options, **home(index)).remote(  # type: ignore[attr-defined]
+        WarehouseActor.options(  # type: ignore[attr-defined]
+            name=warehouse_name(index), **options, **home(index)
+        ).remote(
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
@@ -211,7 +213,7 @@ def _start_dock(
         state: ControllerActor.options(**options, **beside(near[state])).remote(  # type: ignore[attr-defined]
             state=state,
             graph=graph.to_json(),
-            warehouses=Warehouses(warehouses, addresses),
+            warehouses=Warehouses(addresses),
             lease_seconds=settings.lease_seconds,
             token=token,
             port=free_port(),

@@ -75,7 +75,7 @@ class ControllerActor:
                 graph=StateGraph.from_json(graph),
                 warehouses=[
                     functools.partial(warehouses.where, index)
-                    for index in range(len(warehouses.actors))
+                    for index in range(len(warehouses.last))
                 ],
                 lease_seconds=lease_seconds,
                 token=token,

@@ -16,23 +16,28 @@ FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 
 
+def warehouse_name(index: int) -> str:
+    """A warehouse's name as a Ray actor of the run's namespace."""
+    return f"warehouse-{index}"
+
+
 @dataclass(slots=True)
 class Warehouses:
-    """The run's warehouses as Ray's actors, and where each was last."""
+    """Where each of the run's warehouses was last. They are found by name: an actor that is made from
+    handles of others cannot be started again once Ray's object store has lost its arguments."""
 
-    actors: list[Any]
     last: list[tuple[str, int]]
     asked: list[float] = field(default_factory=list)
 
     def where(self, index: int) -> tuple[str, int]:
         """Address of a warehouse; the last known one while it does not answer. Asks once a second at most."""
-        self.asked = self.asked or [time.monotonic()] * len(self.actors)
+        self.asked = self.asked or [time.monotonic()] * len(self.last)
         if time.monotonic() - self.asked[index] > FRESH_SECONDS:
             try:
-                answer = self.actors[index].address.remote()
+                answer = ray.get_actor(warehouse_name(index)).address.remote()
                 self.last[index] = ray.get(answer, timeout=ANSWER_SECONDS)
-            except (ray.exceptions.RayError, TimeoutError):
-                pass  # being restarted
+            except (ray.exceptions.RayError, TimeoutError, ValueError):
+                pass  # being restarted, or dead for good
             self.asked[index] = time.monotonic()
         return self.last[index]
 
@@ -45,5 +50,5 @@ class LiveAddress:
     warehouses: Warehouses
 
     def __call__(self) -> DockAddress:
-        places = [list(self.warehouses.where(i)) for i in range(len(self.warehouses.actors))]
+        places = [list(self.warehouses.where(i)) for i in range(len(self.warehouses.last))]
         return DockAddress.from_json({**self.dock, "warehouses": places})
