@@ -22,6 +22,7 @@ from rljob_operator.metrics import Metrics
 NUMBERS = itertools.count()
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups at its own turn
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker of pytest-xdist for all of them: they share an API server."""
     for item in items:

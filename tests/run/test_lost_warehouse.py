@@ -37,7 +37,7 @@ def _kill_until_rows_are_lost(process: subprocess.Popen[str], folder: Path) -> N
 def test_the_step_starts_over_and_nothing_else_changes(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=60, checkpoint={})
+    job = job_file(steps=40, checkpoint={})
     quiet = run(job, tmp_path / "quiet")
 
     process = start(job, tmp_path / "struck")
