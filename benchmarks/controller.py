@@ -194,7 +194,7 @@ def main() -> None:
         except ApiServerMissing as missing:
             sys.exit(f"{missing}: see benchmarks/controller.py")
     if options.json:
-        figures.write(options.json, jobs)
+        figures.write(options.json, jobs=jobs)
 
 
 if __name__ == "__main__":

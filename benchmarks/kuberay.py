@@ -203,7 +203,7 @@ def main() -> None:
         log = Path(folder) / "operator.log"
         figures = asyncio.run(measure(Path(os.environ["KUBECONFIG"]), log, options.jobs))
     if options.json:
-        figures.write(options.json, options.jobs)
+        figures.write(options.json, jobs=options.jobs)
 
 
 if __name__ == "__main__":

@@ -42,9 +42,9 @@ class Figures:
         bound = "" if limit is None else f"≤ {limit:g}"
         print(f"{name:56} {value:10,.2f} {unit:9} {bound}", flush=True)
 
-    def write(self, file: Path, jobs: int) -> None:
-        """As `write_docs.py` reads it."""
-        machine = describe_machine(["kopf", "lightkube", "aiohttp"]) | {"jobs": jobs}
+    def write(self, file: Path, **facts: int) -> None:
+        """As `write_docs.py` reads it. facts: of the run, beside those of the machine."""
+        machine = describe_machine(["kopf", "lightkube", "aiohttp"]) | facts
         document = {"machine": machine, "figures": [asdict(figure) for figure in self._found]}
         file.write_text(json.dumps(document, indent=2) + "\n")
 

@@ -19,6 +19,7 @@ SUBJECTS = {
 }
 LIMITED = {
     "controller": "The operator: a thousand RLJobs on a real API server",
+    "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
 }
 NOTES = MEASURED / "notes.json"

@@ -10,11 +10,13 @@ TORCH = "torch==2.13.0"
 INDEX_OF_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
-def make_environment(name: str, packages: list[str]) -> Path:
-    """Folder of the environment's programs. A folder of torch wheels beside the checkout is used."""
+def make_environment(name: str, packages: list[str], *, torch: str = TORCH) -> Path:
+    """Folder of the environment's programs. torch: "" for none. A folder of its wheels beside the checkout
+    is used."""
     folder = ROOT / ".bench" / name
     done = folder / "packages.txt"
-    wanted = "\n".join([TORCH, *packages])
+    packages = [*filter(None, [torch]), *packages]
+    wanted = "\n".join(packages)
     if done.is_file() and done.read_text() == wanted:
         return folder / "bin"
     print(f"making the environment of {name} under {folder}")
@@ -28,6 +30,6 @@ def make_environment(name: str, packages: list[str]) -> Path:
     )
     install = [uv, "pip", "install", "-q", "--no-config", "-p", str(folder), *source]
     subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
-    subprocess.run([*install, TORCH, *packages], check=True)
+    subprocess.run([*install, *packages], check=True)
     done.write_text(wanted)
     return folder / "bin"

@@ -8,6 +8,7 @@ from rljob_operator.draft import Draft, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
 from rljob_operator.model import DeleteCluster, Pod, Submit
+from rljob_operator.ray_jobs import RayJob
 from rljob_operator.readiness import missing_pods, tell_devices
 
 POLL_SECONDS = 5.0
@@ -15,6 +16,7 @@ SUBMITTED_POLL_SECONDS = 1.0
 STARTING_POLL_SECONDS = 15.0
 HEAD_SILENT_SECONDS = 60.0
 """A head that does not answer for so long is lost."""
+KILLED = 137
 STUCK_SECONDS = 60.0
 """A pod that is being deleted for so long is on a node that does not answer."""
 
@@ -98,11 +100,19 @@ def supervise(draft: Draft) -> None:
     elif job.status == "SUCCEEDED":
         _succeed(draft)
     else:
-        reason = "Stopped" if job.status == "STOPPED" else "DriverFailed"
-        if any(pod.exit_code == 137 for pod in draft.seen.of_role("worker")):
-            reason = "WorkerKilled"
-        message = draft.seen.log or job.message or f"Ray says {job.status}"
-        _end_attempt(draft, AttemptFailure(reason=reason, message=message, exit_code=job.exit_code))
+        _end_attempt(draft, _driver_ended(draft, job))
+
+
+def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
+    """How the driver failed, and on which node: that of a worker that was killed, else its own."""
+    reason, node = "DriverFailed", draft.seen.head.node if draft.seen.head else None
+    killed = next((pod for pod in draft.seen.of_role("worker") if pod.exit_code == KILLED), None)
+    if killed is not None:
+        reason, node = "WorkerKilled", killed.node
+    elif job.status == "STOPPED":
+        reason = "Stopped"
+    message = draft.seen.log or job.message or f"Ray says {job.status}"
+    return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
 
 
 def _watch(draft: Draft) -> None:

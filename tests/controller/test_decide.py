@@ -148,6 +148,22 @@ def test_a_failed_driver_starts_again_on_the_same_pods_and_counts() -> None:
     assert later.actions == (Submit(submission="rljob-01234567-1"),)
 
 
+def test_a_failure_names_the_node_of_the_worker_that_was_killed_else_the_drivers() -> None:
+    failed = with_driver(running(), RayJobStatus.FAILED, exit_code=1)
+    pods = tuple(
+        replace(pod, exit_code=137, node="b") if pod.role == "worker" else replace(pod, node="a")
+        for pod in failed.pods
+    )
+    alone = tuple(replace(pod, exit_code=None) for pod in pods)
+
+    named = [decide(replace(failed, pods=given), NOW).status.failures[0] for given in (alone, pods)]
+
+    assert [(f.reason, f.node, f.exit_code) for f in named] == [
+        ("DriverFailed", "a", 1),
+        ("WorkerKilled", "b", 1),
+    ]
+
+
 def test_the_pause_before_an_attempt_grows_with_the_restarts() -> None:
     failed = decide(with_driver(running(), RayJobStatus.FAILED), NOW).status
 
