@@ -1,27 +1,43 @@
 """Remote folders of each test's own: in a bucket of a real S3 server, and on a disk."""
 
+import socket
+import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import s3fs
-from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 from remote_runs import KEYS
 
 from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.remote import RemoteRun, open_remote
 
+START_SECONDS = 60.0
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[str]:
-    """URL of the S3 server."""
-    running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    yield f"http://{host}:{port}"
-    running.stop()
+    """URL of the S3 server: a process of its own, because other tests look into all modules of theirs."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            break
+        assert process.poll() is None, "the S3 server ended"
+        assert time.monotonic() < deadline, f"no S3 server within {START_SECONDS:.0f} s"
+        time.sleep(0.1)
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait()
 
 
 @pytest.fixture
