@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ ALIGNMENT_BYTES = 64
 MAX_VALUES = 1 << 40
 DTYPES = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
-}
+} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
 
 Array = NDArray[Any]
 
@@ -28,7 +29,7 @@ Array = NDArray[Any]
 class Ragged:
     """One column of n rows.
 
-    values: [V, ...] of bool, uint8, int32, int64, float16 or float32, row after row.
+    values: [V, ...] of bool, uint8, int32, int64, float16, bfloat16 or float32, row after row.
     lengths: int64 [n], values of each row along the first axis; they sum to V.
     Raises ValueError when the two disagree or the type is another.
     """

@@ -1,0 +1,72 @@
+"""The dock's columns as torch sees them: tensors, jagged nested tensors, TensorDicts. Nothing is copied.
+
+For trainers that use the dock, and the only file that knows tensordict, which is imported when a
+TensorDict is asked for (extra `tensordict`).
+"""
+
+# n rows, V values of all rows together, L values of each row where all have as many
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from rljob_runtime.dock.columns import DTYPES, Array, Ragged
+
+if TYPE_CHECKING:
+    from tensordict import TensorDict
+
+BFLOAT16 = DTYPES["bfloat16"]
+
+
+def tensor_of(values: Array) -> torch.Tensor:
+    """A tensor of the array's memory. That of a `view` may be read, not written, and only within it."""
+    if values.dtype == BFLOAT16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """An array of the tensor's memory; one on a device is brought to the host first."""
+    here = tensor.detach().cpu().contiguous()
+    if here.dtype == torch.bfloat16:
+        return here.view(torch.int16).numpy().view(BFLOAT16)
+    return here.numpy()
+
+
+def nested_of(column: Ragged) -> torch.Tensor:
+    """The rows as a jagged nested tensor [n, *, ...]."""
+    offsets = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
+    return torch.nested.nested_tensor_from_jagged(tensor_of(column.values), tensor_of(offsets))
+
+
+def ragged_of(tensor: torch.Tensor) -> Ragged:
+    """A column of n rows from a jagged nested tensor [n, *, ...], from [n, L, ...], or from [n], one value
+    a row. Raises ValueError for a nested tensor with holes, and for types that no column can have."""
+    if not tensor.is_nested:
+        length = 1 if tensor.ndim == 1 else tensor.shape[1]
+        values = tensor if tensor.ndim == 1 else tensor.flatten(0, 1)
+        lengths = np.full(len(tensor), length, dtype=np.int64)
+        return Ragged(values=array_of(values), lengths=lengths)
+    if tensor.layout != torch.jagged or tensor.lengths() is not None:
+        raise ValueError(
+            f"a nested tensor of layout {tensor.layout}, or with holes, is no column; make it with "
+            "torch.nested.nested_tensor_from_jagged(values, offsets)"
+        )
+    return Ragged(values=array_of(tensor.values()), lengths=array_of(tensor.offsets().diff()))
+
+
+def tensordict_of(columns: Mapping[str, Ragged]) -> "TensorDict":
+    """A TensorDict of batch size [n] with a jagged nested tensor a column, as `read` or `view` gave them."""
+    from tensordict import TensorDict
+
+    rows = {len(column) for column in columns.values()}
+    nested: dict[str, Any] = {name: nested_of(column) for name, column in columns.items()}
+    return TensorDict(nested, batch_size=[*rows])
+
+
+def columns_of(batch: "TensorDict") -> dict[str, Ragged]:
+    """Columns to `put` or `write` from a TensorDict of batch size [n]; nested names are joined by dots."""
+    flat = batch.flatten_keys(".")
+    return {name: ragged_of(tensor) for name, tensor in flat.items()}
