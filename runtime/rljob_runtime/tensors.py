@@ -49,12 +49,13 @@ def ragged_of(tensor: torch.Tensor) -> Ragged:
         values = tensor if tensor.ndim == 1 else tensor.flatten(0, 1)
         lengths = np.full(len(tensor), length, dtype=np.int64)
         return Ragged(values=array_of(values), lengths=lengths)
-    if tensor.layout != torch.jagged or tensor.lengths() is not None:
+    jagged: Any = tensor  # the type's stubs know no nested tensors
+    if tensor.layout != torch.jagged or jagged.lengths() is not None:
         raise ValueError(
             f"a nested tensor of layout {tensor.layout}, or with holes, is no column; make it with "
             "torch.nested.nested_tensor_from_jagged(values, offsets)"
         )
-    return Ragged(values=array_of(tensor.values()), lengths=array_of(tensor.offsets().diff()))
+    return Ragged(values=array_of(jagged.values()), lengths=array_of(jagged.offsets().diff()))
 
 
 def tensordict_of(columns: Mapping[str, Ragged]) -> "TensorDict":
