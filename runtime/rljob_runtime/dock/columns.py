@@ -104,7 +104,7 @@ class Format:
     @property
     def value_bytes(self) -> int:
         """Bytes of one value."""
-        size = DTYPES[self.dtype].itemsize
+        size = int(DTYPES[self.dtype].itemsize)
         for extent in self.tail:
             size *= extent
         return size
