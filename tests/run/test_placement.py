@@ -4,12 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import run
+from whole_runs import Finished, run
 
 pytestmark = [pytest.mark.ray]
 
 
-def test_separated_devices_learn_the_same_as_one_colocated_device(
+def paths(finished: Finished, way: str) -> int:
+    """Pairs of a client and a warehouse that it read in this way, in all steps."""
+    events = finished.of_kind("dock")
+    return sum(path[way] for event in events for path in event["data_paths"].values())
+
+
+def test_separated_devices_over_tcp_learn_the_same_as_one_colocated_device_in_shared_memory(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     short = {"steps": 3, "checkpoint": {}}
@@ -20,6 +26,7 @@ def test_separated_devices_learn_the_same_as_one_colocated_device(
             **short,
             accelerator={"devicesPerNode": 2},
             placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+            dock={"sharedMemory": "none"},
         ),
         tmp_path / "apart",
     )
@@ -36,6 +43,8 @@ def test_separated_devices_learn_the_same_as_one_colocated_device(
         for finished in (alone, apart)
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    assert paths(alone, "shared") and not paths(alone, "tcp")
+    assert paths(apart, "tcp") and not paths(apart, "shared")
 
 
 def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
@@ -71,16 +80,3 @@ def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
             "reward": {"shared": 1, "tcp": 0},
             "update": {"shared": 2, "tcp": 0},
         }
-
-
-def test_without_shared_memory_samples_go_over_tcp(
-    job_file: Callable[..., Path], tmp_path: Path
-) -> None:
-    job = job_file(steps=1, checkpoint={}, dock={"sharedMemory": "none"})
-
-    finished = run(job, tmp_path / "run")
-
-    assert finished.code == 0, finished.output
-    (event,) = finished.of_kind("dock")
-    assert {path["shared"] for path in event["data_paths"].values()} == {0}
-    assert all(path["tcp"] for path in event["data_paths"].values())

@@ -1,13 +1,11 @@
 """2N steps equal N steps, a kill, and N more: every bit of the weights, every reward."""
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import Finished, run, start, wait_for_event
+from whole_runs import Finished, gone_within, run, start, wait_for_event
 
 pytestmark = [pytest.mark.ray]
 
@@ -30,7 +28,7 @@ def _weights(folder: Path, step: int) -> bytes:
     ).read_bytes()
 
 
-def test_a_killed_and_resumed_run_ends_with_the_same_bits(
+def test_a_killed_run_leaves_no_processes_and_ends_with_the_same_bits_once_resumed(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     job = job_file()
@@ -38,10 +36,12 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(
     whole = run(job, tmp_path / "whole")
     killed = start(job, tmp_path / "killed")
     wait_for_event(tmp_path / "killed", "step", 4, killed)
-    os.killpg(killed.pid, signal.SIGKILL)
+    killed.kill()
     killed.wait()
+    left = gone_within(killed.pid, 30)
     resumed = run(job, tmp_path / "killed", "--resume")
 
+    assert left == []
     assert whole.code == 0, whole.output
     assert resumed.code == 0, resumed.output
     assert _weights(tmp_path / "whole", 6) == _weights(tmp_path / "killed", 6)

@@ -20,7 +20,11 @@ def job_file(s3, tmp_path: Path) -> Callable[[int], Path]:
 
     def write(steps: int) -> Path:
         storage = {"remote": {"uri": s3.uri, "endpoint": s3.endpoint}}
-        spec = {"steps": steps, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
+        spec = {
+            "steps": steps,
+            "accelerator": {"type": "emulated", "devicesPerNode": 1},
+            "checkpoint": {"every": 1, "keep": 1, "storage": storage},
+        }
         file = tmp_path / "job.yaml"
         file.write_text(yaml.safe_dump(SMALL_JOB | {"spec": SMALL_JOB["spec"] | spec}))
         return file

@@ -111,6 +111,14 @@ def wait_for_text(
     raise AssertionError(f"the events do not hold {text!r} {times} times within 200 s")
 
 
+def gone_within(session: int, seconds: float) -> list[str]:
+    """Processes of the session that are still there after so long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and session_processes(session):
+        time.sleep(0.2)
+    return session_processes(session)
+
+
 def session_processes(session: int) -> list[str]:
     """Command lines of the processes that were started by a session's leader and still run."""
     found = []
