@@ -132,16 +132,15 @@ def place(
     seats = make_seats(job)
     nodes = controller_nodes(seats)
     lasting = lasting_groups(job, pool)
-    near = {
-        state: pool.groups[nodes[state]] if state in nodes else lasting[0] for state in graph.names
-    }
+    home = lasting[0] or pool.groups[0]  # of whoever has no device: where the run's volumes are
+    near = {state: pool.groups[nodes[state]] if state in nodes else home for state in graph.names}
     warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting, dock_directory)
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses)))
     shared = (job_json, model, base_dir, address)
     pool.arguments = ((job_json, model, address), num_threads)
     devices = [pool.hire(seat) for seat in seats]
-    options = {"num_cpus": 0, **beside(lasting[0] or pool.groups[0])}  # where the run's volumes are
+    options = {"num_cpus": 0, **beside(home)}
     feeder = PromptFeeder.options(**options).remote(*shared)  # type: ignore[attr-defined]
     rewards = [RewardWorker.options(**options).remote(*shared, 0)]  # type: ignore[attr-defined]
     places = _prepare(devices, seats)
@@ -179,7 +178,7 @@ def _start_dock(
     job: RLJob,
     graph: StateGraph,
     token: str,
-    near: dict[str, PlacementGroup | None],
+    near: dict[str, PlacementGroup],
     lasting: list[PlacementGroup | None],
     directory: Path,
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
