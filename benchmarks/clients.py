@@ -1,11 +1,10 @@
-"""What a client of the Kubernetes API costs the operator: memory and time to import it beside kopf.
+"""What a client of the Kubernetes API costs the operator: memory beside kopf.
 
 Each in an environment of its own under `.bench/`, made on first use. kopf imports the official clients by
 itself where they are installed. `--json FILE` writes the figures for `write_docs.py`.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 from pathlib import Path
@@ -24,21 +23,17 @@ CLIENTS = {
 """Packages beside kopf, and the module that is imported."""
 REPETITIONS = 5
 MEASURE = """
-import json, resource, sys, time
-began = time.perf_counter()
+import importlib, resource, sys
 import kopf
-import importlib
 importlib.import_module(sys.argv[1])
-used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-print(json.dumps([used, time.perf_counter() - began]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-def measure(programs: Path, module: str) -> tuple[float, float]:
-    """Medians of resident MiB and seconds after the imports; the first is a warm-up."""
+def measure(programs: Path, module: str) -> float:
+    """Median of the most MiB that were resident during the imports."""
     command = [str(programs / "python"), "-c", MEASURE, module]
-    found = [json.loads(subprocess.check_output(command)) for _ in range(REPETITIONS + 1)][1:]
-    return statistics.median(f[0] for f in found), statistics.median(f[1] for f in found)
+    return statistics.median(float(subprocess.check_output(command)) for _ in range(REPETITIONS))
 
 
 def main() -> None:
@@ -49,9 +44,8 @@ def main() -> None:
     figures = Figures()
     for name, (packages, module) in CLIENTS.items():
         folder = f"client-{name.replace(' ', '-')}"
-        memory, seconds = measure(make_environment(folder, [KOPF, *packages], torch=""), module)
-        figures.add(f"{name}: memory", memory, "MiB")
-        figures.add(f"{name}: time to import", 1000 * seconds, "ms")
+        programs = make_environment(folder, [KOPF, *packages], torch="")
+        figures.add(f"{name}: memory", measure(programs, module), "MiB")
     if options.json:
         figures.write(options.json)
 
