@@ -60,10 +60,8 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
             with _short(path) as address:
                 connection.connect(address)
             return connection
-        except (
-            BlockingIOError
-        ) as error:  # its queue is full; unlike over TCP the system does not wait
-            connection.close()
+        except BlockingIOError as error:
+            connection.close()  # its queue is full; unlike over TCP the system does not wait
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{path} takes no more connections") from error
             time.sleep(PAUSE_SECONDS)
