@@ -4,7 +4,7 @@ Used by `decide`. A new attempt is submitted only when the head of the one befor
 is known to have ended.
 """
 
-from rljob_operator.draft import Draft, rfc3339, unix
+from rljob_operator.draft import Draft, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
 from rljob_operator.model import DeleteCluster, Pod, Submit
@@ -86,13 +86,16 @@ def supervise(draft: Draft) -> None:
         draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")
         if draft.since("ClusterReady") >= HEAD_SILENT_SECONDS:
             message = f"the head did not answer for {HEAD_SILENT_SECONDS:.0f} s"
-            _end_attempt(draft, AttemptFailure(reason="HeadLost", message=message, lost=True))
+            _end_attempt(draft, _head_lost(draft, message))
         draft.look_again(POLL_SECONDS)
         return
     draft.set("ClusterReady", "True", "PodsReady")
     job, cluster = draft.seen.ray.job, draft.status.ray_cluster
     assert cluster is not None and cluster.submission_id is not None
-    if job is None:  # the status was written and the submission did not arrive
+    if job is None and holds(draft.status, "Running"):
+        message = "Ray does not know the driver any more: its head has started anew"
+        _end_attempt(draft, _head_lost(draft, message))
+    elif job is None:  # the status was written and the submission did not arrive
         draft.do(Submit(submission=cluster.submission_id))
         draft.look_again(SUBMITTED_POLL_SECONDS)
     elif not job.status.is_final:
@@ -150,16 +153,23 @@ def _lost(draft: Draft) -> AttemptFailure | None:
         return AttemptFailure(reason="ClusterLost", message="its RayCluster was deleted", lost=True)
     head = seen.head
     if head is None or head.incarnation != cluster.head:
-        gone = head or next(iter(seen.of_role("head")), None)
-        return AttemptFailure(
-            reason="HeadLost",
-            message="the head's container or pod is another one than the driver was started in",
-            node=gone.node if gone else None,
-            exit_code=gone.exit_code if gone else None,
-            disrupted=any(pod.disrupted for pod in seen.of_role("head")),
-            lost=True,
-        )
+        message = "the head's container or pod is another one than the driver was started in"
+        return _head_lost(draft, message)
     return _stuck(draft)
+
+
+def _head_lost(draft: Draft, message: str) -> AttemptFailure:
+    """The head is lost, in the pod that is there now or that is going."""
+    heads = draft.seen.of_role("head")
+    pod = draft.seen.head or next(iter(heads), None)
+    return AttemptFailure(
+        reason="HeadLost",
+        message=message,
+        node=pod.node if pod else None,
+        exit_code=pod.exit_code if pod else None,
+        disrupted=any(pod.disrupted for pod in heads),
+        lost=True,
+    )
 
 
 def _stuck(draft: Draft) -> AttemptFailure | None:

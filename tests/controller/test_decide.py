@@ -192,6 +192,16 @@ def test_a_head_that_restarted_in_place_is_a_new_attempt_on_new_pods() -> None:
     assert decide(older, NOW + 1).actions == (MakeChildren(cluster="job-1"),)
 
 
+def test_a_driver_that_ray_has_forgotten_is_not_started_in_the_new_head() -> None:
+    forgotten = replace(after(running()), ray=RayAnswer(reached=True, job=None))
+
+    decision = decide(forgotten, NOW)
+
+    assert decision.actions == (DeleteCluster(cluster="job-0"),)
+    assert decision.status.failures[0].reason == "HeadLost"
+    assert decision.status.attempt == 1
+
+
 def test_a_new_attempt_waits_for_the_end_of_the_older_head() -> None:
     lost = decide(replace(running(), pods=pods(incarnation="head/1")), NOW).status
     status = decide(replace(running(), status=lost, cluster=None, pods=()), NOW + 1).status
