@@ -186,6 +186,7 @@ def _start_dock(
     settings = job.spec.dock
     assert settings.warehouses is not None, "the resolved spec names the warehouses"
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1}
+    sockets = None if settings.shared_memory == "none" else str(directory)
     own_pods = WAREHOUSE_RESOURCE in ray.cluster_resources()
 
     def home(index: int) -> dict[str, Any]:
@@ -200,7 +201,7 @@ def _start_dock(
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
-            shared_directory=None if settings.shared_memory == "none" else str(directory),
+            shared_directory=sockets,
             pin_seconds=settings.lease_seconds,
             token=token,
             port=free_port(),
@@ -214,6 +215,7 @@ def _start_dock(
             graph=graph.to_json(),
             warehouses=Warehouses(addresses),
             lease_seconds=settings.lease_seconds,
+            shared_directory=sockets,
             token=token,
             port=free_port(),
         )

@@ -99,7 +99,7 @@ def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
     dock = make_dock(lease_seconds=0.3)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     silent = raw_channel(dock, "controller/generate")
-    assert len(claim_raw(silent).items("rows")) == 2
+    assert len(claim_raw(silent).items("attempts")) == 2
 
     claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
     silent.close()

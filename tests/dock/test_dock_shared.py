@@ -193,7 +193,7 @@ def attach(path: Path, token: str = "secret") -> tuple[socket.socket, list[int]]
 
 @pytest.fixture
 def socket_path(dock, tmp_path: Path) -> Path:
-    (path,) = (tmp_path / "dock").iterdir()
+    (path,) = (tmp_path / "dock").glob("warehouse-*")
     return path
 
 
@@ -355,7 +355,7 @@ def test_required_names_the_path_that_this_client_does_not_see(make_dock, tmp_pa
     dock = make_dock(graph=GRAPH, shared_memory="required")
     (tmp_path / "dock").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(DockRefused, match=rf"{tmp_path}/dock/w0-\w+\.sock: No such file"):
+    with pytest.raises(DockRefused, match=rf"{tmp_path}/dock/warehouse-0-\w+\.sock: No such file"):
         put(dock.client("use"), "a")
 
 
@@ -399,7 +399,7 @@ def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
         folder = Path(dock._sockets.name)
         client = dock.client("use", "u")
         put(client, "a")
-        (first,) = folder.iterdir()
+        (first,) = folder.glob("warehouse-*")
         rows = claimed(client, "a")
         expected = pytest.raises(DockLost, match="its bytes may have changed")
         with expected, client.view(rows, ["data"]) as columns:
@@ -409,7 +409,7 @@ def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
             assert set(columns["data"].row(2).tolist()) == {2}  # the old map stays readable
 
         assert client.read(rows, ["data"])["data"].row(2)[0] == 2
-        (second,) = folder.iterdir()
+        (second,) = folder.glob("warehouse-*")
         assert first != second
     assert not folder.exists()
 

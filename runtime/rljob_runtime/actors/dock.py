@@ -66,6 +66,7 @@ class ControllerActor:
         graph: list[dict[str, Any]],
         warehouses: Warehouses,
         lease_seconds: float,
+        shared_directory: str | None,
         token: str,
         port: int,
     ) -> None:
@@ -78,6 +79,7 @@ class ControllerActor:
                     for index in range(len(warehouses.last))
                 ],
                 lease_seconds=lease_seconds,
+                shared_directory=shared_directory,
                 token=token,
                 host=_node_ip(),
                 port=port,

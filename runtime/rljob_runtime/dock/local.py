@@ -46,14 +46,18 @@ class LocalDock:
             shared_memory=shared_memory,
         )
         self._sockets = tempfile.TemporaryDirectory(prefix="rljob-dock-")
-        shared = {"graph": graph.to_json(), "token": token, "host": "127.0.0.1"}
+        shared = {
+            "graph": graph.to_json(),
+            "token": token,
+            "host": "127.0.0.1",
+            "shared_directory": None if shared_memory == "none" else self._sockets.name,
+        }
         self._configs: dict[str, dict[str, Any]] = {}
         for i, (_, port) in enumerate(self.address.warehouses):
             limits = {
                 "capacity_bytes": capacity,
                 "derived_share": derived_share,
                 "pin_seconds": lease_seconds,
-                "shared_directory": None if shared_memory == "none" else self._sockets.name,
             }
             self._configs[f"warehouse/{i}"] = {**shared, **limits, "index": i, "port": port}
         for state, (_, port) in self.address.controllers.items():

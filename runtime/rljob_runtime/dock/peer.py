@@ -14,7 +14,6 @@ from typing import Any
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import (
     HEAD,
-    Fields,
     Frame,
     Kind,
     MalformedFrame,
@@ -26,6 +25,7 @@ from rljob_runtime.dock.frames import (
 READ_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
 SEND_BUFFER_BYTES = 4 << 20
+NO_PAYLOAD = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,11 @@ class Reply:
     close: bool = False
     on_sent: Callable[[], None] | None = None
     descriptor: int | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the buffers."""
+        return sum(map(len, self.buffers)) if self.buffers else 0
 
 
 Answer = Reply | Awaitable[Reply]
@@ -142,12 +147,12 @@ class Peer(asyncio.BufferedProtocol):
     def send_now(self, reply: Reply) -> None:
         """Queue a small frame."""
         if self._transport is not None and self._open:
-            size = sum(len(part) for part in reply.buffers)
-            parts = [pack(reply.kind, reply.header, size), *reply.buffers]
+            head = pack(reply.kind, reply.header, reply.num_bytes)
+            data = b"".join([head, *reply.buffers]) if reply.buffers else head
             if reply.descriptor is None:
-                self._transport.write(b"".join(parts))
+                self._transport.write(data)
             else:
-                self._send_past_the_loop(b"".join(parts), reply.descriptor)
+                self._send_past_the_loop(data, reply.descriptor)
 
     def _send_past_the_loop(self, data: bytes, descriptor: int) -> None:
         """The loop knows no descriptors; a peer that cannot take one now is cut off."""
@@ -158,12 +163,11 @@ class Peer(asyncio.BufferedProtocol):
 
     async def send(self, reply: Reply) -> None:
         """Send a frame of any size, never holding more than a few MiB of it in the loop's buffer."""
-        size = sum(len(part) for part in reply.buffers)
-        if size <= CHUNK_BYTES:
+        if reply.num_bytes <= CHUNK_BYTES:
             self.send_now(reply)
             await self._room.wait()
             return
-        pending: list[Any] = [pack(reply.kind, reply.header, size)]
+        pending: list[Any] = [pack(reply.kind, reply.header, reply.num_bytes)]
         held = len(pending[0])
         for part in reply.buffers:
             if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
@@ -187,17 +191,18 @@ class Peer(asyncio.BufferedProtocol):
         place = 0
         view = memoryview(self._buffer)
         while self._filled - place >= HEAD.size and self._open:
-            _, header_bytes, payload_bytes = read_head(
-                view[place : place + HEAD.size], trusted=self.trusted
-            )
-            size = HEAD.size + header_bytes + payload_bytes
-            if place + size > self._filled:
-                if size > READ_BYTES:
-                    self._begin_body(view[place : self._filled], size)
+            kind, header_bytes, payload_bytes = read_head(view, place, trusted=self.trusted)
+            header = place + HEAD.size
+            payload = header + header_bytes
+            end = payload + payload_bytes
+            if end > self._filled:
+                if end - place > READ_BYTES:
+                    self._begin_body(view[place : self._filled], end - place)
                     return
                 break
-            self._deliver(bytearray(view[place : place + size]))
-            place += size
+            own = memoryview(bytearray(view[payload:end])) if payload_bytes else NO_PAYLOAD
+            self._deliver(kind, view[header:payload], own)
+            place = end
         rest = self._filled - place
         if place and rest:
             self._buffer[:rest] = self._buffer[place : self._filled]
@@ -211,20 +216,19 @@ class Peer(asyncio.BufferedProtocol):
     def _end_body(self) -> None:
         body, self._body, self._filled = self._body, None, 0
         assert body is not None, "no body to end"
-        self._deliver(body)
+        view = memoryview(body)
+        kind, header_bytes, _ = read_head(view, trusted=self.trusted)
+        payload = HEAD.size + header_bytes
+        self._deliver(kind, view[HEAD.size : payload], view[payload:])
 
-    def _deliver(self, body: bytearray) -> None:
+    def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
         if self._task is not None:
             raise MalformedFrame("a second request before the first was answered")
-        view = memoryview(body)
-        kind, header_bytes, _ = read_head(view[: HEAD.size], trusted=self.trusted)
-        end = HEAD.size + header_bytes
-        fields: Fields = read_header(view[HEAD.size : end])
-        frame = Frame(kind=kind, fields=fields, payload=view[end:])
+        frame = Frame(kind, read_header(header), payload)
         answer = self._on_frame(self, frame)
         if answer is None:
             return
-        if isinstance(answer, Reply) and sum(len(b) for b in answer.buffers) <= CHUNK_BYTES:
+        if isinstance(answer, Reply) and answer.num_bytes <= CHUNK_BYTES:
             self._finish(answer)
             return
         self._task = asyncio.get_running_loop().create_task(self._answer(answer))

@@ -5,12 +5,9 @@ the controllers that subscribed.
 """
 
 import asyncio
-import logging
 import secrets
 from dataclasses import asdict
-from pathlib import Path
 
-from rljob_runtime.dock import unix
 from rljob_runtime.dock.broadcast import Broadcaster
 from rljob_runtime.dock.columns import decode_columns
 from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
@@ -25,8 +22,6 @@ from rljob_runtime.dock.server import DockServer, optional_integer
 from rljob_runtime.dock.store import WarehouseStore
 from rljob_runtime.errors import DockFull, DockRefused
 
-log = logging.getLogger(__name__)
-
 PREFAULT_BYTES = 16 << 20
 """Of a new warehouse's memory; later twice as much as was ever used."""
 
@@ -35,7 +30,7 @@ class WarehouseServer(DockServer):
     """Serves one warehouse.
 
     index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
-    shared_directory: where its unix socket lies, for readers that map its memory; None: none do.
+    shared_directory: see DockServer; only over its socket do readers map the memory.
     pin_seconds: how long such a reader may look at what it was answered.
     """
 
@@ -52,7 +47,13 @@ class WarehouseServer(DockServer):
         shared_directory: str | None = None,
         pin_seconds: float = 600.0,
     ) -> None:
-        super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
+        super().__init__(
+            role=f"warehouse/{index}",
+            token=token,
+            host=host,
+            port=port,
+            shared_directory=shared_directory,
+        )
         self.store = WarehouseStore(
             graph=graph,
             capacity_bytes=capacity_bytes,
@@ -70,9 +71,8 @@ class WarehouseServer(DockServer):
             freed=self._changed,
             pin_seconds=pin_seconds,
         )
-        self._shared_directory = shared_directory
-        self._socket_path: Path | None = None
-        self._no_socket = "it was given no shared directory"
+        if not self.store.cells.memory.shareable:
+            self._shared_directory, self._no_socket = None, "its system has no memfd_create"
         self._prefault: asyncio.Future[None] | None = None
         self._answers = {
             Kind.PUT_ROWS: self._put_rows,
@@ -88,41 +88,20 @@ class WarehouseServer(DockServer):
     async def start(self) -> tuple[str, int]:
         """See DockServer."""
         place = await super().start()
-        if self._shared_directory is not None:
-            await self._listen_locally(Path(self._shared_directory))
         self._prefault_ahead()
         return place
 
     async def stop(self) -> None:
         """See DockServer."""
-        if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
         await super().stop()
         self.store.cells.memory.close()
 
-    async def _listen_locally(self, directory: Path) -> None:
-        """Open the unix socket; what keeps it from it is told to every client."""
-        if not self.store.cells.memory.shareable:
-            self._no_socket = "its system has no memfd_create"
-            return
-        try:
-            listener, path = unix.listen(directory, f"w{self.index}")
-        except OSError as error:
-            self._no_socket = f"{directory}: {error.strerror or error}"
-            log.warning("dock %s shares no memory: %s", self.role, self._no_socket)
-            return
-        await self.listen_too(listener)
-        self._socket_path = path
-
     def welcome(self) -> dict[str, object]:
-        """A peer learns the epoch, how large a put may be, and where to map the memory."""
+        """A peer learns the epoch, how large a put may be, and how long it may look at an answer."""
         return {
             **super().welcome(),
             "epoch": self.epoch,
             "capacity": self.store.capacity_bytes,
-            "machine": unix.machine_id(),
-            "socket": str(self._socket_path or ""),
-            "no_socket": "" if self._socket_path else self._no_socket,
             "pin_seconds": self._reads.pin_seconds,
         }
 
@@ -205,7 +184,7 @@ class WarehouseServer(DockServer):
                 "attached": sum(p.attached for p in self.peers),
                 "waiting": len(self._puts) + len(self._writes),
                 "refused": dict(self.refused),
-                "requests": dict(self.requests),
+                "requests": self.requests,
                 "subscribers": len(self._broadcast),
                 "unacknowledged": store.unacknowledged(),
                 "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},

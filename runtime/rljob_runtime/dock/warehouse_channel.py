@@ -9,7 +9,6 @@ import itertools
 import logging
 import mmap
 import os
-import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -105,9 +104,8 @@ class WarehouseChannel(Channel):
         super().close()
         self.memory = None
 
-    def _welcomed(self, welcome: Fields, deadline: float) -> None:
-        super()._welcomed(welcome, deadline)
-        path = self._move_over(welcome, deadline)
+    def _go_local(self, welcome: Fields, deadline: float) -> None:
+        path = self._choose_path(welcome, deadline)
         if path != self.data_path:
             log.info(
                 "%s: data over %s%s",
@@ -117,7 +115,7 @@ class WarehouseChannel(Channel):
             )
         self.data_path = path
 
-    def _move_over(self, welcome: Fields, deadline: float) -> DataPath:
+    def _choose_path(self, welcome: Fields, deadline: float) -> DataPath:
         if self._shared_memory is SharedMemory.NONE:
             return DataPath(False, "spec.dock.sharedMemory is none")
         if welcome.text("machine") != unix.machine_id():
@@ -142,24 +140,17 @@ class WarehouseChannel(Channel):
         return DataPath(True)
 
     def _attach(self, path: Path, welcome: Fields, deadline: float) -> None:
-        """Replace the TCP connection by one to the socket; it stays as it was on an error."""
-        tcp, self._socket = self._socket, None
-        assert tcp is not None, "attach before connect"
-        try:
-            self._socket = unix.connect(path, max(0.1, deadline - time.monotonic()))
-            if self._hello(deadline).text("epoch") != welcome.text("epoch"):
+        """Go over to the socket and map the memory."""
+        with self._over_socket(path, deadline) as local:
+            assert self._stream is not None, "attach before connect"
+            if local.text("epoch") != welcome.text("epoch"):
                 raise DockRefused("another warehouse listens there")
-            self._send(Kind.ATTACH, {}, (), deadline)
+            self._stream.send(Kind.ATTACH, {}, (), deadline)
             descriptor = self._receive_descriptor(deadline)
             try:
                 self.memory = MemoryMap(descriptor, welcome.number("pin_seconds"))
             finally:
                 os.close(descriptor)
-        except BaseException:
-            super().close()
-            self._socket = tcp
-            raise
-        tcp.close()
 
 
 def _passing(error: Exception) -> bool:
