@@ -82,9 +82,8 @@ class Channel:
             try:
                 self._connect(deadline)
                 left = max(0.0, deadline - time.monotonic())
-                assert self._stream is not None, "send before connect"
                 told, limit = {**header, "timeout": left}, deadline + ANSWER_MARGIN_SECONDS
-                self._stream.send(kind, told, buffers, limit)
+                self._send(kind, told, buffers, limit)
                 return self._receive(limit)
             except (OSError, EOFError) as error:
                 self.close()
@@ -167,19 +166,25 @@ class Channel:
             raise
         tcp.close()
 
+    def _send(
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
+    ) -> None:
+        assert self._stream is not None, "send before connect"
+        self._stream.send(kind, header, buffers, deadline)
+
     def _receive(self, deadline: float) -> Frame:
         """The answer. Raises the error that the server answered with."""
         assert self._stream is not None, "receive before connect"
         return _answered(self._stream.receive(deadline))
 
-    def _receive_descriptor(self, deadline: float) -> int:
-        """Wait for an answer with a file descriptor, which is the caller's then."""
+    def _receive_descriptors(self, count: int, deadline: float) -> list[int]:
+        """Wait for an answer with so many file descriptors, which are the caller's then."""
         assert self._stream is not None, "receive before connect"
-        frame, descriptors = self._stream.receive_descriptor(deadline)
+        frame, descriptors = self._stream.receive_descriptors(count, deadline)
         _answered(frame)
-        if not descriptors:
-            raise DockError(f"{self.role} answered without a descriptor")
-        return descriptors[0]
+        if len(descriptors) != count:
+            raise DockError(f"{self.role} answered with {len(descriptors)} of {count} descriptors")
+        return descriptors
 
 
 def _answered(frame: Frame) -> Frame:

@@ -91,7 +91,7 @@ class DockClient(DockAccess):
         stored = sum(self._connections.each(put, puts))
         self._traffic.rows += stored
         self._traffic.bytes_written += sum(
-            column.values.nbytes
+            column.num_bytes
             for parts in puts.values()
             for part in parts
             for column in (*part.columns.values(), *part.group_columns.values())

@@ -19,6 +19,8 @@ from rljob_runtime.dock.frames import Fields, MalformedFrame
 
 ALIGNMENT_BYTES = 64
 MAX_VALUES = 1 << 40
+JOINED_BYTES = 4 << 10
+"""Rows below it are joined before they are sent: a copy costs less than a buffer of its own."""
 DTYPES = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
@@ -98,6 +100,44 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """One column whose rows lie in arrays of their own, as a producer has them; see Ragged."""
+
+    arrays: Sequence[Array]
+
+    def __post_init__(self) -> None:
+        kinds = {(array.dtype, array.shape[1:]) for array in self.arrays}
+        if len(kinds) != 1:
+            raise ValueError(f"rows of one column differ in type or trailing shape: {kinds}")
+        if self.arrays[0].dtype not in DTYPE_NAMES or not self.arrays[0].ndim:
+            raise ValueError(
+                f"dtype {self.arrays[0].dtype} {self.arrays[0].shape} cannot be a column; use "
+                f"arrays of one of {[*DTYPES]}"
+            )
+
+    @property
+    def form(self) -> "Format":
+        """What the rows share."""
+        return Format(DTYPE_NAMES[self.arrays[0].dtype], self.arrays[0].shape[1:])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Values of each row along the first axis."""
+        return np.array([len(array) for array in self.arrays], dtype=np.int64)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all rows."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def buffers(self) -> list[memoryview]:
+        """The bytes of the rows, one after the other; small rows are joined."""
+        if self.num_bytes < JOINED_BYTES * len(self.arrays):
+            return [as_bytes(np.concatenate(self.arrays))]
+        return [as_bytes(array) for array in self.arrays]
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """What all rows of one column share: type name and shape of one value."""
 
@@ -137,13 +177,15 @@ def padding(num_bytes: int) -> bytes:
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def encode_columns(columns: Mapping[str, Ragged]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Columns as (header entries, payload buffers); values are not copied."""
-    entries, buffers = [], []
+def encode_columns(columns: Mapping[str, Ragged | Apart]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
+    entries: list[dict[str, Any]] = []
+    buffers: list[Any] = []
     for name, column in columns.items():
-        entries.append(descriptor(name, format_of(column), column.lengths))
-        data = as_bytes(column.values)
-        buffers += [data, padding(len(data))]
+        form = column.form if isinstance(column, Apart) else format_of(column)
+        entries.append(descriptor(name, form, column.lengths))
+        data = column.buffers() if isinstance(column, Apart) else [as_bytes(column.values)]
+        buffers += [*data, padding(sum(map(len, data)))]
     return entries, buffers
 
 

@@ -21,6 +21,7 @@ from rljob_runtime.dock.frames import (
     read_head,
     read_header,
 )
+from rljob_runtime.dock.memory import Memory
 
 READ_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
@@ -32,8 +33,8 @@ NO_PAYLOAD = memoryview(b"")
 class Reply:
     """An answer: header and raw column bytes, which are sent without joining large ones.
 
-    on_sent: called once the buffers are not looked at any more, sent or not. descriptor: goes along
-    with a small answer over a unix socket, and is then closed here.
+    on_sent: called once the buffers are not looked at any more, sent or not. descriptors: go along
+    with a small answer over a unix socket, and are then closed here.
     """
 
     kind: Kind = Kind.DONE
@@ -41,7 +42,7 @@ class Reply:
     buffers: Sequence[Any] = ()
     close: bool = False
     on_sent: Callable[[], None] | None = None
-    descriptor: int | None = None
+    descriptors: Sequence[int] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -57,7 +58,8 @@ class Peer(asyncio.BufferedProtocol):
 
     on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
     on_malformed: called with the reason when bytes are no frame (the connection then closes).
-    local: over a unix socket. attached: the peer has mapped the warehouse's memory.
+    local: over a unix socket. staging: memory where an attached peer puts what it writes; attached, it
+    has mapped the warehouse's memory too.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class Peer(asyncio.BufferedProtocol):
         self.owner = ""
         self.session = ""
         self.local = False
-        self.attached = False
+        self.staging: Memory | None = None
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_malformed = on_malformed
@@ -93,6 +95,11 @@ class Peer(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport = transport
+
+    @property
+    def attached(self) -> bool:
+        """True when it has mapped the warehouse's memory."""
+        return self.staging is not None
 
     @property
     def _open(self) -> bool:
@@ -149,16 +156,16 @@ class Peer(asyncio.BufferedProtocol):
         if self._transport is not None and self._open:
             head = pack(reply.kind, reply.header, reply.num_bytes)
             data = b"".join([head, *reply.buffers]) if reply.buffers else head
-            if reply.descriptor is None:
-                self._transport.write(data)
+            if reply.descriptors:
+                self._send_past_the_loop(data, reply.descriptors)
             else:
-                self._send_past_the_loop(data, reply.descriptor)
+                self._transport.write(data)
 
-    def _send_past_the_loop(self, data: bytes, descriptor: int) -> None:
+    def _send_past_the_loop(self, data: bytes, descriptors: Sequence[int]) -> None:
         """The loop knows no descriptors; a peer that cannot take one now is cut off."""
         assert self._transport is not None, "send before connect"
         own = self._transport.get_extra_info("socket").fileno()
-        if not unix.send_descriptor(own, data, descriptor) or self.unsent_bytes:
+        if not unix.send_descriptors(own, data, descriptors) or self.unsent_bytes:
             self.close()
 
     async def send(self, reply: Reply) -> None:

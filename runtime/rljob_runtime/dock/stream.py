@@ -69,10 +69,10 @@ class Stream:
         self._start = self._end = 0
         return self._receive(deadline)
 
-    def receive_descriptor(self, deadline: float) -> tuple[Frame, list[int]]:
+    def receive_descriptors(self, most: int, deadline: float) -> tuple[Frame, list[int]]:
         """The next frame and the file descriptors that came with it, which are the caller's then."""
         self._wait(self._readable, deadline)
-        start, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
+        start, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, most)
         self._start, self._end = 0, len(start)
         self._inbox[: len(start)] = start
         try:

@@ -22,6 +22,8 @@ from rljob_runtime.dock.server import DockServer, optional_integer
 from rljob_runtime.dock.store import WarehouseStore
 from rljob_runtime.errors import DockFull, DockRefused
 
+STAGING_BYTES = 16 << 20
+"""Of the memory where an attached client puts the columns of one message; only what it uses is taken."""
 PREFAULT_BYTES = 16 << 20
 """Of a new warehouse's memory; later twice as much as was ever used."""
 
@@ -109,11 +111,13 @@ class WarehouseServer(DockServer):
         """A subscriber or a client left."""
         self._broadcast.forget(peer)
         self._reads.lost(peer)
+        if peer.staging is not None:
+            peer.staging.close()
 
     def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
         entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
-        columns = decode_columns([*entries, *group_entries], frame.payload)
+        columns = decode_columns([*entries, *group_entries], _payload(peer, frame))
         group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
         heads = [row_head(item) for item in fields.items("rows")]
         batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
@@ -135,7 +139,7 @@ class WarehouseServer(DockServer):
 
     def _write(self, peer: Peer, frame: Frame) -> Answer:
         fields = frame.fields
-        columns = decode_columns(fields.maps("columns"), frame.payload)
+        columns = decode_columns(fields.maps("columns"), _payload(peer, frame))
         state, lease, uids = fields.text("state"), fields.text("lease"), fields.texts("uids")
         version = optional_integer(fields, "version")
 
@@ -154,8 +158,9 @@ class WarehouseServer(DockServer):
         memory = self.store.cells.memory
         if not (peer.local and memory.shareable):
             raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
-        peer.attached = True
-        return Reply(header={"size": memory.num_bytes}, descriptor=memory.open_read_only())
+        peer.staging = Memory(STAGING_BYTES, shared=True, for_writers=True)
+        descriptors = (memory.open_read_only(), peer.staging.open_writable())
+        return Reply(header={"size": memory.num_bytes}, descriptors=descriptors)
 
     def _release(self, peer: Peer, frame: Frame) -> None:
         self._reads.release(peer, frame.fields.integers("pins"))
@@ -218,3 +223,17 @@ class WarehouseServer(DockServer):
         if idle and memory.populated_bytes < wanted:
             loop = asyncio.get_running_loop()
             self._prefault = loop.run_in_executor(None, memory.populate, wanted)
+
+
+def _payload(peer: Peer, frame: Frame) -> memoryview:
+    """The columns of a message: behind its header, or in the memory that the peer writes to.
+
+    The peer waits for its answer before it writes there again; memory of a lost connection is never
+    used for another.
+    """
+    if not frame.fields.has("staged"):
+        return frame.payload
+    staged = frame.fields.integer("staged")
+    if peer.staging is None or len(frame.payload) or not 0 <= staged <= peer.staging.num_bytes:
+        raise MalformedFrame(f"{staged} staged bytes, and there is no such room")
+    return peer.staging.view[:staged]
