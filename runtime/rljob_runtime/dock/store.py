@@ -17,7 +17,7 @@ from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import Notice
 from rljob_runtime.dock.put_rules import RowHead, batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.rows import Written
-from rljob_runtime.dock.write_rules import live_row, sort_out
+from rljob_runtime.dock.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.errors import DockFull, DockRefused
 
 ROW_BYTES = 256
@@ -104,22 +104,18 @@ class WarehouseStore:
     ) -> Written:
         """Store a state's columns and acknowledge its rows; the first write of a row wins.
 
-        A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom; nothing is
-        stored then.
+        Columns that the graph does not know may come beside the state's own; whoever knows of them
+        may read them. A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom;
+        nothing is stored then.
         """
-        writes = self.graph.state(state).writes
-        if set(columns) != set(writes):
-            raise DockRefused(
-                f"state {state} wrote columns {sorted(columns)}; it must write {sorted(writes)}"
-            )
+        self.graph.check_write(state, list(columns))
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
         fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
         for name, column in columns.items():
             if len(column) != len(uids):
                 raise DockRefused(f"column {name} has {len(column)} rows, the write {len(uids)}")
-        for batch in {self.rows[uids[i]].batch for i in fresh}:
-            self.batches[batch].check_formats(columns)
+        check_columns(self.rows, self.batches, [uids[i] for i in fresh], columns)
         sizes = total_row_bytes(columns, len(uids))
         growth = {i: self._growth(uids[i], sizes[i]) for i in fresh}
         if self.charged_bytes + sum(growth.values()) > self.capacity_bytes:
