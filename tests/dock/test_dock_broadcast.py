@@ -180,8 +180,9 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
         on_malformed=lambda peer, reason: refused.append(reason),
     )
     peer.trusted = True
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"epoch": "e"})))
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"batches": [], "rows": []})))
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"role": "w"})))
+    snapshot = {"epoch": "e.0", "batches": [], "rows": []}
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields(snapshot)))
 
     with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
         link._on_frame(peer, Frame(kind=Kind.NOTICE, fields=Fields({})))

@@ -42,6 +42,11 @@ class Kind(IntEnum):
     GIVE_BACK = 22
     OWNER_GONE = 23
     STATS = 30
+    TAKE_OVER = 40
+    EXPORT = 41
+    SEED = 42
+    IMPORT = 43
+    FORWARD = 44
 
 
 class MalformedFrame(Exception):
