@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.util.placement_group import PlacementGroup
 
 from rljob_api.base import parse_quantity
