@@ -13,6 +13,7 @@ from rljob_runtime.dock.access import DockAccess
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.frames import Fields, Kind, unpack_values
+from rljob_runtime.dock.holders import naming_holders
 from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
@@ -88,7 +89,8 @@ class DockClient(DockAccess):
                 stored += answer.integer("stored")
             return stored
 
-        stored = sum(self._connections.each(put, puts))
+        with naming_holders(self._connections):
+            stored = sum(self._connections.each(put, puts))
         self._traffic.rows += stored
         self._traffic.bytes_written += sum(
             column.num_bytes
@@ -166,7 +168,8 @@ class DockClient(DockAccess):
                 self._release(lease, uids)
             return results
 
-        groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
+        with naming_holders(self._connections):
+            groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
         results = [result for group in groups for result in group]
         stored = sum(result.stored for result in results)
         self._traffic.rows += stored

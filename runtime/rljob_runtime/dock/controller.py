@@ -7,7 +7,7 @@ broadcast makes rows ready; nothing polls.
 import asyncio
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -159,14 +159,17 @@ class ControllerServer(DockServer):
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
         ledger = self.ledger
-        leased = sum(len(lease.rows) for lease in ledger.leases.values())
+        holders: Counter[str] = Counter()
+        for lease in ledger.leases.values():
+            holders[lease.owner] += len(lease.rows)
         ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
         return Reply(
             header={
                 "role": self.role,
                 "rows": len(ledger.entries),
                 "ready": ready,
-                "leased": leased,
+                "leased": holders.total(),
+                "holders": dict(holders),
                 "leases": len(ledger.leases),
                 "expired": ledger.expired_leases,
                 "waiting": len(self._waiting),
