@@ -151,8 +151,9 @@ class Placement(Section):
 class Flow(Section):
     """How stages follow each other."""
 
-    mode: Literal["sync"] = "sync"
-    """`sync`: every stage of a step ends before the next step begins; runs repeat bitwise."""
+    mode: Literal["sync", "streaming"] = "streaming"
+    """`streaming`: within a step, every stage takes samples as soon as they are ready; `sync`: a stage
+    begins when the one before it has ended."""
 
     stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
     """A stage of a step that takes longer fails the run, and the error names who is missing."""

@@ -55,7 +55,7 @@ ONE_SECTION = [
     ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
     ({"spec.dock.capacity": 5}, "spec.dock.capacity", "is 5; must be text"),
     ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "must match"),
-    ({"spec.flow.mode": "async"}, "spec.flow.mode", "'async'; must be 'sync'"),
+    ({"spec.flow.mode": "async"}, "spec.flow.mode", "'async'; must be 'sync' or 'streaming'"),
 ]
 
 WARMUP_TOO_LONG = {

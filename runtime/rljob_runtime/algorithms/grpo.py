@@ -55,6 +55,7 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Tot
     mismatch_sums, maxima = _mismatch(old_T, batch.packed("rollout_logprobs"))
     return LossOutput(
         loss=_aggregate(losses_T, batch.sample_of_T(), params, totals),
+        mean_over="tokens" if params.loss_aggregation == "token-mean" else "sequences",
         token_sums=sums | mismatch_sums,
         maxima=maxima,
     )

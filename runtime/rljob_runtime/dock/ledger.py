@@ -19,7 +19,8 @@ REMEMBERED_BATCHES = 1000
 class ClaimRequest:
     """What a worker asks for. session: its process; request: repeated when it asks again.
 
-    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of).
+    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of); with
+    a limit its next groups in order, without one all of it.
     """
 
     owner: str

@@ -18,9 +18,8 @@ class GenerateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """metrics: over the global batch, the mean of the step's optimizer steps. version: of the weights."""
+    """metrics: over the global batch, the mean of the step's optimizer steps."""
 
-    version: int
     metrics: dict[str, float]
     span: Span
 
