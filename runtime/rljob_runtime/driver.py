@@ -1,24 +1,27 @@
 """The driver: what happens in which order from a run's first step to its last.
 
-Asks `stages` for the work of a batch; reports go to `metrics`, events to the log, checkpoints to the
-store. Called by `launch`.
+Asks `stages` for the work of a batch, or lets `async_steps` do so; reports go to `metrics`, events to
+the log, checkpoints to the store. Called by `launch`.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
-from rljob_runtime.dock_fields import dock_fields
+from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import CheckpointError, DockError
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
+from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import BatchCalls, Interrupted, Stages
 
@@ -32,7 +35,7 @@ class Driver:
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
     are asked for. joined: called when new processes belong to the run. step: steps that are done,
-    which is also the version of the weights.
+    which is also the version of the weights. dropped: rows of steps that started over, by reason.
     """
 
     job: RLJob
@@ -45,6 +48,7 @@ class Driver:
     desk: ScaleDesk
     joined: Callable[[], None]
     step: int = 0
+    dropped: dict[int, Counter[str]] = field(default_factory=dict)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
@@ -67,6 +71,8 @@ class Driver:
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
+        if self.job.spec.flow.mode == "async":
+            self._run_ahead()
         while self.step < self.job.spec.steps:
             self.elastic.apply(self.step)
             self.stages.take_phases()  # what that took is told by an event of its own
@@ -75,12 +81,29 @@ class Driver:
 
     def between_steps(self) -> None:
         """Evaluate and save where the step that has just ended asks for it."""
-        spec, evaluation = self.job.spec, self.job.spec.evaluation
-        last = self.step == spec.steps
-        if evaluation and (last or (evaluation.every and self.step % evaluation.every == 0)):
+        if self.evaluation_due:
             self.evaluate()
-        if last or (spec.checkpoint.every and self.step % spec.checkpoint.every == 0):
+        if self.save_due:
             self.save()
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether the last step asks for an evaluation that was not made."""
+        evaluation, done = self.job.spec.evaluation, [e.step for e in self.evaluations]
+        if evaluation is None or self.step == 0 or self.step in done:
+            return False
+        return self._comes_now(evaluation.every)
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the last step asks for a checkpoint."""
+        return self._comes_now(self.job.spec.checkpoint.every)
+
+    @property
+    def scoring_stages(self) -> list[str]:
+        """What a training batch passes between generation and update."""
+        with_kl = self.job.spec.algorithm.params.kl_coefficient > 0
+        return ["reference", "reward"] if with_kl else ["reward"]
 
     def train_step(self) -> None:
         """One step; repeated from its prompts when the dock loses a part of it before the update."""
@@ -93,13 +116,22 @@ class Driver:
             except (DockError, Interrupted) as error:
                 if self.stages.settle(calls):
                     break  # what it was needed for is done
-                if isinstance(error, Interrupted) or attempt + 1 == MAX_STEP_ATTEMPTS:
+                if isinstance(error, Interrupted):
                     raise
-                message = f"{calls.batch} starts over: {error}"
-                self.log.write("warning", step=self.step + 1, message=message)
+                self.starts_over(calls.batch, error)
         self.step += 1
         self.stages.sync(self.step)
-        self._tell_step(calls, time.time() - started)
+        self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
+        self.tell_step(calls, time.time() - started)
+
+    def starts_over(self, batch: BatchName, error: DockError) -> None:
+        """Tell that a batch is generated again. Raises the error at the last attempt."""
+        if batch.attempt + 1 == MAX_STEP_ATTEMPTS:
+            raise error
+        self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
+        sizes = self.job.spec.batch
+        rows = sizes.global_batch_size * sizes.samples_per_prompt
+        self.dropped.setdefault(batch.step, Counter())[reason_of(error)] += rows
 
     def evaluate(self) -> None:
         """Sampled accuracy on the held-out prompts under the present weights."""
@@ -113,23 +145,35 @@ class Driver:
 
     def _training_stages(self) -> list[list[str]]:
         """Stages of a training batch; those in one list run at the same time."""
-        with_kl = self.job.spec.algorithm.params.kl_coefficient > 0
-        scored = ["reference", "reward"] if with_kl else ["reward"]
         if self.job.spec.flow.mode == "sync":
-            return [["feed"], ["generate"], scored, ["update"]]
-        return [["feed", "generate", *scored, "update"]]
+            return [["feed"], ["generate"], self.scoring_stages, ["update"]]
+        return [["feed", "generate", *self.scoring_stages, "update"]]
+
+    def _run_ahead(self) -> None:
+        AsyncSteps(
+            driver=self,
+            run_ahead=RunAhead(
+                done=self.step,
+                held=self.stages.held,
+                steps=self.job.spec.steps,
+                max_staleness=self.job.spec.flow.most_stale,
+            ),
+        ).run()
+
+    def _comes_now(self, every: int | None) -> bool:
+        return self.step == self.job.spec.steps or bool(every and self.step % every == 0)
 
     def _carry_out(self, calls: BatchCalls, order: list[list[str]]) -> None:
         for together in order:
             self.stages.start(calls, together)
             self.stages.finish(calls, together)
 
-    def _tell_step(self, calls: BatchCalls, seconds: float) -> None:
+    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
         """Write the step's events: what ran when, its metrics, what went through the dock."""
-        stages, cast = self.stages, self.cast
+        stages = self.stages
         self.step_seconds.append(seconds)
         stages.tell(calls)
-        peaks = stages.wait("memory", [w.peaks.remote() for w in cast.devices], interruptible=False)
+        peaks = [call for _, call in sorted(calls.peaks.items())]
         metrics = step_metrics(
             self.job,
             step=self.step,
@@ -138,14 +182,12 @@ class Driver:
             generated=calls.reports("generate"),
             rewarded=calls.reports("reward"),
             updated=calls.reports("update"),
-            peaks=peaks,
+            peaks=stages.wait("memory", peaks, interruptible=False),
         )
         self.log.write("step", **metrics, phases=stages.take_phases())
-        movers = [cast.feeder, *cast.rewards, *cast.devices]
-        moved = stages.wait(
-            "statistics", [worker.traffic.remote() for worker in movers], interruptible=False
-        )
-        self.log.write("dock", step=self.step, **dock_fields(moved, cast.warehouses))
+        moved = stages.wait("statistics", calls.traffic, interruptible=False)
+        again = again_fields(self.dropped.pop(self.step, {}))
+        self.log.write("dock", step=self.step, **dock_fields(moved, self.cast.warehouses), **again)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""

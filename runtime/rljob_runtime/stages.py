@@ -15,7 +15,7 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import DockError, WorkerError
 from rljob_runtime.events import EventLog
-from rljob_runtime.placement import Cast
+from rljob_runtime.placement import Cast, Member
 from rljob_runtime.reward_errors import tell_reward_errors
 from rljob_runtime.span_events import write_spans
 from rljob_runtime.spans import Span
@@ -29,10 +29,15 @@ class Interrupted(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class BatchCalls:
-    """The calls of one batch by stage; a stage that was not started is missing."""
+    """The calls of one batch by stage; a stage that was not started is missing.
+
+    peaks: of the memory of each device, by its number. traffic: of whoever moves rows.
+    """
 
     batch: BatchName
     of_stage: dict[str, list[Any]] = field(default_factory=dict)
+    peaks: dict[int, Any] = field(default_factory=dict)
+    traffic: list[Any] = field(default_factory=list)
 
     def all(self) -> list[Any]:
         """The calls of all stages."""
@@ -70,6 +75,13 @@ class Stages:
         """Begin these stages of the batch: feed, generate, reward, reference, update."""
         for stage in stages:
             calls.of_stage[stage] = self._start(stage, calls.batch)
+
+    def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
+        """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
+        for member in members:
+            calls.peaks[member.seat.rank] = member.worker.peaks.remote()
+        workers = [*others, *(member.worker for member in members)]
+        calls.traffic += [worker.traffic.remote() for worker in workers]
 
     def finish(self, calls: BatchCalls, stages: Sequence[str]) -> None:
         """Wait for stages that were started; a failure of any call of the batch ends the wait."""

@@ -22,12 +22,20 @@ from rljob_runtime.dock.frames import (
     read_head,
     read_header,
 )
-from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
+from rljob_runtime.errors import (
+    DockError,
+    DockFull,
+    DockLost,
+    DockRefused,
+    DockStale,
+    DockTimeout,
+)
 
 ERRORS: dict[str, type[DockError]] = {
     "timeout": DockTimeout,
     "full": DockFull,
     "lost": DockLost,
+    "stale": DockStale,
     "refused": DockRefused,
 }
 ANSWER_MARGIN_SECONDS = 5.0

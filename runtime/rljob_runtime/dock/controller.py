@@ -219,6 +219,7 @@ def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
         limit=limit,
         whole_groups=fields.flag("whole_groups"),
         share=share,
+        min_version=optional_integer(fields, "min_version"),
     )
 
 

@@ -13,7 +13,14 @@ from collections.abc import Callable
 
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.peer import Answer, Peer, Reply
-from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
+from rljob_runtime.errors import (
+    DockError,
+    DockFull,
+    DockLost,
+    DockRefused,
+    DockStale,
+    DockTimeout,
+)
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +30,7 @@ CODES: dict[type[DockError], str] = {
     DockTimeout: "timeout",
     DockFull: "full",
     DockLost: "lost",
+    DockStale: "stale",
     DockRefused: "refused",
     DockError: "failed",
 }

@@ -16,6 +16,7 @@ def claim_in_order(
     batch: BatchName,
     share: tuple[int, int],
     *,
+    min_version: int | None = None,
     num_groups: int,
     pass_groups: int,
     pass_rows: int,
@@ -23,14 +24,19 @@ def claim_in_order(
 ) -> Iterator[list[RowMeta]]:
     """Rows of the share by (group, sample), `pass_groups` groups at a time; the last pass may have fewer.
 
-    num_groups: of the whole share. pass_rows: of so many groups. timeout_seconds: for each claim.
+    min_version: of the oldest weights whose rows are taken. num_groups: of the whole share.
+    pass_rows: of so many groups. timeout_seconds: for each claim.
     Raises DockLost when rows that were given before come again, and what claims raise.
     """
     groups: dict[int, list[RowMeta]] = {}
     given, last = 0, -1
     while given < num_groups:
         claim = dock.claim(
-            str(batch), share=share, limit=pass_rows, timeout_seconds=timeout_seconds
+            str(batch),
+            share=share,
+            limit=pass_rows,
+            min_version=min_version,
+            timeout_seconds=timeout_seconds,
         )
         if claim.done:
             raise DockLost(f"rows of {batch} were acknowledged before {dock.state} had read them")

@@ -6,6 +6,7 @@ all-reduce. Rows are taken as they become ready, in the share's order.
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -55,7 +56,8 @@ class Update:
             self.dock.acknowledge(rows)
         except DockError as error:  # trained all the same, and never again
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
-        return UpdateReport(metrics=metrics, span=Span.since(started))
+        ages = Counter(batch.step - 1 - row.version for row in rows)
+        return UpdateReport(metrics=metrics, rows_by_age=ages, span=Span.since(started))
 
     def _read(self, batch: BatchName, rows: list[RowMeta], training: Training) -> float:
         """Give the share to the training as it comes; returns when the first rows came.
@@ -90,6 +92,7 @@ class Update:
             self.dock,
             batch,
             self.share,
+            min_version=batch.step - 1 - self.spec.flow.most_stale,
             num_groups=len(range(self.share[0], sizes.global_batch_size, self.share[1])),
             pass_groups=sizes.micro_batch_size,
             pass_rows=sizes.micro_batch_size * sizes.samples_per_prompt,
