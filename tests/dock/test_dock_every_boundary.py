@@ -20,6 +20,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.frames import Kind
 from rljob_runtime.dock.rows import NewRow, RowMeta
+from rljob_runtime.dock.stats import DockStats
 from rljob_runtime.errors import DockLost
 
 GROUPS, SAMPLES = 2, 2
@@ -93,7 +94,13 @@ class Pipeline:
             for g in range(GROUPS)
             for s in range(SAMPLES)
         ]
-        self.client("feed").put_rows(self.batch, rows, total=TOTAL)
+        feed = self.client("feed")
+        feed.put_rows(self.batch, rows, total=TOTAL)
+        while self.losses and not told(feed.stats()):
+            assert time.monotonic() < self.deadline, (
+                "controllers were not told of what was put again"
+            )
+            time.sleep(0.01)
 
     def work(self, state: str) -> None:
         """Until the state is done with the batch."""
@@ -153,6 +160,12 @@ class Pipeline:
 
 
 COLUMNS = {"response": np.int32, "logprobs": np.float32}
+
+
+def told(stats: DockStats) -> bool:
+    """Whether the controllers know of all rows that are left: a state that was done may be asked again."""
+    known = {state: stats.servers[f"controller/{state}"]["rows"] for state in STATES}
+    return known == stats.unacknowledged
 
 
 def place(row: RowMeta) -> str:

@@ -107,15 +107,18 @@ class DockClient(DockAccess):
         limit: int | None = None,
         whole_groups: bool = False,
         share: tuple[int, int] | None = None,
+        min_version: int | None = None,
         timeout_seconds: float,
     ) -> Claim:
         """Lease rows of the batch that are ready for this state; waits until there are some.
 
         limit: rows at most. whole_groups: only groups of which every row is ready (all rows of a
         group; at least one group even when it is larger than the limit). share=(rank, of): exactly
-        the groups with number % of == rank, once all are ready, in order of (group, sample).
+        the groups with number % of == rank, once all are ready, in order of (group, sample); with a
+        limit, the next of these groups that this state has not been given, as far as they are ready.
         `done` (then without rows): the state has acknowledged all of the batch, or of the share.
-        Raises DockTimeout saying what is missing, DockLost, DockRefused.
+        min_version: of the weights; where a row is older, none is given and DockStale says so.
+        Raises DockTimeout saying what is missing, DockLost, DockStale, DockRefused.
         """
         if self._keeper is None:
             role = self._controller()
@@ -126,6 +129,7 @@ class DockClient(DockAccess):
             "limit": limit,
             "whole_groups": whole_groups,
             "share": share,
+            "min_version": min_version,
         }
         asked = time.monotonic()
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)

@@ -218,11 +218,8 @@ class ControllerServer(DockServer):
 
 def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
     limit, share = optional_integer(fields, "limit"), _share(fields)
-    if limit is not None and (limit < 1 or share is not None):
-        raise DockRefused(
-            f"claim of {fields.text('batch')} with limit={limit}, share={share}: a limit is at "
-            "least 1, and a share is claimed as a whole, without limit"
-        )
+    if limit is not None and limit < 1:
+        raise DockRefused(f"claim of {fields.text('batch')} with limit={limit}: it is at least 1")
     return ClaimRequest(
         owner=peer.owner,
         session=peer.session,
@@ -231,6 +228,7 @@ def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
         limit=limit,
         whole_groups=fields.flag("whole_groups"),
         share=share,
+        min_version=optional_integer(fields, "min_version"),
     )
 
 
