@@ -42,9 +42,11 @@ class Figures:
         bound = "" if limit is None else f"≤ {limit:g}"
         print(f"{name:56} {value:10,.2f} {unit:9} {bound}", flush=True)
 
-    def write(self, file: Path, **facts: int) -> None:
+    def write(
+        self, file: Path, packages: Sequence[str] = ("kopf", "lightkube", "aiohttp"), **facts: int
+    ) -> None:
         """As `write_docs.py` reads it. facts: of the run, beside those of the machine."""
-        machine = describe_machine(["kopf", "lightkube", "aiohttp"]) | facts
+        machine = describe_machine(packages) | facts
         document = {"machine": machine, "figures": [asdict(figure) for figure in self._found]}
         file.write_text(json.dumps(document, indent=2) + "\n")
 
