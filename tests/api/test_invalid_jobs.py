@@ -55,7 +55,11 @@ ONE_SECTION = [
     ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
     ({"spec.dock.capacity": 5}, "spec.dock.capacity", "is 5; must be text"),
     ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "must match"),
-    ({"spec.flow.mode": "stream"}, "spec.flow.mode", "did you mean 'streaming'? Legal values: sync"),
+    (
+        {"spec.flow.mode": "stream"},
+        "spec.flow.mode",
+        "did you mean 'streaming'? Legal values: sync",
+    ),
     ({"spec.flow.maxStaleness": 0}, "spec.flow.maxStaleness", "is 0; must be at least 1"),
 ]
 
