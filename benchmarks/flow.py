@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one repetition of few steps")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    repetitions, steps = (1, 5) if options.quick else (3, 10)
+    repetitions, steps = (1, 5) if options.quick else (3, 8)
     found: dict[str, list[float]] = {mode: [] for mode in FLOWS}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
