@@ -40,6 +40,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/rollout.py --quick
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
+	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_churn.py --quick
 	$(PY) benchmarks/controller.py --quick

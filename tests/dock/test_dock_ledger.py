@@ -5,7 +5,7 @@ import pytest
 from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
 from rljob_runtime.dock.shares import Share
-from rljob_runtime.errors import DockLost
+from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
 
@@ -148,6 +148,21 @@ def test_a_share_with_a_limit_gives_whole_groups_and_what_came_back_first() -> N
 
     assert [len(uids(grant)) for grant in (first, second)] == [3, 3]
     assert again is not None and uids(again) == ["b/0/0", "b/0/1", "b/0/2"]
+
+
+def test_rows_that_are_too_old_are_told_and_none_is_given() -> None:
+    made = ledger()
+    put(made, rows(2, ready=False))
+    answered(made, "b/0/0", "b/0/1", "b/1/0", "b/1/1")
+    made.entries["b/1/0"].version = 3
+
+    with pytest.raises(
+        DockStale, match=r"3 of 4 rows of b were made by weights version 1; .* is 2"
+    ):
+        made.claim(ask("1", share=Share(0, 1), limit=4, min_version=2), 0.0)
+    grant = made.claim(ask("2", share=Share(0, 1), limit=4, min_version=1), 0.0)
+
+    assert grant is not None and len(grant.entries) == 4
 
 
 def test_a_share_without_groups_is_done_at_once() -> None:

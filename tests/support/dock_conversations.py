@@ -11,7 +11,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rljob_runtime.dock.columns import Ragged, encode_columns
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.encoding import encode_columns
 from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.store import WarehouseStore
