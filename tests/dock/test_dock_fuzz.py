@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import psutil
 import pytest
 from dock_conversations import (
     GRAPH,
@@ -23,7 +24,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller import ControllerServer
-from rljob_runtime.dock.frames import HEAD, Kind, read_head
+from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind, read_head
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse import WarehouseServer
@@ -188,3 +189,16 @@ def test_valid_conversations_are_answered_throughout(make_dock: Callable[[], Doc
         assert answers.count(Kind.FAILED) == {"warehouse/0": 1, "controller/update": 2}[role]
         assert len(answers) == len(frames) - (role == "warehouse/0")
     assert converse(dock.places["warehouse/0"], [packed(*hello("warehouse/9"))]) == [Kind.FAILED]
+
+
+def test_what_a_head_promises_and_nobody_sends_takes_no_memory(dock: Dock) -> None:
+    promise = HEAD.pack(MAGIC, VERSION, Kind.WRITE, 10, 3 << 30)
+    before = psutil.Process().memory_info().rss
+
+    with socket.create_connection(dock.places["warehouse/0"], timeout=ANSWER_SECONDS) as connection:
+        connection.sendall(packed(*hello("warehouse/0")))
+        assert _answer(connection) is Kind.DONE
+        connection.sendall(promise + bytes(300 << 10))
+        dock.serves()
+
+        assert psutil.Process().memory_info().rss - before < 256 << 20
