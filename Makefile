@@ -38,6 +38,9 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/dock.py --quick
+	$(PY) benchmarks/dock_paths.py --quick
+	$(PY) benchmarks/dock_metadata.py --quick
+	$(PY) benchmarks/dock_cluster.py --quick
 	$(PY) benchmarks/controller.py --quick
 
 setup: .venv/.dev-ready

@@ -1,4 +1,4 @@
-"""Figures of a benchmark that has no peer: values, each with what it may be at most."""
+"""Figures of a benchmark that has no peer: values, each with what is wanted of it."""
 
 import json
 from collections.abc import Sequence
@@ -11,12 +11,13 @@ from results import describe_machine
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One result and what it may be at most."""
+    """One result, and what it may be at most (limit) or must be at least."""
 
     name: str
     value: float
     unit: str
     limit: float | None = None
+    least: float | None = None
 
 
 class Figures:
@@ -25,10 +26,19 @@ class Figures:
     def __init__(self) -> None:
         self._found: list[Figure] = []
 
-    def add(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        value: float,
+        unit: str,
+        limit: float | None = None,
+        *,
+        least: float | None = None,
+    ) -> None:
         """Take down and print a figure."""
-        self._found.append(Figure(name, value, unit, limit))
+        self._found.append(Figure(name, value, unit, limit, least))
         bound = "" if limit is None else f"≤ {limit:g}"
+        bound = bound if least is None else f"≥ {least:g}"
         print(f"{name:56} {value:10,.2f} {unit:9} {bound}", flush=True)
 
     def write(

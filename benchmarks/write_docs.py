@@ -85,11 +85,13 @@ def quickstart() -> str:
 
 
 def _limits(document: dict[str, Any]) -> str:
-    rows = ["| | measured | at most |", "|---|---|---|"]
+    rows = ["| | measured | wanted |", "|---|---|---|"]
     for found in document["figures"]:
-        value, limit = found["value"], found["limit"]
-        allowed = "" if limit is None else f"{limit:g}{'' if value <= limit else ' (missed)'}"
-        rows.append(f"| {found['name']} | {value:,.4g} {found['unit']} | {allowed} |")
+        value, limit, least = found["value"], found["limit"], found.get("least")
+        wanted = "" if limit is None else f"≤ {limit:g}{'' if value <= limit else ' (missed)'}"
+        if least is not None:
+            wanted = f"≥ {least:g}{'' if value >= least else ' (missed)'}"
+        rows.append(f"| {found['name']} | {value:,.4g} {found['unit']} | {wanted} |")
     return "\n".join(rows)
 
 

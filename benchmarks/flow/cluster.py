@@ -89,10 +89,9 @@ class Cluster:
     def step(self, lengths: Mapping[str, int], rows: int) -> Step:
         """All nodes put so many rows each; then all read all of them, as each state."""
         self._steps += 1
-        batch, total, step = f"step-{self._steps}", rows * len(self._nodes), len(self._nodes)
-        for first, node in enumerate(self._nodes):
-            order = {"lengths": lengths, "first": first, "step": step, "count": rows}
-            node.ask("make", batch=batch, **order)
+        batch, total = f"step-{self._steps}", rows * len(self._nodes)
+        for number, node in enumerate(self._nodes):
+            node.ask("make", batch=batch, lengths=lengths, first=number * rows, count=rows)
         psutil.cpu_percent()
         start = self._traffic()
         put = self._all("put", batch=batch, total=total, chunk=CHUNK_ROWS)

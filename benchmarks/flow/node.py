@@ -23,7 +23,7 @@ class Node:
     """number: of this machine. address: the dock's. states: columns that each reads."""
 
     def __init__(self, number: int, address: dict[str, Any], states: dict[str, list[str]]) -> None:
-        self._number, self._states = number, states
+        self._states = states
         self._clients = {
             state: DockClient(
                 DockAddress.from_json(address),
@@ -38,12 +38,12 @@ class Node:
             client.stats()  # connects everywhere
         self._first = next(iter(self._clients.values()))
 
-    def make(self, batch: str, lengths: dict[str, int], first: int, step: int, count: int) -> None:
-        """Have rows ready. Their numbers are first, first + step and so on."""
+    def make(self, batch: str, lengths: dict[str, int], first: int, count: int) -> None:
+        """Have rows ready, numbers from the first on, which lie at all warehouses in turn."""
         values = {name: np.full(length, 7, dtype=np.int32) for name, length in lengths.items()}
         self._rows = [
             NewRow(uid=f"{batch}/{i}", group=f"{batch}/{i}", group_index=i, columns=values)
-            for i in range(first, first + step * count, step)
+            for i in range(first, first + count)
         ]
 
     def put(self, batch: str, total: int, chunk: int) -> tuple[float, float]:

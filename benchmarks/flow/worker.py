@@ -35,6 +35,7 @@ class Worker:
         import ray
 
         context = ray.init(
+            address="local",
             num_cpus=16,
             object_store_memory=memory,
             include_dashboard=False,
