@@ -122,6 +122,12 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "miniBatchSize must divide globalBatchSize",
         ),
     ],
+    "spec.dock": [
+        (
+            "self.replicas == 1 || !has(self.warehouses) || self.warehouses > 1",
+            "replicas: 2 needs 2 warehouses or more",
+        ),
+    ],
     "spec.update.optimizer": [
         (
             "self.minLearningRate == 0.0 || self.schedule == 'cosine'",

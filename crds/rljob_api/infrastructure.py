@@ -53,7 +53,13 @@ class Dock(Section):
     where there are more warehouses than such nodes."""
 
     capacity: Quantity = "1Gi"
-    """Bytes that each warehouse may hold; producers wait when it is full."""
+    """Bytes that each warehouse may hold; producers wait when it is full. With replicas 2 it may hold
+    as much again of another one."""
+
+    replicas: int = Field(default=1, ge=1, le=2)
+    """Warehouses that hold each row. 2: a lost warehouse comes back with its rows and no step starts
+    over; each then holds another one's rows too, so it takes twice the memory; needs two warehouses or
+    more, on a cluster on different nodes."""
 
     lease_seconds: float = Field(default=600.0, gt=0, le=86_400)
     """A claim that is neither acknowledged nor renewed for so long goes back to others."""

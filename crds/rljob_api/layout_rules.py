@@ -14,6 +14,7 @@ from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.topology import (
     num_nodes,
     num_warehouses,
+    pods,
     roles,
     rollout_replicas,
     total_devices,
@@ -141,6 +142,30 @@ def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
+def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """The two warehouses of a row do not go together; each warehouse's other one is the next."""
+    if spec.dock.replicas == 1:
+        return
+    warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
+    path = "spec.dock.replicas"
+    if warehouses < 2:
+        yield Problem(
+            path, "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1"
+        )
+    elif nodes < 2 and spec.accelerator.type != "emulated":
+        yield Problem(
+            path,
+            f"is 2, but all {warehouses} warehouses are on one node and go with it; use 2 nodes or "
+            "more, or replicas: 1",
+        )
+    elif nodes == 2 and warehouses % 2:
+        yield Problem(
+            path,
+            f"is 2, but {warehouses} warehouses on 2 nodes would keep some rows twice on one node; "
+            f"use dock.warehouses: {warehouses - 1} or {warehouses + 1}, or replicas: 1",
+        )
+
+
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
@@ -189,4 +214,5 @@ LAYOUT_RULES: tuple[Rule, ...] = (
     rollout_share_rule,
     update_share_rule,
     capacity_rule,
+    replicas_rule,
 )

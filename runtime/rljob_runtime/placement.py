@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.util.placement_group import PlacementGroup
 
 from rljob_api.base import parse_quantity
@@ -23,18 +22,17 @@ from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
 from rljob_runtime.actors.reward import RewardWorker
-from rljob_runtime.actors.whereabouts import LiveAddress, Warehouses, warehouse_name
+from rljob_runtime.actors.whereabouts import UNKNOWN, LiveAddress, Warehouses, warehouse_name
 from rljob_runtime.calls import MEET_SECONDS, answers
 from rljob_runtime.device_pool import DevicePool, beside
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import Folder
+from rljob_runtime.warehouse_homes import warehouse_homes
 
 MEETING_SECONDS = 3 * MEET_SECONDS
 """For a meeting of processes that may still be waiting for one that failed."""
-WAREHOUSE_RESOURCE = "rljob_warehouse"
-"""What a warehouse's pod offers; without such pods, warehouses go where Ray puts them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,12 +184,12 @@ def _start_dock(
     settings = job.spec.dock
     assert settings.warehouses is not None, "the resolved spec names the warehouses"
     options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1}
-    own_pods = WAREHOUSE_RESOURCE in ray.cluster_resources()
+    sockets = None if settings.shared_memory == "none" else str(directory)
+    twice = settings.replicas == 2
+    homes = warehouse_homes(settings.warehouses, apart=twice)
 
     def home(index: int) -> dict[str, Any]:
-        if own_pods:
-            return {"resources": {WAREHOUSE_RESOURCE: 1}}
-        return beside(lasting[index % len(lasting)])
+        return homes[index] if homes else beside(lasting[index % len(lasting)])
 
     warehouses = [
         WarehouseActor.options(  # type: ignore[attr-defined]
@@ -200,8 +198,9 @@ def _start_dock(
             index=index,
             graph=graph.to_json(),
             capacity_bytes=parse_quantity(settings.capacity),
-            shared_directory=None if settings.shared_memory == "none" else str(directory),
+            shared_directory=sockets,
             pin_seconds=settings.lease_seconds,
+            warehouses=Warehouses([UNKNOWN] * settings.warehouses) if twice else None,
             token=token,
             port=free_port(),
         )
@@ -214,6 +213,7 @@ def _start_dock(
             graph=graph.to_json(),
             warehouses=Warehouses(addresses),
             lease_seconds=settings.lease_seconds,
+            shared_directory=sockets,
             token=token,
             port=free_port(),
         )

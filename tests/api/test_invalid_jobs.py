@@ -211,6 +211,21 @@ ACROSS = [
         "is 64Ki, but each of 1 warehouses keeps up to 16 prompts of a step, 1Mi",
     ),
     (
+        {"spec.dock.replicas": 2},
+        "spec.dock.replicas",
+        "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1",
+    ),
+    (
+        {"spec.dock": {"replicas": 2, "warehouses": 3}, "spec.accelerator.nodes": 2},
+        "spec.dock.replicas",
+        "3 warehouses on 2 nodes would keep some rows twice on one node; use dock.warehouses: 2 or 4",
+    ),
+    (
+        {"spec.dock": {"replicas": 2, "warehouses": 2}, "spec.accelerator.type": "ascend910b"},
+        "spec.dock.replicas",
+        "is 2, but all 2 warehouses are on one node and go with it; use 2 nodes or more",
+    ),
+    (
         {"metadata.annotations": {"rljob.io/plan-scalar": "3"}},
         "metadata.annotations[rljob.io/plan-scalar]",
         "did you mean 'rljob.io/plan-scalars'?",

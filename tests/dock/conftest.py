@@ -90,6 +90,7 @@ class ThreadDock:
                 warehouses=places,
                 token=self.token,
                 lease_seconds=self.lease_seconds,
+                shared_directory=self.shared_directory,
             )
             self.threads.append(ServerThread(controller))
             controllers[state] = self.threads[-1].start()

@@ -99,7 +99,7 @@ def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
     dock = make_dock(lease_seconds=0.3)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     silent = raw_channel(dock, "controller/generate")
-    assert len(claim_raw(silent).items("rows")) == 2
+    assert len(claim_raw(silent).items("attempts")) == 2
 
     claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
     silent.close()
@@ -180,8 +180,9 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
         on_malformed=lambda peer, reason: refused.append(reason),
     )
     peer.trusted = True
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"epoch": "e"})))
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"batches": [], "rows": []})))
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"role": "w"})))
+    snapshot = {"epoch": "e.0", "batches": [], "rows": []}
+    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields(snapshot)))
 
     with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
         link._on_frame(peer, Frame(kind=Kind.NOTICE, fields=Fields({})))

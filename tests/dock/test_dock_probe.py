@@ -42,7 +42,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     process.terminate()
     process.wait()
     process.stdout.close()
-    assert [path.suffix for path in Path(directory).iterdir()] == [".sock"]
+    assert [path.suffix for path in Path(directory).iterdir()] == [".sock", ".sock"]
 
 
 @pytest.mark.parametrize("mode", ["shared", "tcp"])

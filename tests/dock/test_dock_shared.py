@@ -23,7 +23,7 @@ from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.transport import locate
 from rljob_runtime.dock.warehouse_channel import MemoryMap
-from rljob_runtime.errors import DockLost, DockRefused
+from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 GRAPH = StateGraph(states=(State(name="use", needs=("data",)),))
 BIG = 5000
@@ -187,18 +187,19 @@ def attach(path: Path, token: str = "secret") -> tuple[socket.socket, list[int]]
     )
     raw.recv(65536)
     raw.sendall(pack(Kind.ATTACH, {}))
-    _, descriptors, _, _ = socket.recv_fds(raw, 65536, 1)
+    _, descriptors, _, _ = socket.recv_fds(raw, 65536, 2)
     return raw, list(descriptors)
 
 
 @pytest.fixture
 def socket_path(dock, tmp_path: Path) -> Path:
-    (path,) = (tmp_path / "dock").iterdir()
+    (path,) = (tmp_path / "dock").glob("warehouse-*")
     return path
 
 
 def test_a_reader_can_neither_write_the_memory_nor_cut_it(socket_path: Path) -> None:
-    raw, (descriptor,) = attach(socket_path)
+    raw, (descriptor, staging) = attach(socket_path)
+    os.close(staging)
     again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
     size = os.fstat(descriptor).st_size
 
@@ -218,6 +219,63 @@ def test_a_reader_can_neither_write_the_memory_nor_cut_it(socket_path: Path) -> 
     raw.close()
     os.close(again)
     os.close(descriptor)
+
+
+def test_what_is_written_after_the_answer_changes_no_row(dock, socket_path: Path) -> None:
+    client = dock.client("use")
+    put(client, "a")
+    channel = client._connections._channels["warehouse/0"]
+
+    channel._staging[:] = bytes([9]) * len(channel._staging)
+
+    values = client.read(claimed(client, "a"), ["data"])["data"]
+    assert [set(values.row(i).tolist()) for i in range(4)] == [{0}, {1}, {2}, {3}]
+
+
+def test_writers_cannot_resize_the_memory_that_they_write_to(socket_path: Path) -> None:
+    raw, (arena, staging) = attach(socket_path)
+
+    for size in (0, 1 << 30):
+        with pytest.raises(PermissionError):
+            os.ftruncate(staging, size)
+
+    raw.close()
+    os.close(arena)
+    os.close(staging)
+
+
+def test_a_put_that_waits_for_room_is_stored_as_it_was_written(dock) -> None:
+    first, second = dock.client("use", "first"), dock.client("use", "second")
+    put(first, "full", rows=60)
+    waiting = threading.Thread(target=put, args=(second, "late"), kwargs={"rows": 30})
+    waiting.start()
+    while not first.stats().waiting:
+        time.sleep(0.01)
+    put_fails = pytest.raises(DockFull)
+    with put_fails, dock.client("use", "third", full_timeout_seconds=0.1) as third:
+        put(third, "never", rows=30)  # its bytes are given up while the second's still wait
+
+    first.acknowledge(claimed(first, "full"))
+    waiting.join(20)
+
+    values = first.read(claimed(first, "late"), ["data"])["data"]
+    assert [set(values.row(i).tolist()) for i in range(30)] == [{i} for i in range(30)]
+
+
+@pytest.mark.parametrize("staged", [-1, 1 << 40])
+def test_staged_bytes_that_are_not_there_are_refused(dock, socket_path: Path, staged: int) -> None:
+    fields = {"batch": "a", "total": 1, "states": ["use"], "rows": [["a/0", "a/0", 0, 1, 0, 0, 0]]}
+    message = {**fields, "columns": [], "group_columns": [], "timeout": 1.0, "staged": staged}
+    raw, descriptors = attach(socket_path)
+
+    raw.sendall(pack(Kind.PUT_ROWS, message))
+    answer = raw.recv(65536)
+
+    assert b"staged bytes" in answer
+    assert dock.client("use").stats().refused == {"malformed": 1}
+    raw.close()
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def test_the_socket_asks_for_the_token(dock, socket_path: Path) -> None:
@@ -355,7 +413,7 @@ def test_required_names_the_path_that_this_client_does_not_see(make_dock, tmp_pa
     dock = make_dock(graph=GRAPH, shared_memory="required")
     (tmp_path / "dock").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(DockRefused, match=rf"{tmp_path}/dock/w0-\w+\.sock: No such file"):
+    with pytest.raises(DockRefused, match=rf"{tmp_path}/dock/warehouse-0-\w+\.sock: No such file"):
         put(dock.client("use"), "a")
 
 
@@ -399,7 +457,7 @@ def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
         folder = Path(dock._sockets.name)
         client = dock.client("use", "u")
         put(client, "a")
-        (first,) = folder.iterdir()
+        (first,) = folder.glob("warehouse-*")
         rows = claimed(client, "a")
         expected = pytest.raises(DockLost, match="its bytes may have changed")
         with expected, client.view(rows, ["data"]) as columns:
@@ -409,7 +467,7 @@ def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
             assert set(columns["data"].row(2).tolist()) == {2}  # the old map stays readable
 
         assert client.read(rows, ["data"])["data"].row(2)[0] == 2
-        (second,) = folder.iterdir()
+        (second,) = folder.glob("warehouse-*")
         assert first != second
     assert not folder.exists()
 

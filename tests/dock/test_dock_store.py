@@ -314,3 +314,48 @@ def test_a_graph_names_each_state_and_writer_once() -> None:
                 State(name="b", needs=(), writes=("x",)),
             )
         )
+
+
+def test_a_state_may_add_columns_that_the_graph_does_not_know(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+
+    store.write(
+        state="generate",
+        lease="l1",
+        uids=["b/0/0", "b/0/1"],
+        columns={
+            "response": ragged([1], [2, 3]),
+            "logprobs": ragged([1], [2, 3], dtype="float32"),
+            "entropy": ragged([5], [6, 7], dtype="float16"),
+        },
+        version=7,
+    )
+
+    form, of_groups, cells = store.read(["b/0/1", "b/0/0"], "entropy")
+    assert (str(form), of_groups) == ("float16", False)
+    assert [np.frombuffer(cell.data, "float16").tolist() for cell in cells] == [[6, 7], [5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("reward", "which state reward writes; use another name"),
+        ("prompt", "has column 'prompt' already"),
+    ],
+)
+def test_an_added_column_takes_no_others_name(make_store, name: str, message: str) -> None:
+    store = make_store()
+    put(store, heads(0, 1))
+    own = {"response": ragged([1]), "logprobs": ragged([1], dtype="float32")}
+
+    with pytest.raises(DockRefused, match=message):
+        store.write(
+            state="generate",
+            lease="l1",
+            uids=["b/0/0"],
+            columns={**own, name: ragged([1])},
+            version=7,
+        )
+
+    assert store.unacknowledged()["generate"] == 1

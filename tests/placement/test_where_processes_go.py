@@ -1,6 +1,7 @@
 """Which device has which role, and on which node each controller lives."""
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
 from rljob_api.ray_resources import device_resource
 from rljob_runtime.placement import controller_nodes, make_seats, seat_of
+from rljob_runtime.warehouse_homes import go_round
 
 
 def job(**spec: Any):
@@ -49,6 +51,15 @@ def test_a_controller_lives_on_the_node_of_its_states_first_worker() -> None:
     nodes = controller_nodes(make_seats(separated()))
 
     assert nodes == {"generate": 1, "reference": 0, "update": 0}
+
+
+@pytest.mark.parametrize("pods", [2, 3, 4, 5])
+def test_two_warehouses_of_a_row_go_to_two_pods_and_no_pod_gets_too_many(pods: int) -> None:
+    for warehouses in range(2, 13, 2 if pods == 2 else 1):
+        homes = go_round([f"pod-{i}" for i in range(min(pods, warehouses))], warehouses)
+
+        assert all(homes[i] != homes[(i + 1) % warehouses] for i in range(warehouses))
+        assert max(Counter(homes).values()) <= -(-warehouses // min(pods, warehouses))
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ EMULATED = {"cpu": "100m", "memory": "512Mi"}
 HEAD_CPU, HEAD_GIB = 8, 32
 DEVICE_CPU, DEVICE_GIB = 8, 64
 WAREHOUSE_CPU, WAREHOUSE_GIB = 4, 2
-"""Beside the rows themselves, which `dock.capacity` bounds."""
+"""Beside the rows themselves, which `dock.capacity` bounds, those of a standby by as much again."""
 GIB = 2**30
 
 
@@ -44,7 +44,7 @@ def _requests(role: Role, spec: RLJobSpec) -> dict[str, str]:
         return _amounts(HEAD_CPU, HEAD_GIB)
     if role == "worker":
         return _amounts(devices * DEVICE_CPU, devices * DEVICE_GIB)
-    rows = warehouses_per_pod(spec) * parse_quantity(spec.dock.capacity)
+    rows = warehouses_per_pod(spec) * spec.dock.replicas * parse_quantity(spec.dock.capacity)
     return _amounts(WAREHOUSE_CPU, WAREHOUSE_GIB + -(-rows // GIB))
 
 

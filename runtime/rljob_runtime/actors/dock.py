@@ -1,10 +1,12 @@
 """The dock's servers as Ray actors: Ray places them and restarts them, on the same port where it can be.
 
 The servers themselves (`dock/`) know nothing of Ray. A restarted controller learns everything anew
-from the warehouses; a restarted warehouse is empty, and the driver repeats the step.
+from the warehouses; a restarted warehouse takes its rows over from its standby, or is empty, and the
+driver repeats the step.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -28,15 +30,18 @@ class WarehouseActor:
         capacity_bytes: int,
         shared_directory: str | None,
         pin_seconds: float,
+        warehouses: Warehouses | None,
         token: str,
         port: int,
     ) -> None:
+        """warehouses: all of the dock's, where each row is held by two of them."""
         self._server = WarehouseServer(
             index=index,
             graph=StateGraph.from_json(graph),
             capacity_bytes=capacity_bytes,
             shared_directory=shared_directory,
             pin_seconds=pin_seconds,
+            warehouses=_places(warehouses) if warehouses is not None else (),
             token=token,
             host=_node_ip(),
             port=port,
@@ -66,6 +71,7 @@ class ControllerActor:
         graph: list[dict[str, Any]],
         warehouses: Warehouses,
         lease_seconds: float,
+        shared_directory: str | None,
         token: str,
         port: int,
     ) -> None:
@@ -73,11 +79,9 @@ class ControllerActor:
             ControllerServer(
                 state=state,
                 graph=StateGraph.from_json(graph),
-                warehouses=[
-                    functools.partial(warehouses.where, index)
-                    for index in range(len(warehouses.last))
-                ],
+                warehouses=_places(warehouses),
                 lease_seconds=lease_seconds,
+                shared_directory=shared_directory,
                 token=token,
                 host=_node_ip(),
                 port=port,
@@ -88,6 +92,11 @@ class ControllerActor:
     def address(self) -> tuple[str, int]:
         """Where it listens."""
         return self._address
+
+
+def _places(warehouses: Warehouses) -> list[Callable[[], tuple[str, int]]]:
+    """Where each warehouse is at the moment of a call."""
+    return [functools.partial(warehouses.where, index) for index in range(len(warehouses.last))]
 
 
 def _node_ip() -> str:

@@ -14,6 +14,8 @@ from rljob_runtime.dock.address import DockAddress
 
 FRESH_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
+UNKNOWN = ("", 0)
+"""In place of the address of a warehouse that nobody has asked yet."""
 
 
 def warehouse_name(index: int) -> str:
@@ -32,7 +34,8 @@ class Warehouses:
     def where(self, index: int) -> tuple[str, int]:
         """Address of a warehouse; the last known one while it does not answer. Asks once a second at most."""
         self.asked = self.asked or [time.monotonic()] * len(self.last)
-        if time.monotonic() - self.asked[index] > FRESH_SECONDS:
+        unknown = self.last[index] == UNKNOWN
+        if unknown or time.monotonic() - self.asked[index] > FRESH_SECONDS:
             try:
                 answer = ray.get_actor(warehouse_name(index)).address.remote()
                 self.last[index] = ray.get(answer, timeout=ANSWER_SECONDS)

@@ -4,6 +4,7 @@ import time
 from dataclasses import asdict
 from typing import Any
 
+from rljob_runtime.display.dock_figures import dock_charts
 from rljob_runtime.display.figures import charts, phase_chart, shown_steps
 from rljob_runtime.display.history import (
     PHASES,
@@ -36,6 +37,7 @@ def document(history: RunHistory, spec: str) -> Document:
         "timeline": timeline(history),
         "samples": samples(history),
         "dock": dock(history),
+        "dockCharts": [asdict(chart) for chart in dock_charts(history)],
         "notices": notices(history),
         "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
         "machine": history.started.get("machine", {}),

@@ -66,7 +66,7 @@ def reward_chart(history: RunHistory) -> Chart | None:
         key="reward",
         title="Reward",
         note="Mean over the step's samples; the band is one standard deviation between samples.",
-        figure=_figure(history, [*band, *_traces(steps, means, curve)]),
+        figure=figure_of(history, [*band, *line_traces(steps, means, curve)]),
         wide=True,
     )
 
@@ -75,7 +75,7 @@ def accuracy_chart(history: RunHistory) -> Chart | None:
     """Pass rate of the training samples and held-out accuracy with 95 % intervals."""
     steps, rates = _points(history, "pass_rate")
     curve = Curve(metric="pass_rate", name="training samples", colour="@muted", text=".1%")
-    traces = _traces(steps, rates, curve) if steps else []
+    traces = line_traces(steps, rates, curve) if steps else []
     if history.evaluations:
         at = sorted(history.evaluations)
         shares = [history.evaluations[step]["accuracy"] for step in at]
@@ -107,7 +107,9 @@ def accuracy_chart(history: RunHistory) -> Chart | None:
         key="accuracy",
         title="Accuracy",
         note="Share of samples that pass; held-out prompts with 95 % intervals.",
-        figure=_figure(history, traces, yaxis={"tickformat": ".0%", "range": share_range(traces)}),
+        figure=figure_of(
+            history, traces, yaxis={"tickformat": ".0%", "range": share_range(traces)}
+        ),
         wide=True,
     )
 
@@ -135,14 +137,14 @@ def curves_chart(
     for curve in curves:
         steps, values = _points(history, curve.metric)
         if steps:
-            traces += _traces(steps, values, curve)
+            traces += line_traces(steps, values, curve)
             axes.setdefault(curve.axis, []).append((curve, values))
     if not traces:
         return None
     layout = {AXES[axis]: axis_layout(drawn) for axis, drawn in axes.items()}
     if "yaxis2" in layout:
         layout["yaxis2"] |= {"overlaying": "y", "side": "right", "showgrid": False}
-    return Chart(key=key, title=title, note=note, figure=_figure(history, traces, **layout))
+    return Chart(key=key, title=title, note=note, figure=figure_of(history, traces, **layout))
 
 
 def parts_chart(history: RunHistory) -> Chart | None:
@@ -198,7 +200,7 @@ def phase_chart(history: RunHistory) -> Chart | None:
         }
         for name in names
     ]
-    figure = _figure(history, traces, yaxis={"ticksuffix": " s", "rangemode": "tozero"})
+    figure = figure_of(history, traces, yaxis={"ticksuffix": " s", "rangemode": "tozero"})
     figure["layout"] |= {"barmode": "stack", "bargap": 0.15 if len(steps) < 80 else 0}
     note = "Seconds of each phase, the slowest worker's; phases that overlap add up to more than the step."
     return Chart(key="phases", title="Phases", note=note, figure=figure, wide=True)
@@ -227,7 +229,7 @@ def axis_layout(drawn: Sequence[tuple[Curve, Values]]) -> Figure:
     return layout
 
 
-def _traces(steps: list[int], values: Values, curve: Curve) -> list[Figure]:
+def line_traces(steps: list[int], values: Values, curve: Curve) -> list[Figure]:
     """A line; from 30 points on a moving average, with the values faint beneath it."""
     trace: Figure = {
         "x": steps,
@@ -256,7 +258,7 @@ def moving_average(values: Values, radius: int) -> Values:
     return averages
 
 
-def _figure(history: RunHistory, traces: list[Figure], **layout: Figure) -> Figure:
+def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Figure:
     resumes = [
         {
             "type": "line",

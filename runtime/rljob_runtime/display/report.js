@@ -138,6 +138,7 @@ function chartCard(chart) {
 
 function drawCharts() {
   const all = data.charts.map((chart) => [chart, byId("charts")]);
+  data.dockCharts.forEach((chart) => all.push([chart, byId("dock-charts")]));
   if (data.phaseChart) all.push([data.phaseChart, byId("phase-chart")]);
   const drawn = all.map(([chart, place]) => {
     const [card, plot] = chartCard(chart);

@@ -4,8 +4,11 @@ Pure bookkeeping under `ControllerLedger`. A choice costs O(rows chosen), for a 
 """
 
 from collections import Counter, OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+
+from rljob_runtime.dock.frames import pack_value
 
 Share = tuple[int, int]
 """(rank, of): the groups whose number modulo `of` is `rank`."""
@@ -13,7 +16,10 @@ Share = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
-    """A row that the state has not acknowledged. missing: needed columns that it lacks."""
+    """A row that the state has not acknowledged. missing: needed columns that it lacks.
+
+    packed: what a claim's answer says of it beside its attempt; empty until it is ready.
+    """
 
     uid: str
     batch: str
@@ -27,11 +33,17 @@ class Entry:
     missing: set[str]
     lease: str | None = None
     attempt: int = 0
+    packed: bytes = b""
 
     @property
     def ready(self) -> bool:
         """True when it may be claimed."""
         return not self.missing and self.lease is None
+
+    def pack(self) -> None:
+        """Make what a claim's answer says of the row, before somebody waits for it."""
+        place = [self.uid, self.batch, self.group, self.group_index, self.group_size]
+        self.packed = pack_value([*place, self.sample, self.version, self.warehouse, self.lengths])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,7 +91,7 @@ class BatchLedger:
     @property
     def num_lost(self) -> int:
         """Rows that were known before their warehouse restarted and were not put again."""
-        if self.settled:
+        if self.settled or not self.expected:
             return 0
         return sum(max(0, count - self.known[w]) for w, count in self.expected.items())
 
@@ -109,9 +121,9 @@ class BatchLedger:
             self.groups[entry.group] = group
         group.rows[entry.uid] = entry
         if entry.ready:
-            group.num_ready += 1
-            self.ready_rows[entry.uid] = entry
-        self._sort_in(entry.group)
+            self._now_ready(entry)
+        else:
+            self._sort_in(entry.group)
 
     def remove(self, entry: Entry) -> None:
         """The row is no more."""
@@ -130,14 +142,17 @@ class BatchLedger:
             entry.missing.discard(column)
             if entry.ready:
                 self._now_ready(entry)
+        elif entry.packed:
+            entry.pack()
 
-    def leased(self, entry: Entry, lease: str) -> None:
-        """A ready row was given to somebody."""
-        assert entry.ready, f"row {entry.uid} was leased twice"
-        entry.lease = lease
-        del self.ready_rows[entry.uid]
-        self.groups[entry.group].num_ready -= 1
-        self._sort_in(entry.group)
+    def leased(self, entries: Sequence[Entry], lease: str) -> None:
+        """Ready rows were given to somebody. Every claim passes here: kept short."""
+        ready_rows, groups, ready_groups = self.ready_rows, self.groups, self.ready_groups
+        for entry in entries:
+            del ready_rows[entry.uid]  # a row that is not ready is not there
+            entry.lease = lease
+            groups[entry.group].num_ready -= 1
+            ready_groups.pop(entry.group, None)
 
     def returned(self, entry: Entry) -> None:
         """A leased row came back; it goes first."""
@@ -193,6 +208,7 @@ class BatchLedger:
         return [group for group in self.groups.values() if group.index % of == rank]
 
     def _now_ready(self, entry: Entry) -> None:
+        entry.pack()
         self.ready_rows[entry.uid] = entry
         self.groups[entry.group].num_ready += 1
         self._sort_in(entry.group)

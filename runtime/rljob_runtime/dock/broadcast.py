@@ -36,6 +36,18 @@ class Broadcaster:
             asyncio.get_running_loop().call_soon(self.flush)
         self._unsent += notices
 
+    def announce(self, epoch: str) -> None:
+        """Tell all at once that the warehouse has another epoch, with the rows that it had."""
+        self.flush()
+        for peer in self._subscribers:
+            peer.send_now(Reply(kind=Kind.NOTICE, header={"epoch": epoch}))
+
+    def cut_off(self) -> None:
+        """End every subscription; the controllers subscribe anew."""
+        self._unsent.clear()
+        for peer in list(self._subscribers):
+            peer.close()
+
     def flush(self) -> None:
         """Send what was published, one message a controller."""
         notices, self._unsent = self._unsent, []

@@ -72,13 +72,15 @@ class CellMemory:
 
     def free(self, cells: Iterable[Cell]) -> None:
         """Their rows are gone; the bytes of those that nobody has pinned are free at once."""
+        spans: list[Span] = []
         for cell in cells:
             assert not cell.freed, "a cell was freed twice"
             cell.freed = True
             if cell.pins:
                 self.retained_bytes += _size(cell)
             else:
-                self._give_back(cell)
+                spans += cell.spans
+        self._give_back(spans)
 
     def pin(self, cells: Iterable[Cell]) -> None:
         """Keep the bytes as they are until `unpin`, whatever becomes of the rows."""
@@ -87,14 +89,14 @@ class CellMemory:
 
     def unpin(self, cells: Iterable[Cell]) -> bool:
         """Take a pin away; True when bytes of gone rows became free."""
-        freed = False
+        spans: list[Span] = []
         for cell in cells:
             cell.pins -= 1
             if cell.freed and not cell.pins:
                 self.retained_bytes -= _size(cell)
-                self._give_back(cell)
-                freed = True
-        return freed
+                spans += cell.spans
+        self._give_back(spans)
+        return bool(spans)
 
     def _write(self, parts: Iterable[memoryview], num_bytes: int) -> list[Span]:
         """Copy the parts, one after the other, into newly taken spans."""
@@ -108,21 +110,29 @@ class CellMemory:
                 place += end - start
         return spans
 
-    def _give_back(self, cell: Cell) -> None:
-        for span in cell.spans:
+    def _give_back(self, spans: list[Span]) -> None:
+        """Rows that were written together are mostly freed together: one hole, not one a row."""
+        for span in _joined(sorted(spans)):
             self.arena.free(span)
 
 
 def runs_of(cells: Iterable[Cell]) -> list[Span]:
     """The cells' bytes in order, with neighbours joined."""
+    return _joined(span for cell in cells for span in cell.spans)
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """The spans in this order, one that begins where the one before ends joined to it."""
     runs: list[Span] = []
-    for cell in cells:
-        for start, end in cell.spans:
-            if runs and runs[-1][1] == start:
-                runs[-1] = (runs[-1][0], end)
-            else:
-                runs.append((start, end))
-    return runs
+    first = last = -1
+    for start, end in spans:
+        if start == last:
+            last = end
+            continue
+        if last >= 0:
+            runs.append((first, last))
+        first, last = start, end
+    return [*runs, (first, last)] if last >= 0 else runs
 
 
 def _bytes_of(column: Ragged, sizes: Sequence[int], rows: Sequence[int]) -> list[memoryview]:

@@ -4,25 +4,22 @@ Requests are idempotent by protocol, so one that broke off is sent again to the 
 until its deadline.
 """
 
-import os
+import contextlib
+import logging
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.frames import (
-    HEAD,
-    Fields,
-    Frame,
-    Kind,
-    MalformedFrame,
-    pack,
-    read_head,
-    read_header,
-)
+from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.stream import Stream
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
+
+log = logging.getLogger(__name__)
 
 ERRORS: dict[str, type[DockError]] = {
     "timeout": DockTimeout,
@@ -33,7 +30,6 @@ ERRORS: dict[str, type[DockError]] = {
 ANSWER_MARGIN_SECONDS = 5.0
 """How much longer than the server's own deadline a client waits for its answer."""
 PAUSE_SECONDS = 0.05
-MAX_BUFFERS = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +58,11 @@ class Channel:
         self._find = find
         self._identity = identity
         self._on_connect = on_connect
-        self._socket: socket.socket | None = None
+        self._stream: Stream | None = None
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 when not connected; readable while idle means lost."""
-        return -1 if self._socket is None else self._socket.fileno()
+        return -1 if self._stream is None else self._stream.fileno()
 
     def request(
         self,
@@ -86,8 +82,9 @@ class Channel:
             try:
                 self._connect(deadline)
                 left = max(0.0, deadline - time.monotonic())
-                self._send(kind, {**header, "timeout": left}, buffers, deadline)
-                return self._receive(deadline + ANSWER_MARGIN_SECONDS)
+                told, limit = {**header, "timeout": left}, deadline + ANSWER_MARGIN_SECONDS
+                self._send(kind, told, buffers, limit)
+                return self._receive(limit)
             except (OSError, EOFError) as error:
                 self.close()
                 if time.monotonic() + PAUSE_SECONDS > deadline:
@@ -102,25 +99,25 @@ class Channel:
 
     def notify(self, kind: Kind, header: dict[str, Any]) -> None:
         """Send what has no answer; lost with the connection if that is broken."""
-        if self._socket is None:
+        if self._stream is None:
             return
         try:
-            self._send(kind, header, (), time.monotonic())
+            self._stream.send(kind, header, (), time.monotonic() + ANSWER_MARGIN_SECONDS)
         except OSError:
             self.close()
 
     def close(self) -> None:
         """Disconnect; the next request connects again."""
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
     def _connect(self, deadline: float) -> None:
-        if self._socket is not None:
+        if self._stream is not None:
             return
         left = max(PAUSE_SECONDS, deadline - time.monotonic())
-        self._socket = socket.create_connection(self._find().server(self.role), timeout=left)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        place = self._find().server(self.role)
+        self._stream = Stream(socket.create_connection(place, timeout=left))
         try:
             self._welcomed(self._hello(deadline), deadline)
         except DockError:
@@ -135,68 +132,62 @@ class Channel:
             "owner": self._identity.owner,
             "session": self._identity.session,
         }
-        self._send(Kind.HELLO, hello, (), deadline)
+        assert self._stream is not None, "hello before connect"
+        self._stream.send(Kind.HELLO, hello, (), deadline + ANSWER_MARGIN_SECONDS)
         return self._receive(deadline + ANSWER_MARGIN_SECONDS).fields
 
     def _welcomed(self, welcome: Fields, deadline: float) -> None:
         """The server knows us now."""
         if self._on_connect is not None:
             self._on_connect(self, welcome)
+        self._go_local(welcome, deadline)
+
+    def _go_local(self, welcome: Fields, deadline: float) -> None:
+        """To a server of this machine over its unix socket, where it has one that is reached."""
+        if not welcome.has("socket") or welcome.text("machine") != unix.machine_id():
+            return
+        try:
+            with self._over_socket(Path(welcome.text("socket")), deadline):
+                pass
+        except (OSError, EOFError, MalformedFrame, DockError) as error:
+            log.debug("%s is reached over TCP: %s", self.role, error)
+
+    @contextlib.contextmanager
+    def _over_socket(self, path: Path, deadline: float) -> Iterator[Fields]:
+        """Go on over the unix socket, with its welcome; over TCP again when that or the block fails."""
+        tcp, self._stream = self._stream, None
+        assert tcp is not None, "move before connect"
+        try:
+            self._stream = Stream(unix.connect(path, max(0.1, deadline - time.monotonic())))
+            yield self._hello(deadline)
+        except BaseException:
+            Channel.close(self)
+            self._stream = tcp
+            raise
+        tcp.close()
 
     def _send(
         self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
     ) -> None:
-        assert self._socket is not None, "send before connect"
-        self._socket.settimeout(
-            max(PAUSE_SECONDS, deadline + ANSWER_MARGIN_SECONDS - time.monotonic())
-        )
-        size = sum(len(part) for part in buffers)
-        pending = [memoryview(pack(kind, header, size))]
-        pending += [memoryview(part) for part in buffers if len(part)]
-        while pending:
-            sent = self._socket.sendmsg(pending[:MAX_BUFFERS])
-            while pending and sent >= len(pending[0]):
-                sent -= len(pending.pop(0))
-            if pending and sent:
-                pending[0] = pending[0][sent:]
+        assert self._stream is not None, "send before connect"
+        self._stream.send(kind, header, buffers, deadline)
 
     def _receive(self, deadline: float) -> Frame:
-        return self._receive_rest(self._receive_exactly(HEAD.size, deadline), deadline)
+        """The answer. Raises the error that the server answered with."""
+        assert self._stream is not None, "receive before connect"
+        return _answered(self._stream.receive(deadline))
 
-    def _receive_descriptor(self, deadline: float) -> int:
-        """Wait for an answer with a file descriptor, which is the caller's then."""
-        assert self._socket is not None, "receive before connect"
-        self._socket.settimeout(max(PAUSE_SECONDS, deadline - time.monotonic()))
-        start, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, 1)
-        try:
-            rest = self._receive_exactly(HEAD.size - len(start), deadline) if start else b""
-            self._receive_rest(memoryview(start + bytes(rest)), deadline)
-            if not descriptors:
-                raise DockError(f"{self.role} answered without a descriptor")
-        except BaseException:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            raise
-        return descriptors[0]
+    def _receive_descriptors(self, count: int, deadline: float) -> list[int]:
+        """Wait for an answer with so many file descriptors, which are the caller's then."""
+        assert self._stream is not None, "receive before connect"
+        frame, descriptors = self._stream.receive_descriptors(count, deadline)
+        _answered(frame)
+        if len(descriptors) != count:
+            raise DockError(f"{self.role} answered with {len(descriptors)} of {count} descriptors")
+        return descriptors
 
-    def _receive_rest(self, head: memoryview, deadline: float) -> Frame:
-        if len(head) < HEAD.size:
-            raise EOFError("the connection was closed")
-        kind, header_bytes, payload_bytes = read_head(head, trusted=True)
-        fields = read_header(self._receive_exactly(header_bytes, deadline))
-        if kind is Kind.FAILED:
-            raise ERRORS.get(fields.text("code"), DockError)(fields.text("text"))
-        payload = self._receive_exactly(payload_bytes, deadline)
-        return Frame(kind=kind, fields=fields, payload=payload)
 
-    def _receive_exactly(self, num_bytes: int, deadline: float) -> memoryview:
-        assert self._socket is not None, "receive before connect"
-        view = memoryview(bytearray(num_bytes))
-        filled = 0
-        while filled < num_bytes:
-            self._socket.settimeout(max(PAUSE_SECONDS, deadline - time.monotonic()))
-            received = self._socket.recv_into(view[filled:])
-            if not received:
-                raise EOFError("the connection was closed")
-            filled += received
-        return view
+def _answered(frame: Frame) -> Frame:
+    if frame.kind is Kind.FAILED:
+        raise ERRORS.get(frame.fields.text("code"), DockError)(frame.fields.text("text"))
+    return frame

@@ -12,10 +12,10 @@ from typing import Any
 from rljob_runtime.dock.access import DockAccess
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.frames import Fields, Kind
+from rljob_runtime.dock.frames import Fields, Kind, unpack_values
 from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
-from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written, row_meta
+from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
 from rljob_runtime.errors import DockRefused
 
 __all__ = ["DockAddress", "DockClient"]
@@ -91,7 +91,7 @@ class DockClient(DockAccess):
         stored = sum(self._connections.each(put, puts))
         self._traffic.rows += stored
         self._traffic.bytes_written += sum(
-            column.values.nbytes
+            column.num_bytes
             for parts in puts.values()
             for part in parts
             for column in (*part.columns.values(), *part.group_columns.values())
@@ -129,7 +129,8 @@ class DockClient(DockAccess):
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
         self._traffic.wait_seconds += time.monotonic() - asked
         lease = answer.text("lease")
-        rows = tuple(row_meta(item, lease) for item in answer.items("rows"))
+        claimed = zip(unpack_values(answer.binary("rows")), answer.items("attempts"), strict=True)
+        rows = tuple([RowMeta._make((*place, attempt, lease)) for place, attempt in claimed])
         if rows:
             self._keeper.hold(lease, [row.uid for row in rows])
         return Claim(rows=rows, done=answer.flag("done"), lease=lease)

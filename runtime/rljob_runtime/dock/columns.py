@@ -6,7 +6,8 @@ their form. Values are little-endian, C order; on the wire each column starts at
 
 # n rows, V values of all rows together
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +19,13 @@ from rljob_runtime.dock.frames import Fields, MalformedFrame
 
 ALIGNMENT_BYTES = 64
 MAX_VALUES = 1 << 40
+JOINED_BYTES = 4 << 10
+"""Rows below it are joined before they are sent: a copy costs less than a buffer of its own."""
 DTYPES = {
     name: np.dtype(name) for name in ("bool", "uint8", "int32", "int64", "float16", "float32")
 } | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}
+DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""numpy finds a type's name slowly, and every column asks for it."""
 
 Array = NDArray[Any]
 
@@ -39,13 +44,13 @@ class Ragged:
     _starts: NDArray[np.int64] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.values.dtype.name not in DTYPES:
+        if self.values.dtype not in DTYPE_NAMES:
             raise ValueError(
                 f"dtype {self.values.dtype} cannot be a column; use one of {[*DTYPES]}"
             )
-        ends = np.cumsum(self.lengths, dtype=np.int64)
+        ends = self.lengths.cumsum(dtype=np.int64)
         total = int(ends[-1]) if len(ends) else 0
-        if self.values.ndim < 1 or total != len(self.values) or (self.lengths < 0).any():
+        if self.values.ndim < 1 or total != len(self.values) or _any_negative(self.lengths):
             raise ValueError(
                 f"lengths of {len(self.lengths)} rows sum to {total}, values have shape "
                 f"{self.values.shape}"
@@ -70,7 +75,7 @@ class Ragged:
 
     def row_bytes(self) -> list[int]:
         """Bytes of each row's values."""
-        each = self.values.itemsize * int(np.prod(self.values.shape[1:], dtype=np.int64))
+        each = self.values.itemsize * math.prod(self.values.shape[1:])
         return [length * each for length in self.lengths.tolist()]
 
     @classmethod
@@ -95,6 +100,44 @@ class Ragged:
 
 
 @dataclass(frozen=True, slots=True)
+class Apart:
+    """One column whose rows lie in arrays of their own, as a producer has them; see Ragged."""
+
+    arrays: Sequence[Array]
+
+    def __post_init__(self) -> None:
+        kinds = {(array.dtype, array.shape[1:]) for array in self.arrays}
+        if len(kinds) != 1:
+            raise ValueError(f"rows of one column differ in type or trailing shape: {kinds}")
+        if self.arrays[0].dtype not in DTYPE_NAMES or not self.arrays[0].ndim:
+            raise ValueError(
+                f"dtype {self.arrays[0].dtype} {self.arrays[0].shape} cannot be a column; use "
+                f"arrays of one of {[*DTYPES]}"
+            )
+
+    @property
+    def form(self) -> "Format":
+        """What the rows share."""
+        return Format(DTYPE_NAMES[self.arrays[0].dtype], self.arrays[0].shape[1:])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Values of each row along the first axis."""
+        return np.array([len(array) for array in self.arrays], dtype=np.int64)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all rows."""
+        return sum(array.nbytes for array in self.arrays)
+
+    def buffers(self) -> list[memoryview]:
+        """The bytes of the rows, one after the other; small rows are joined."""
+        if self.num_bytes < JOINED_BYTES * len(self.arrays):
+            return [as_bytes(np.concatenate(self.arrays))]
+        return [as_bytes(array) for array in self.arrays]
+
+
+@dataclass(frozen=True, slots=True)
 class Format:
     """What all rows of one column share: type name and shape of one value."""
 
@@ -115,7 +158,7 @@ class Format:
 
 def format_of(column: Ragged) -> Format:
     """The format of a column's values."""
-    return Format(column.values.dtype.name, column.values.shape[1:])
+    return Format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
 
 
 def as_bytes(values: Array) -> memoryview:
@@ -123,9 +166,9 @@ def as_bytes(values: Array) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
 
 
-def descriptor(name: str, form: Format, lengths: Iterable[int]) -> dict[str, Any]:
+def descriptor(name: str, form: Format, lengths: NDArray[np.int64]) -> dict[str, Any]:
     """The wire header's entry for one column."""
-    packed = np.fromiter(lengths, dtype="<i8").tobytes()
+    packed = lengths.astype("<i8", copy=False).tobytes()
     return {"name": name, "dtype": form.dtype, "tail": list(form.tail), "lengths": packed}
 
 
@@ -134,13 +177,15 @@ def padding(num_bytes: int) -> bytes:
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def encode_columns(columns: Mapping[str, Ragged]) -> tuple[list[dict[str, Any]], list[Any]]:
-    """Columns as (header entries, payload buffers); values are not copied."""
-    entries, buffers = [], []
+def encode_columns(columns: Mapping[str, Ragged | Apart]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
+    entries: list[dict[str, Any]] = []
+    buffers: list[Any] = []
     for name, column in columns.items():
-        entries.append(descriptor(name, format_of(column), column.lengths.tolist()))
-        data = as_bytes(column.values)
-        buffers += [data, padding(len(data))]
+        form = column.form if isinstance(column, Apart) else format_of(column)
+        entries.append(descriptor(name, form, column.lengths))
+        data = column.buffers() if isinstance(column, Apart) else [as_bytes(column.values)]
+        buffers += [*data, padding(sum(map(len, data)))]
     return entries, buffers
 
 
@@ -204,7 +249,7 @@ class _Shape:
         if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
             raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
         lengths = _lengths(entry.binary("lengths"))
-        num_values = int(lengths.sum(dtype=object))
+        num_values = sum(lengths.tolist())  # which no length makes too large
         if num_values > MAX_VALUES:
             raise MalformedFrame(f"column {name!r} has {num_values} values")
         return cls(Format(dtype, tail), lengths, num_values)
@@ -214,6 +259,10 @@ def _lengths(packed: bytes) -> NDArray[np.int64]:
     if len(packed) % 8:
         raise MalformedFrame(f"lengths of {len(packed)} bytes are not 64-bit integers")
     lengths = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
-    if (lengths < 0).any():
+    if _any_negative(lengths):
         raise MalformedFrame("a length is negative")
     return lengths
+
+
+def _any_negative(lengths: NDArray[np.int64]) -> bool:
+    return len(lengths) > 0 and int(lengths.min()) < 0

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rljob_runtime.dock.batch_ledger import Entry, Share
-from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.batch_ledger import Share
+from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
 from rljob_runtime.dock.notices import decode_notices, decode_snapshot
@@ -44,8 +44,15 @@ class ControllerServer(DockServer):
         lease_seconds: float = 600.0,
         host: str = "127.0.0.1",
         port: int = 0,
+        shared_directory: str | None = None,
     ) -> None:
-        super().__init__(role=f"controller/{state}", token=token, host=host, port=port)
+        super().__init__(
+            role=f"controller/{state}",
+            token=token,
+            host=host,
+            port=port,
+            shared_directory=shared_directory,
+        )
         needs = frozenset(graph.state(state).needs)
         self.ledger = ControllerLedger(
             state=state,
@@ -164,7 +171,7 @@ class ControllerServer(DockServer):
                 "expired": ledger.expired_leases,
                 "waiting": len(self._waiting),
                 "refused": dict(self.refused),
-                "requests": dict(self.requests),
+                "requests": self.requests,
                 "warehouses": sum(s.connected for s in self._subscriptions),
             }
         )
@@ -195,8 +202,7 @@ class ControllerServer(DockServer):
 
     def _set_alarm(self) -> None:
         """Wake when the first lease expires. Renewals only move it later, so one alarm is enough."""
-        deadline = self.ledger.next_deadline()
-        if self._alarm is None and deadline is not None:
+        if self._alarm is None and (deadline := self.ledger.next_deadline()) is not None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
 
@@ -238,10 +244,10 @@ def _share(fields: Fields) -> Share | None:
 
 
 def _granted(grant: Grant) -> Reply:
-    rows = [_row(entry) for entry in grant.entries]
-    return Reply(header={"rows": rows, "done": grant.done, "lease": grant.lease})
-
-
-def _row(entry: Entry) -> list[object]:
-    place = [entry.uid, entry.batch, entry.group, entry.group_index, entry.group_size]
-    return [*place, entry.sample, entry.version, entry.warehouse, entry.lengths, entry.attempt]
+    header = {
+        "rows": pack_joined([entry.packed for entry in grant.entries]),
+        "attempts": [entry.attempt for entry in grant.entries],
+        "done": grant.done,
+        "lease": grant.lease,
+    }
+    return Reply(header=header)

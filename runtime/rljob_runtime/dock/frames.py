@@ -5,9 +5,10 @@ msgpack map, and raw bytes. Nothing is ever unpickled. The servers and the clien
 """
 
 import struct
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
@@ -41,22 +42,29 @@ class Kind(IntEnum):
     GIVE_BACK = 22
     OWNER_GONE = 23
     STATS = 30
+    TAKE_OVER = 40
+    EXPORT = 41
+    SEED = 42
+    IMPORT = 43
+    FORWARD = 44
 
 
 class MalformedFrame(Exception):
     """Bytes that are no frame, or a header that lacks what its kind needs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
+KINDS = {int(kind): kind for kind in Kind}
+
+
+class Frame(NamedTuple):
     """One message. fields: its header, read strictly. payload: raw column bytes."""
 
     kind: Kind
     fields: "Fields"
-    payload: memoryview = field(default=memoryview(b""))
+    payload: memoryview = memoryview(b"")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fields:
     """A header's map with one accessor a type; each raises MalformedFrame naming the field."""
 
@@ -121,17 +129,18 @@ def pack(kind: Kind, header: dict[str, Any], payload_bytes: int = 0) -> bytes:
     return HEAD.pack(MAGIC, VERSION, kind, len(body), payload_bytes) + body
 
 
-def read_head(head: bytes | bytearray | memoryview, *, trusted: bool) -> tuple[Kind, int, int]:
-    """(kind, header bytes, payload bytes) of a fixed head. Raises MalformedFrame."""
-    magic, version, kind, header_bytes, payload_bytes = HEAD.unpack(head)
+def read_head(
+    data: bytes | bytearray | memoryview, place: int = 0, *, trusted: bool
+) -> tuple[Kind, int, int]:
+    """(kind, header bytes, payload bytes) of the fixed head at `place`. Raises MalformedFrame."""
+    magic, version, kind, header_bytes, payload_bytes = HEAD.unpack_from(data, place)
     if magic != MAGIC:
         raise MalformedFrame(f"magic {bytes(magic)!r} is not {MAGIC!r}: no peer of the dock")
     if version != VERSION:
         raise MalformedFrame(f"protocol version {version}; this side speaks {VERSION}")
-    try:
-        known = Kind(kind)
-    except ValueError:
-        raise MalformedFrame(f"kind {kind} is unknown") from None
+    known = KINDS.get(kind)
+    if known is None:
+        raise MalformedFrame(f"kind {kind} is unknown")
     if not trusted and header_bytes + payload_bytes > MAX_STRANGER_BYTES:
         raise MalformedFrame(f"{header_bytes + payload_bytes} bytes before the token was shown")
     if header_bytes > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
@@ -139,10 +148,29 @@ def read_head(head: bytes | bytearray | memoryview, *, trusted: bool) -> tuple[K
     return known, header_bytes, payload_bytes
 
 
+def pack_value(value: list[Any]) -> bytes:
+    """A list as msgpack, to be joined by `pack_joined`."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def pack_joined(values: Sequence[bytes]) -> bytes:
+    """A list of values that were packed before, as msgpack."""
+    return b"".join([msgpack.Packer().pack_array_header(len(values)), *values])
+
+
+def unpack_values(packed: bytes) -> list[Any]:
+    """The inverse of pack_joined. Raises MalformedFrame."""
+    return _typed("values", _unpacked(packed), list)
+
+
 def read_header(body: bytes | bytearray | memoryview) -> Fields:
     """The header's map. Raises MalformedFrame."""
+    return Fields(_typed("header", _unpacked(body), dict))
+
+
+def _unpacked(body: bytes | bytearray | memoryview) -> Any:
     try:
-        header = msgpack.unpackb(body, strict_map_key=True)
+        return msgpack.unpackb(body, strict_map_key=True)
     except Exception as error:  # msgpack has no common base for what bad bytes raise
         raise MalformedFrame(f"header is no msgpack: {type(error).__name__}") from None
-    return Fields(_typed("header", header, dict))

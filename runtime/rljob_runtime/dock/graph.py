@@ -78,6 +78,22 @@ class StateGraph:
                     f"{list(states)})"
                 )
 
+    def check_write(self, name: str, columns: Sequence[str]) -> None:
+        """Refuse a write of the state that lacks one of its columns or has one of another state's."""
+        state = self.state(name)
+        missing = sorted(set(state.writes) - set(columns))
+        if missing:
+            raise DockRefused(
+                f"state {name} wrote columns {sorted(columns)}; it must write {sorted(state.writes)}"
+            )
+        for other in self.states:
+            taken = sorted(set(columns) & set(other.writes)) if other is not state else []
+            if taken:
+                raise DockRefused(
+                    f"state {name} wrote column {taken[0]!r}, which state {other.name} writes; use "
+                    "another name"
+                )
+
     def to_json(self) -> list[dict[str, Any]]:
         """For configuration files and messages."""
         return [state.to_json() for state in self.states]

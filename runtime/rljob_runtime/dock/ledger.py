@@ -4,8 +4,10 @@ Pure: no I/O, and `now` comes in. The controller server applies the warehouses' 
 asks it for claims, and asks again for parked ones after each change.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from rljob_runtime.dock.batch_ledger import BatchLedger, Entry, Share
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, RowNotice
@@ -63,7 +65,10 @@ class Grant:
 
 @dataclass(slots=True, kw_only=True)
 class ControllerLedger:
-    """Metadata of one state's rows. epoch: unique for each start, part of every lease's id."""
+    """Metadata of one state's rows. epoch: unique for each start, part of every lease's id.
+
+    leases: all live equally long, so that the first is the first to expire.
+    """
 
     state: str
     needs: frozenset[str]
@@ -72,7 +77,7 @@ class ControllerLedger:
     num_warehouses: int
     batches: dict[str, BatchLedger] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
-    leases: dict[str, Lease] = field(default_factory=dict)
+    leases: OrderedDict[str, Lease] = field(default_factory=OrderedDict)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
     expired_leases: int = 0
     _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
@@ -128,6 +133,7 @@ class ControllerLedger:
         if lease is None:
             return list(uids)
         lease.deadline = now + self.lease_seconds
+        self.leases.move_to_end(lease_id)
         return [uid for uid in uids if uid not in lease.rows]
 
     def give_back(self, lease_id: str, uids: Iterable[str]) -> int:
@@ -154,13 +160,14 @@ class ControllerLedger:
 
     def expire(self, now: float) -> int:
         """Return rows of leases past their deadline; returns how many."""
-        late = [lease for lease in self.leases.values() if lease.deadline <= now]
+        late = list(takewhile(lambda lease: lease.deadline <= now, self.leases.values()))
         self.expired_leases += len(late)
         return self._return(late)
 
     def next_deadline(self) -> float | None:
         """When the first lease expires."""
-        return min((lease.deadline for lease in self.leases.values()), default=None)
+        first = next(iter(self.leases.values()), None)
+        return None if first is None else first.deadline
 
     def apply(self, warehouse: int, news: Broadcast) -> None:
         """What a warehouse broadcast."""
@@ -254,7 +261,8 @@ class ControllerLedger:
         self.leases[lease.id] = lease
         for entry in chosen:
             entry.attempt += 1
-            self._lease(entry, lease)
+            lease.rows[entry.uid] = entry
+        batch.leased(chosen, lease.id)
         grant = Grant(entries=tuple(chosen), done=False, lease=lease.id)
         self._last_grants[request.session] = (request.request, grant)
         return grant
@@ -275,11 +283,8 @@ class ControllerLedger:
             self.leases[lease.id] = lease
         for entry in free:
             entry.attempt = max(1, entry.attempt)
-            self._lease(entry, lease)
-
-    def _lease(self, entry: Entry, lease: Lease) -> None:
-        lease.rows[entry.uid] = entry
-        self.batches[entry.batch].leased(entry, lease.id)
+            lease.rows[entry.uid] = entry
+            self.batches[entry.batch].leased([entry], lease.id)
 
     def _return(self, leases: Sequence[Lease]) -> int:
         entries = [entry for lease in leases for entry in lease.rows.values()]

@@ -21,8 +21,8 @@ STOP_SECONDS = 5.0
 class LocalDock:
     """Starts S warehouses and one controller a state; a context manager.
 
-    states: the dataflow graph. capacity: bytes of each warehouse. shared_memory: auto, required or
-    none, as spec.dock.sharedMemory. `address` is for clients.
+    states: the dataflow graph. replicas: 2: each row in two warehouses. capacity: bytes of each
+    warehouse. shared_memory: auto, required or none. `address` is for clients.
     """
 
     def __init__(
@@ -30,11 +30,14 @@ class LocalDock:
         states: Sequence[State],
         *,
         warehouses: int = 1,
+        replicas: int = 1,
         capacity: int = 256 << 20,
         lease_seconds: float = 600.0,
         derived_share: float = 0.25,
         shared_memory: str = "auto",
     ) -> None:
+        if replicas == 2 and warehouses < 2:
+            raise ValueError(f"replicas=2 needs 2 warehouses or more, there is {warehouses}")
         graph = StateGraph(states=tuple(states))
         token = secrets.token_urlsafe(32)
         ports = _free_ports(warehouses + len(states))
@@ -46,14 +49,19 @@ class LocalDock:
             shared_memory=shared_memory,
         )
         self._sockets = tempfile.TemporaryDirectory(prefix="rljob-dock-")
-        shared = {"graph": graph.to_json(), "token": token, "host": "127.0.0.1"}
+        shared = {
+            "graph": graph.to_json(),
+            "token": token,
+            "host": "127.0.0.1",
+            "shared_directory": None if shared_memory == "none" else self._sockets.name,
+        }
         self._configs: dict[str, dict[str, Any]] = {}
         for i, (_, port) in enumerate(self.address.warehouses):
             limits = {
+                "warehouses": self.address.warehouses if replicas == 2 else (),
                 "capacity_bytes": capacity,
                 "derived_share": derived_share,
                 "pin_seconds": lease_seconds,
-                "shared_directory": None if shared_memory == "none" else self._sockets.name,
             }
             self._configs[f"warehouse/{i}"] = {**shared, **limits, "index": i, "port": port}
         for state, (_, port) in self.address.controllers.items():

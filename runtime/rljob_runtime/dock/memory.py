@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 SLICE_BYTES = 1 << 20
 """Made present at once; about a millisecond."""
-SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
+SIZE_SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
 SEAL_FUTURE_WRITE = 0x10  # Linux 5.1: no new writable map and no write(); ours stays
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14
 
@@ -22,10 +22,11 @@ MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14
 class Memory:
     """`num_bytes`, rounded up to pages, zero at first.
 
-    shared: as a memfd, where the system has them; `shareable` says whether it is one.
+    shared: as a memfd, where the system has them; `shareable` says whether it is one. for_writers:
+    others may map it writable (`open_writable`), and this process must not trust what it reads there.
     """
 
-    def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
+    def __init__(self, num_bytes: int, *, shared: bool = False, for_writers: bool = False) -> None:
         self.num_bytes = max(1, -(-num_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
         self.populated_bytes = 0
         self._closed = False
@@ -36,7 +37,7 @@ class Memory:
             self._map = mmap.mmap(-1, self.num_bytes, flags=flags)
         else:
             self._map = mmap.mmap(self._descriptor, self.num_bytes)
-            _seal(self._descriptor)
+            _seal(self._descriptor, SIZE_SEALS if for_writers else SIZE_SEALS | SEAL_FUTURE_WRITE)
         self.view = memoryview(self._map)
 
     @property
@@ -48,6 +49,11 @@ class Memory:
         """A new descriptor of the memory that nobody can write through; the caller closes it."""
         assert self._descriptor is not None, "this memory is not shared"
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def open_writable(self) -> int:
+        """A new descriptor of memory made for writers; the caller closes it."""
+        assert self._descriptor is not None, "this memory is not shared"
+        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
 
     def populate(self, end: int) -> None:
         """Make the pages up to `end` present: a first write would cost several times as much.
@@ -98,10 +104,10 @@ def _memfd(num_bytes: int) -> int | None:
     return descriptor
 
 
-def _seal(descriptor: int) -> None:
-    for seals in (SEALS | SEAL_FUTURE_WRITE, SEALS):
+def _seal(descriptor: int, seals: int) -> None:
+    for wanted in (seals, SIZE_SEALS):
         try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, wanted)
         except OSError:  # a kernel that does not know the last one
             continue
         return

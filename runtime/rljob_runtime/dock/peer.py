@@ -14,7 +14,6 @@ from typing import Any
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import (
     HEAD,
-    Fields,
     Frame,
     Kind,
     MalformedFrame,
@@ -22,18 +21,20 @@ from rljob_runtime.dock.frames import (
     read_head,
     read_header,
 )
+from rljob_runtime.dock.memory import Memory
 
 READ_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
 SEND_BUFFER_BYTES = 4 << 20
+NO_PAYLOAD = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """An answer: header and raw column bytes, which are sent without joining large ones.
 
-    on_sent: called once the buffers are not looked at any more, sent or not. descriptor: goes along
-    with a small answer over a unix socket, and is then closed here.
+    on_sent: called once the buffers are not looked at any more, sent or not. descriptors: go along
+    with a small answer over a unix socket, and are then closed here.
     """
 
     kind: Kind = Kind.DONE
@@ -41,7 +42,12 @@ class Reply:
     buffers: Sequence[Any] = ()
     close: bool = False
     on_sent: Callable[[], None] | None = None
-    descriptor: int | None = None
+    descriptors: Sequence[int] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the buffers."""
+        return sum(map(len, self.buffers)) if self.buffers else 0
 
 
 Answer = Reply | Awaitable[Reply]
@@ -52,7 +58,8 @@ class Peer(asyncio.BufferedProtocol):
 
     on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
     on_malformed: called with the reason when bytes are no frame (the connection then closes).
-    local: over a unix socket. attached: the peer has mapped the warehouse's memory.
+    local: over a unix socket. staging: memory where an attached peer puts what it writes; attached, it
+    has mapped the warehouse's memory too.
     """
 
     def __init__(
@@ -66,7 +73,7 @@ class Peer(asyncio.BufferedProtocol):
         self.owner = ""
         self.session = ""
         self.local = False
-        self.attached = False
+        self.staging: Memory | None = None
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_malformed = on_malformed
@@ -88,6 +95,11 @@ class Peer(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._transport = transport
+
+    @property
+    def attached(self) -> bool:
+        """True when it has mapped the warehouse's memory."""
+        return self.staging is not None
 
     @property
     def _open(self) -> bool:
@@ -142,28 +154,27 @@ class Peer(asyncio.BufferedProtocol):
     def send_now(self, reply: Reply) -> None:
         """Queue a small frame."""
         if self._transport is not None and self._open:
-            size = sum(len(part) for part in reply.buffers)
-            parts = [pack(reply.kind, reply.header, size), *reply.buffers]
-            if reply.descriptor is None:
-                self._transport.write(b"".join(parts))
+            head = pack(reply.kind, reply.header, reply.num_bytes)
+            data = b"".join([head, *reply.buffers]) if reply.buffers else head
+            if reply.descriptors:
+                self._send_past_the_loop(data, reply.descriptors)
             else:
-                self._send_past_the_loop(b"".join(parts), reply.descriptor)
+                self._transport.write(data)
 
-    def _send_past_the_loop(self, data: bytes, descriptor: int) -> None:
+    def _send_past_the_loop(self, data: bytes, descriptors: Sequence[int]) -> None:
         """The loop knows no descriptors; a peer that cannot take one now is cut off."""
         assert self._transport is not None, "send before connect"
         own = self._transport.get_extra_info("socket").fileno()
-        if not unix.send_descriptor(own, data, descriptor) or self.unsent_bytes:
+        if not unix.send_descriptors(own, data, descriptors) or self.unsent_bytes:
             self.close()
 
     async def send(self, reply: Reply) -> None:
         """Send a frame of any size, never holding more than a few MiB of it in the loop's buffer."""
-        size = sum(len(part) for part in reply.buffers)
-        if size <= CHUNK_BYTES:
+        if reply.num_bytes <= CHUNK_BYTES:
             self.send_now(reply)
             await self._room.wait()
             return
-        pending: list[Any] = [pack(reply.kind, reply.header, size)]
+        pending: list[Any] = [pack(reply.kind, reply.header, reply.num_bytes)]
         held = len(pending[0])
         for part in reply.buffers:
             if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
@@ -187,17 +198,18 @@ class Peer(asyncio.BufferedProtocol):
         place = 0
         view = memoryview(self._buffer)
         while self._filled - place >= HEAD.size and self._open:
-            _, header_bytes, payload_bytes = read_head(
-                view[place : place + HEAD.size], trusted=self.trusted
-            )
-            size = HEAD.size + header_bytes + payload_bytes
-            if place + size > self._filled:
-                if size > READ_BYTES:
-                    self._begin_body(view[place : self._filled], size)
+            kind, header_bytes, payload_bytes = read_head(view, place, trusted=self.trusted)
+            header = place + HEAD.size
+            payload = header + header_bytes
+            end = payload + payload_bytes
+            if end > self._filled:
+                if end - place > READ_BYTES:
+                    self._begin_body(view[place : self._filled], end - place)
                     return
                 break
-            self._deliver(bytearray(view[place : place + size]))
-            place += size
+            own = memoryview(bytearray(view[payload:end])) if payload_bytes else NO_PAYLOAD
+            self._deliver(kind, view[header:payload], own)
+            place = end
         rest = self._filled - place
         if place and rest:
             self._buffer[:rest] = self._buffer[place : self._filled]
@@ -211,20 +223,19 @@ class Peer(asyncio.BufferedProtocol):
     def _end_body(self) -> None:
         body, self._body, self._filled = self._body, None, 0
         assert body is not None, "no body to end"
-        self._deliver(body)
+        view = memoryview(body)
+        kind, header_bytes, _ = read_head(view, trusted=self.trusted)
+        payload = HEAD.size + header_bytes
+        self._deliver(kind, view[HEAD.size : payload], view[payload:])
 
-    def _deliver(self, body: bytearray) -> None:
+    def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
         if self._task is not None:
             raise MalformedFrame("a second request before the first was answered")
-        view = memoryview(body)
-        kind, header_bytes, _ = read_head(view[: HEAD.size], trusted=self.trusted)
-        end = HEAD.size + header_bytes
-        fields: Fields = read_header(view[HEAD.size : end])
-        frame = Frame(kind=kind, fields=fields, payload=view[end:])
+        frame = Frame(kind, read_header(header), payload)
         answer = self._on_frame(self, frame)
         if answer is None:
             return
-        if isinstance(answer, Reply) and sum(len(b) for b in answer.buffers) <= CHUNK_BYTES:
+        if isinstance(answer, Reply) and answer.num_bytes <= CHUNK_BYTES:
             self._finish(answer)
             return
         self._task = asyncio.get_running_loop().create_task(self._answer(answer))

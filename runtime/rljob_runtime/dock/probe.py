@@ -121,6 +121,7 @@ async def serve(host: str, port: int, directory: str | None) -> None:
         token=TOKEN,
         host=host,
         port=port + 1,
+        shared_directory=directory,
     )
     for server in (warehouse, controller):
         await server.start()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Apart
 from rljob_runtime.dock.rows import NewRow
 
 
@@ -15,8 +15,8 @@ class Put:
     """One put message's rows (wire form) and columns."""
 
     rows: list[list[Any]]
-    columns: dict[str, Ragged]
-    group_columns: dict[str, Ragged]
+    columns: dict[str, Apart]
+    group_columns: dict[str, Apart]
 
 
 def warehouse_of(group_index: int, num_warehouses: int) -> int:
@@ -68,9 +68,9 @@ def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
             for members in groups
             for i, row in enumerate(members)
         ],
-        columns={n: Ragged.from_rows([row.columns[n] for row in rows]) for n in rows[0].columns},
+        columns={n: Apart([np.asarray(row.columns[n]) for row in rows]) for n in rows[0].columns},
         group_columns={
-            name: Ragged.from_rows([first.group_columns[name] for first in firsts])
+            name: Apart([np.asarray(first.group_columns[name]) for first in firsts])
             for name in firsts[0].group_columns
         },
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_runtime.dock.arena import Span
 from rljob_runtime.dock.cells import Cell, CellMemory, runs_of
@@ -58,7 +59,7 @@ class ReadDesk:
         size = sum(end - start for spans in runs for start, end in spans)
         everything = [cell for *_, cells in found for cell in cells]
         entries = [
-            {**descriptor(name, form, (cell.length for cell in cells)), "of_groups": of_groups}
+            {**descriptor(name, form, _lengths(cells)), "of_groups": of_groups}
             for name, form, of_groups, cells in found
         ]
         if peer.attached and size > INLINE_BYTES:
@@ -112,3 +113,7 @@ class ReadDesk:
             self.expired_pins += len(late)
             self.release(peer, late)
         self._set_alarm()
+
+
+def _lengths(cells: Sequence[Cell]) -> NDArray[np.int64]:
+    return np.array([cell.length for cell in cells], dtype=np.int64)

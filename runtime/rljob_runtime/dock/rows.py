@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -27,12 +27,12 @@ class NewRow:
     reserve_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowMeta:
+class RowMeta(NamedTuple):
     """What a controller knows of a claimed row.
 
     sample: place in its group. warehouse: index of the one that holds it. lengths: values of each
-    column that the state needs. lease: the claim that holds it. attempt: 1 for the first claim.
+    column that the state needs. attempt: 1 for the first claim. lease: the claim that holds it.
+    A named tuple, which is made in a tenth of a dataclass's time.
     """
 
     uid: str
@@ -44,26 +44,8 @@ class RowMeta:
     version: int
     warehouse: int
     lengths: dict[str, int]
-    lease: str
     attempt: int
-
-
-def row_meta(item: Any, lease: str) -> RowMeta:
-    """A claimed row from its wire form."""
-    uid, batch, group, group_index, group_size, sample, version, warehouse, lengths, attempt = item
-    return RowMeta(
-        uid=uid,
-        batch=batch,
-        group=group,
-        group_index=group_index,
-        group_size=group_size,
-        sample=sample,
-        version=version,
-        warehouse=warehouse,
-        lengths=lengths,
-        lease=lease,
-        attempt=attempt,
-    )
+    lease: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

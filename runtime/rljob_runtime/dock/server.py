@@ -7,10 +7,11 @@ request is atomic without locks.
 import asyncio
 import hmac
 import logging
-import socket
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
+from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.peer import Answer, Peer, Reply
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
@@ -37,16 +38,23 @@ class DockServer:
     """Listens on host:port (0: any) and answers peers that show the token.
 
     role: "warehouse/0" or "controller/reward"; a peer that looks for another is refused.
+    shared_directory: where its unix socket lies, for processes of this machine; None: it has none.
     """
 
-    def __init__(self, *, role: str, token: str, host: str, port: int) -> None:
+    def __init__(
+        self, *, role: str, token: str, host: str, port: int, shared_directory: str | None
+    ) -> None:
         self.role = role
         self.refused: Counter[str] = Counter()
-        self.requests: Counter[str] = Counter()
+        self._requests: Counter[Kind] = Counter()
+        self._failed_requests = 0
         self.peers: set[Peer] = set()
         self._token = token.encode()
         self._host, self._port = host, port
         self._servers: list[asyncio.Server] = []
+        self._shared_directory = shared_directory
+        self._socket_path: Path | None = None
+        self._no_socket = "it was given no shared directory"
         self._answers: dict[Kind, Callable[[Peer, Frame], Answer | None]] = {}
 
     async def start(self) -> tuple[str, int]:
@@ -58,10 +66,14 @@ class DockServer:
         self._servers.append(server)
         host, port = server.sockets[0].getsockname()[:2]
         log.info("dock %s listens on %s:%d", self.role, host, port)
+        if self._shared_directory is not None:
+            await self._listen_locally(Path(self._shared_directory))
         return str(host), int(port)
 
     async def stop(self) -> None:
         """Close the listeners and every connection."""
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
         for server in self._servers:
             server.close()
         for peer in list(self.peers):
@@ -70,17 +82,35 @@ class DockServer:
             await server.wait_closed()
         await asyncio.sleep(0)
 
-    async def listen_too(self, listener: socket.socket) -> None:
-        """Serve a listening unix socket beside host:port."""
-        loop = asyncio.get_running_loop()
-        self._servers.append(await loop.create_unix_server(self._new_peer, sock=listener))
+    @property
+    def requests(self) -> dict[str, int]:
+        """Requests by kind, and `failed`: those of them that were answered with an error."""
+        counts = {kind.name.lower(): count for kind, count in self._requests.items()}
+        return {**counts, "failed": self._failed_requests} if self._failed_requests else counts
 
     def welcome(self) -> dict[str, object]:
         """What a peer learns when its token was right."""
-        return {"role": self.role}
+        return {
+            "role": self.role,
+            "machine": unix.machine_id(),
+            "socket": str(self._socket_path or ""),
+            "no_socket": "" if self._socket_path else self._no_socket,
+        }
 
     def lost(self, peer: Peer) -> None:
         """A trusted peer's connection is gone."""
+
+    async def _listen_locally(self, directory: Path) -> None:
+        """Open the unix socket; what keeps it from it is told to every client."""
+        try:
+            listener, path = unix.listen(directory, self.role.replace("/", "-"))
+        except OSError as error:
+            self._no_socket = f"{directory}: {error.strerror or error}"
+            log.warning("dock %s has no unix socket: %s", self.role, self._no_socket)
+            return
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._new_peer, sock=listener))
+        self._socket_path = path
 
     def _new_peer(self) -> Peer:
         peer = Peer(on_frame=self._on_frame, on_lost=self._on_lost, on_malformed=self._on_malformed)
@@ -106,7 +136,7 @@ class DockServer:
     def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
             return self._greet(peer, frame)
-        self.requests[frame.kind.name.lower()] += 1
+        self._requests[frame.kind] += 1
         answer = self._answers.get(frame.kind)
         if answer is None:
             raise MalformedFrame(f"{frame.kind.name} is nothing that {self.role} answers")
@@ -127,7 +157,7 @@ class DockServer:
 
     def _failed(self, peer: Peer, error: Exception) -> Reply:
         if isinstance(error, DockError):
-            self.requests["failed"] += 1
+            self._failed_requests += 1
             return failure(error)
         if isinstance(error, MalformedFrame):
             reply = self._on_malformed(peer, str(error))

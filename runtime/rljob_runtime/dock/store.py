@@ -17,7 +17,7 @@ from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import Notice
 from rljob_runtime.dock.put_rules import RowHead, batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.rows import Written
-from rljob_runtime.dock.write_rules import live_row, sort_out
+from rljob_runtime.dock.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.errors import DockFull, DockRefused
 
 ROW_BYTES = 256
@@ -104,30 +104,27 @@ class WarehouseStore:
     ) -> Written:
         """Store a state's columns and acknowledge its rows; the first write of a row wins.
 
-        A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom; nothing is
-        stored then.
+        Columns that the graph does not know may come beside the state's own; whoever knows of them
+        may read them. A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom;
+        nothing is stored then.
         """
-        writes = self.graph.state(state).writes
-        if set(columns) != set(writes):
-            raise DockRefused(
-                f"state {state} wrote columns {sorted(columns)}; it must write {sorted(writes)}"
-            )
+        self.graph.check_write(state, list(columns))
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
         fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
         for name, column in columns.items():
             if len(column) != len(uids):
                 raise DockRefused(f"column {name} has {len(column)} rows, the write {len(uids)}")
-        for batch in {self.rows[uids[i]].batch for i in fresh}:
-            self.batches[batch].check_formats(columns)
+        check_columns(self.rows, self.batches, [uids[i] for i in fresh], columns)
         sizes = total_row_bytes(columns, len(uids))
         growth = {i: self._growth(uids[i], sizes[i]) for i in fresh}
         if self.charged_bytes + sum(growth.values()) > self.capacity_bytes:
             raise NoRoom(sum(growth.values()))
         self.cells.require(sum(sizes[i] for i in fresh))
+        for batch in {self.rows[uids[i]].batch for i in fresh}:
+            self.batches[batch].learn_formats(columns, {})
         for i, cells in zip(fresh, self.cells.store(columns, fresh), strict=True):
             row = self.rows[uids[i]]
-            self.batches[row.batch].learn_formats(columns, {})
             row.charge += growth[i]
             self.charged_bytes += growth[i]
             self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
@@ -136,7 +133,7 @@ class WarehouseStore:
             row.version = row.version if version is None else version
             for name in columns:
                 self.notices.append(Notice.of_column(row, name))
-            self._acknowledge(row, state, lease)
+        self._acknowledge([self.rows[uids[i]] for i in fresh], state, lease)
         return Written(stored=len(fresh), duplicates=tuple(duplicates), foreign=tuple(foreign))
 
     def read(self, uids: Sequence[str], column: str) -> tuple[Format, bool, list[Cell]]:
@@ -164,8 +161,7 @@ class WarehouseStore:
         record = self.batches.setdefault(batch, BatchRecord(name=batch, total=0, states=()))
         live = list(record.live)
         record.dropped = True
-        for uid in live:
-            self._free(self.rows[uid])
+        self._free([self.rows[uid] for uid in live])
         self.notices.append(Notice.of_drop(batch))
         return len(live)
 
@@ -217,27 +213,30 @@ class WarehouseStore:
         row = self.rows[uid]
         return max(0, ROW_BYTES + row.num_bytes + added - row.charge)
 
-    def _acknowledge(self, row: StoredRow, state: str, lease: str) -> None:
-        row.acks[state] = lease
-        record = self.batches[row.batch]
-        record.acked[state] = record.acked.get(state, 0) + 1
-        self.notices.append(Notice.of_ack(row, state))
-        if all(name in row.acks for name in record.states):
-            self._free(row)
+    def _acknowledge(self, rows: Sequence[StoredRow], state: str, lease: str) -> None:
+        for row in rows:
+            row.acks[state] = lease
+            record = self.batches[row.batch]
+            record.acked[state] = record.acked.get(state, 0) + 1
+            self.notices.append(Notice.of_ack(row, state))
+        self._free([row for row in rows if len(row.acks) == len(self.batches[row.batch].states)])
 
-    def _free(self, row: StoredRow) -> None:
-        record = self.batches[row.batch]
-        group = record.groups[row.head.group]
-        group.live -= 1
-        self.charged_bytes -= row.charge
-        self.cells.free(row.cells.values())
-        if not group.live:
-            self.charged_bytes -= group.charge
-            self.cells.free(group.cells.values())
-            del record.groups[row.head.group]
-        del self.rows[row.head.uid], record.live[row.head.uid]
-        record.freed[row.head.uid] = row.acks
-        if not record.live:
+    def _free(self, rows: Sequence[StoredRow]) -> None:
+        cells: list[Cell] = []
+        for row in rows:
+            record = self.batches[row.batch]
+            group = record.groups[row.head.group]
+            group.live -= 1
+            self.charged_bytes -= row.charge
+            cells += row.cells.values()
+            if not group.live:
+                self.charged_bytes -= group.charge
+                cells += group.cells.values()
+                del record.groups[row.head.group]
+            del self.rows[row.head.uid], record.live[row.head.uid]
+            record.freed[row.head.uid] = row.acks
+        self.cells.free(cells)
+        if any(not self.batches[row.batch].live for row in rows):
             self._forget_old()
 
     def _forget_old(self) -> None:

@@ -40,7 +40,8 @@ class Subscription:
         self._hello = {**hello, "role": f"warehouse/{index}"}
         self._wish = dict(wish)
         self._on_snapshot, self._on_notices = on_snapshot, on_notices
-        self._epoch: str | None = None
+        self._greeted = False
+        self._seen: list[str] = []
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -76,7 +77,7 @@ class Subscription:
 
     def _new_peer(self) -> Peer:
         self._ended = asyncio.Event()
-        self._epoch = None
+        self._greeted = False
         ended = self._ended
         peer = Peer(
             on_frame=self._on_frame,
@@ -90,14 +91,23 @@ class Subscription:
         if frame.kind is Kind.FAILED:
             log.warning("warehouse %d: %s", self._index, frame.fields.text("text"))
             peer.close()
-        elif self._epoch is None:
-            self._epoch = frame.fields.text("epoch")
-            peer.send_now(Reply(kind=Kind.SUBSCRIBE, header=self._wish))
+        elif not self._greeted:
+            self._greeted = True
+            peer.send_now(Reply(kind=Kind.SUBSCRIBE, header={**self._wish, "seen": self._seen}))
         elif not self.connected:
-            self._apply(self._on_snapshot, self._index, self._epoch, frame.fields)
+            epoch = frame.fields.text("epoch")
+            self._apply(self._on_snapshot, self._index, epoch, frame.fields)
             self.connected = True
+            self._saw(epoch)
+        elif frame.fields.has("epoch"):
+            self._saw(frame.fields.text("epoch"))
         else:
             self._apply(self._on_notices, self._index, frame.fields)
+
+    def _saw(self, epoch: str) -> None:
+        """Remember the warehouse's epochs in order: one that was left behind by its rows is told."""
+        if self._seen[-1:] != [epoch]:
+            self._seen.append(epoch)
 
     def _apply(self, take: Callable[..., None], *arguments: Any) -> None:
         """A message that does not fit what is known ends the connection; a snapshot follows."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Ragged, column_of, decode_columns, encode_columns
+from rljob_runtime.dock.columns import Apart, Ragged, column_of, decode_columns, encode_columns
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
 from rljob_runtime.dock.warehouse_channel import MemoryMap, WarehouseChannel
 from rljob_runtime.errors import DockError
@@ -49,8 +49,8 @@ class WarehouseTransport:
     def put_rows(
         self,
         header: dict[str, Any],
-        columns: Mapping[str, Ragged],
-        group_columns: Mapping[str, Ragged],
+        columns: Mapping[str, Apart],
+        group_columns: Mapping[str, Apart],
         *,
         timeout_seconds: float,
     ) -> Fields:

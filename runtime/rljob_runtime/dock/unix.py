@@ -10,7 +10,7 @@ import platform
 import secrets
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -70,15 +70,16 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
             raise
 
 
-def send_descriptor(connection: int, data: bytes, descriptor: int) -> bool:
-    """Send data and the descriptor, which is closed here; False when they did not go at once."""
+def send_descriptors(connection: int, data: bytes, descriptors: Sequence[int]) -> bool:
+    """Send data and the descriptors, which are closed here; False when they did not go at once."""
     try:
         with socket.socket(fileno=os.dup(connection)) as same:
-            return socket.send_fds(same, [data], [descriptor]) == len(data)
+            return socket.send_fds(same, [data], descriptors) == len(data)
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager

@@ -6,22 +6,22 @@ the controllers that subscribed.
 
 import asyncio
 import logging
-import secrets
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Callable, Sequence
 
-from rljob_runtime.dock import unix
 from rljob_runtime.dock.broadcast import Broadcaster
-from rljob_runtime.dock.columns import decode_columns
-from rljob_runtime.dock.frames import Frame, Kind, MalformedFrame
+from rljob_runtime.dock.changes import change_of
+from rljob_runtime.dock.epoch import is_behind
+from rljob_runtime.dock.frames import Frame, Kind
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import encode_snapshot
 from rljob_runtime.dock.parking import Parking
 from rljob_runtime.dock.peer import Answer, Peer, Reply
-from rljob_runtime.dock.put_rules import row_head
 from rljob_runtime.dock.reads import ReadDesk
-from rljob_runtime.dock.server import DockServer, optional_integer
+from rljob_runtime.dock.server import DockServer
+from rljob_runtime.dock.staging import new_staging, payload_of
+from rljob_runtime.dock.standby import Standby
+from rljob_runtime.dock.standby_link import Place, StandbyLink
 from rljob_runtime.dock.store import WarehouseStore
 from rljob_runtime.errors import DockFull, DockRefused
 
@@ -35,8 +35,10 @@ class WarehouseServer(DockServer):
     """Serves one warehouse.
 
     index: its place in the dock's list. capacity_bytes: what it may hold; see WarehouseStore.
-    shared_directory: where its unix socket lies, for readers that map its memory; None: none do.
-    pin_seconds: how long such a reader may look at what it was answered.
+    shared_directory: see DockServer; only over its socket do readers map the memory.
+    pin_seconds: how long such a reader may look at what it was answered. warehouses: where each of
+    the dock is, this one included, in its order: the next one then holds the rows too; empty: rows
+    are held once.
     """
 
     def __init__(
@@ -51,8 +53,15 @@ class WarehouseServer(DockServer):
         derived_share: float = 0.25,
         shared_directory: str | None = None,
         pin_seconds: float = 600.0,
+        warehouses: Sequence[Place] = (),
     ) -> None:
-        super().__init__(role=f"warehouse/{index}", token=token, host=host, port=port)
+        super().__init__(
+            role=f"warehouse/{index}",
+            token=token,
+            host=host,
+            port=port,
+            shared_directory=shared_directory,
+        )
         self.store = WarehouseStore(
             graph=graph,
             capacity_bytes=capacity_bytes,
@@ -60,7 +69,23 @@ class WarehouseServer(DockServer):
             memory=Memory(capacity_bytes, shared=True),
         )
         self.index = index
-        self.epoch = secrets.token_hex(8)
+        self._warehouses = warehouses
+        self._standby = Standby(
+            of=(index - 1) % len(warehouses) if warehouses else None,
+            new_store=lambda: WarehouseStore(
+                graph=graph, capacity_bytes=capacity_bytes, derived_share=derived_share
+            ),
+        )
+        holder = (index + 1) % len(warehouses) if warehouses else index
+        self._link = StandbyLink(
+            self.store,
+            index=index,
+            holder=holder,
+            place=warehouses[holder] if warehouses else None,
+            token=token,
+            on_alone=lambda: self._broadcast.announce(self.epoch),
+            on_room=self._changed,
+        )
         self._broadcast = Broadcaster()
         self._writes = Parking(changed=self._changed, full=self._full)
         self._puts = Parking(changed=self._changed, full=self._full)
@@ -70,9 +95,8 @@ class WarehouseServer(DockServer):
             freed=self._changed,
             pin_seconds=pin_seconds,
         )
-        self._shared_directory = shared_directory
-        self._socket_path: Path | None = None
-        self._no_socket = "it was given no shared directory"
+        if not self.store.cells.memory.shareable:
+            self._shared_directory, self._no_socket = None, "its system has no memfd_create"
         self._prefault: asyncio.Future[None] | None = None
         self._answers = {
             Kind.PUT_ROWS: self._put_rows,
@@ -83,46 +107,33 @@ class WarehouseServer(DockServer):
             Kind.DROP_BATCH: self._drop_batch,
             Kind.SUBSCRIBE: self._subscribe,
             Kind.STATS: self._stats,
+            **self._standby.answers,
         }
 
+    @property
+    def epoch(self) -> str:
+        """Which rows it has: another one after a loss."""
+        return self._link.epoch
+
     async def start(self) -> tuple[str, int]:
-        """See DockServer."""
+        """See DockServer. Clients are answered once it is known what the standby holds."""
         place = await super().start()
-        if self._shared_directory is not None:
-            await self._listen_locally(Path(self._shared_directory))
+        self._link.start()
         self._prefault_ahead()
         return place
 
     async def stop(self) -> None:
         """See DockServer."""
-        if self._socket_path is not None:
-            self._socket_path.unlink(missing_ok=True)
+        await self._link.stop()
         await super().stop()
         self.store.cells.memory.close()
 
-    async def _listen_locally(self, directory: Path) -> None:
-        """Open the unix socket; what keeps it from it is told to every client."""
-        if not self.store.cells.memory.shareable:
-            self._no_socket = "its system has no memfd_create"
-            return
-        try:
-            listener, path = unix.listen(directory, f"w{self.index}")
-        except OSError as error:
-            self._no_socket = f"{directory}: {error.strerror or error}"
-            log.warning("dock %s shares no memory: %s", self.role, self._no_socket)
-            return
-        await self.listen_too(listener)
-        self._socket_path = path
-
     def welcome(self) -> dict[str, object]:
-        """A peer learns the epoch, how large a put may be, and where to map the memory."""
+        """A peer learns the epoch, how large a put may be, and how long it may look at an answer."""
         return {
             **super().welcome(),
             "epoch": self.epoch,
             "capacity": self.store.capacity_bytes,
-            "machine": unix.machine_id(),
-            "socket": str(self._socket_path or ""),
-            "no_socket": "" if self._socket_path else self._no_socket,
             "pin_seconds": self._reads.pin_seconds,
         }
 
@@ -130,43 +141,58 @@ class WarehouseServer(DockServer):
         """A subscriber or a client left."""
         self._broadcast.forget(peer)
         self._reads.lost(peer)
+        self._standby.lost(peer)
+        if peer.staging is not None:
+            peer.staging.close()
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
+        answer = super()._on_frame(peer, frame)
+        greeted = frame.kind is Kind.HELLO and peer.trusted
+        if greeted and not self._link.ready.is_set() and not frame.fields.has("standby"):
+            return self._greet_later()
+        return answer
+
+    async def _greet_later(self) -> Reply:
+        await self._link.ready.wait()
+        return Reply(header=self.welcome())
 
     def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
-        fields = frame.fields
-        entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
-        columns = decode_columns([*entries, *group_entries], frame.payload)
-        group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
-        heads = [row_head(item) for item in fields.items("rows")]
-        batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
-        if total < 0 or not heads:
-            raise MalformedFrame(f"put of {len(heads)} rows with total {total}")
-
-        def attempt() -> Reply:
-            new = self.store.put_rows(
-                batch,
-                total=total,
-                states=states,
-                heads=heads,
-                columns=columns,
-                group_columns=group_columns,
-            )
-            return Reply(header={"stored": new})
-
-        return self._puts.admit(attempt, fields.number("timeout"))
+        attempt = self._attempt(peer, frame)
+        return self._held(self._puts.admit(attempt, frame.fields.number("timeout")))
 
     def _write(self, peer: Peer, frame: Frame) -> Answer:
-        fields = frame.fields
-        columns = decode_columns(fields.maps("columns"), frame.payload)
-        state, lease, uids = fields.text("state"), fields.text("lease"), fields.texts("uids")
-        version = optional_integer(fields, "version")
+        attempt = self._attempt(peer, frame)
+        return self._held(self._writes.admit(attempt, frame.fields.number("timeout")))
+
+    def _drop_batch(self, peer: Peer, frame: Frame) -> Answer:
+        reply = self._attempt(peer, frame)()
+        self._changed()
+        return self._held(reply)
+
+    def _attempt(self, peer: Peer, frame: Frame) -> Callable[[], Reply]:
+        """Carries the message out here, and sends it on to the standby once that was done."""
+        payload = payload_of(peer, frame)
+        change = change_of(frame.kind, frame.fields, payload)
 
         def attempt() -> Reply:
-            written = self.store.write(
-                state=state, lease=lease, uids=uids, columns=columns, version=version
-            )
-            return Reply(header=asdict(written))
+            header = change(self.store)
+            self._link.forward(frame.kind, frame.fields.map, payload)
+            return Reply(header=header)
 
-        return self._writes.admit(attempt, fields.number("timeout"))
+        return attempt
+
+    def _held(self, answer: Answer) -> Answer:
+        """The answer, once the standby has what it tells of."""
+        if isinstance(answer, Reply) and not self._link.waits:
+            return answer
+        return self._held_later(answer)
+
+    async def _held_later(self, answer: Answer) -> Reply:
+        reply = answer if isinstance(answer, Reply) else await answer
+        held = asyncio.Event()
+        self._link.after(held.set)
+        await held.wait()
+        return reply
 
     def _read(self, peer: Peer, frame: Frame) -> Reply:
         return self._reads.answer(peer, frame.fields.texts("uids"), frame.fields.texts("columns"))
@@ -175,21 +201,37 @@ class WarehouseServer(DockServer):
         memory = self.store.cells.memory
         if not (peer.local and memory.shareable):
             raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
-        peer.attached = True
-        return Reply(header={"size": memory.num_bytes}, descriptor=memory.open_read_only())
+        peer.staging = new_staging()
+        descriptors = (memory.open_read_only(), peer.staging.open_writable())
+        return Reply(header={"size": memory.num_bytes}, descriptors=descriptors)
 
     def _release(self, peer: Peer, frame: Frame) -> None:
         self._reads.release(peer, frame.fields.integers("pins"))
 
-    def _drop_batch(self, peer: Peer, frame: Frame) -> Reply:
-        freed = self.store.drop_batch(frame.fields.text("batch"))
-        self._changed()
-        return Reply(header={"freed": freed})
-
-    def _subscribe(self, peer: Peer, frame: Frame) -> Reply:
+    def _subscribe(self, peer: Peer, frame: Frame) -> None:
+        """Answer with the snapshot, in its place among the notices."""
         state, needs = frame.fields.text("state"), frozenset(frame.fields.texts("needs"))
-        self._broadcast.subscribe(peer, state, needs)
-        return Reply(header=encode_snapshot(self.store, state=state, needs=needs))
+        if is_behind(self.epoch, frame.fields.texts("seen")):
+            self._start_over()
+        snapshot = {
+            **encode_snapshot(self.store, state=state, needs=needs),
+            "epoch": self.epoch,
+        }
+
+        def attach() -> None:
+            if peer in self.peers:
+                self._broadcast.subscribe(peer, state, needs)
+                peer.send_now(Reply(header=snapshot))
+
+        self._link.after(attach)
+
+    def _start_over(self) -> None:
+        """What was taken over had been left behind by its warehouse: it must not come back."""
+        log.warning("dock %s starts over: its standby was behind", self.role)
+        self._link.start_over()
+        self._broadcast.cut_off()
+        self._changed()
+        raise DockRefused(f"{self.role} took over rows that were behind; it starts over, empty")
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
         store = self.store
@@ -205,12 +247,24 @@ class WarehouseServer(DockServer):
                 "attached": sum(p.attached for p in self.peers),
                 "waiting": len(self._puts) + len(self._writes),
                 "refused": dict(self.refused),
-                "requests": dict(self.requests),
+                "requests": self.requests,
                 "subscribers": len(self._broadcast),
                 "unacknowledged": store.unacknowledged(),
                 "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
+                **self._replication(),
             }
         )
+
+    def _replication(self) -> dict[str, object]:
+        if not self._warehouses:
+            return {}
+        held = self._standby.store
+        return {
+            "replicated": self._link.replicated,
+            "times_alone": self._link.times_alone,
+            "standby_rows": len(held.rows) if held is not None else 0,
+            "standby_bytes": held.charged_bytes if held is not None else 0,
+        }
 
     def _full(self, waited_seconds: float) -> DockFull:
         store, stuck = self.store, self.store.stuck_state()
@@ -229,7 +283,8 @@ class WarehouseServer(DockServer):
         self._writes.let_in()
         self._puts.let_in()
         self._prefault_ahead()
-        self._broadcast.publish(self.store.take_notices())
+        notices = self.store.take_notices()
+        self._link.after(lambda: self._broadcast.publish(notices))
 
     def _prefault_ahead(self) -> None:
         """Make memory present in the background before it is written; what never is used never is."""

@@ -9,11 +9,10 @@ import itertools
 import logging
 import mmap
 import os
-import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
@@ -26,6 +25,9 @@ from rljob_runtime.errors import DockError, DockRefused
 log = logging.getLogger(__name__)
 
 POPULATE_BYTES = 1 << 20
+STAGED_BYTES = 32 << 10
+"""Smaller messages go through the socket: that costs less than their first touch of other pages."""
+NOWHERE = memoryview(b"")
 
 
 class SharedMemory(StrEnum):
@@ -76,7 +78,8 @@ class MemoryMap:
 
 
 class WarehouseChannel(Channel):
-    """memory: the warehouse's, None where bytes come over the connection.
+    """memory: the warehouse's, None where bytes come over the connection. What is written goes through
+    a second map, which the warehouse made for this connection alone.
 
     Raises DockRefused where shared memory is required and this machine's warehouse is not reached.
     """
@@ -92,6 +95,7 @@ class WarehouseChannel(Channel):
     ) -> None:
         super().__init__(role=role, find=find, identity=identity, on_connect=on_connect)
         self.memory: MemoryMap | None = None
+        self._staging = NOWHERE
         self.data_path: DataPath | None = None
         self._shared_memory = shared_memory
 
@@ -104,10 +108,10 @@ class WarehouseChannel(Channel):
         """See Channel."""
         super().close()
         self.memory = None
+        self._staging = NOWHERE
 
-    def _welcomed(self, welcome: Fields, deadline: float) -> None:
-        super()._welcomed(welcome, deadline)
-        path = self._move_over(welcome, deadline)
+    def _go_local(self, welcome: Fields, deadline: float) -> None:
+        path = self._choose_path(welcome, deadline)
         if path != self.data_path:
             log.info(
                 "%s: data over %s%s",
@@ -117,7 +121,7 @@ class WarehouseChannel(Channel):
             )
         self.data_path = path
 
-    def _move_over(self, welcome: Fields, deadline: float) -> DataPath:
+    def _choose_path(self, welcome: Fields, deadline: float) -> DataPath:
         if self._shared_memory is SharedMemory.NONE:
             return DataPath(False, "spec.dock.sharedMemory is none")
         if welcome.text("machine") != unix.machine_id():
@@ -142,24 +146,33 @@ class WarehouseChannel(Channel):
         return DataPath(True)
 
     def _attach(self, path: Path, welcome: Fields, deadline: float) -> None:
-        """Replace the TCP connection by one to the socket; it stays as it was on an error."""
-        tcp, self._socket = self._socket, None
-        assert tcp is not None, "attach before connect"
-        try:
-            self._socket = unix.connect(path, max(0.1, deadline - time.monotonic()))
-            if self._hello(deadline).text("epoch") != welcome.text("epoch"):
+        """Go over to the socket and map the memory."""
+        with self._over_socket(path, deadline) as local:
+            assert self._stream is not None, "attach before connect"
+            if local.text("epoch") != welcome.text("epoch"):
                 raise DockRefused("another warehouse listens there")
-            self._send(Kind.ATTACH, {}, (), deadline)
-            descriptor = self._receive_descriptor(deadline)
+            self._stream.send(Kind.ATTACH, {}, (), deadline)
+            arena, staging = self._receive_descriptors(2, deadline)
             try:
-                self.memory = MemoryMap(descriptor, welcome.number("pin_seconds"))
+                self.memory = MemoryMap(arena, welcome.number("pin_seconds"))
+                self._staging = memoryview(mmap.mmap(staging, os.fstat(staging).st_size))
             finally:
-                os.close(descriptor)
-        except BaseException:
-            super().close()
-            self._socket = tcp
-            raise
-        tcp.close()
+                os.close(arena)
+                os.close(staging)
+
+    def _send(
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
+    ) -> None:
+        """Columns of some size go into memory that the warehouse sees, not through the socket."""
+        size = sum(map(len, buffers))
+        if not STAGED_BYTES <= size <= len(self._staging):
+            super()._send(kind, header, buffers, deadline)
+            return
+        place = 0
+        for part in buffers:
+            self._staging[place : place + len(part)] = part
+            place += len(part)
+        super()._send(kind, {**header, "staged": size}, (), deadline)
 
 
 def _passing(error: Exception) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rljob_runtime.dock.batch_record import BatchRecord, StoredRow
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import DockLost, DockRefused
 
 
@@ -43,6 +44,26 @@ def sort_out(
         if acks.get(state) != lease:
             foreign.append(uid)
     return fresh, duplicates, foreign
+
+
+def check_columns(
+    rows: Mapping[str, StoredRow],
+    batches: Mapping[str, BatchRecord],
+    uids: Sequence[str],
+    columns: Mapping[str, Ragged],
+) -> None:
+    """Refuse columns that the rows have already, or whose type differs from other rows'."""
+    for batch in {rows[uid].batch for uid in uids}:
+        batches[batch].check_formats(columns)
+    for uid in uids:
+        row = rows[uid]
+        there = next(
+            (c for c in columns if c in row.cells or c in batches[row.batch].group_names), None
+        )
+        if there is not None:
+            raise DockRefused(
+                f"row {uid} has column {there!r} already; write it under another name"
+            )
 
 
 def _freed_acks(

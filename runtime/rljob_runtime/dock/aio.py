@@ -1,0 +1,116 @@
+"""The dock's client for asyncio: the same calls as `DockClient`'s, to be awaited.
+
+Each client has one thread for its requests, so that the event loop never waits. A call that is
+cancelled goes on there until its answer or deadline; rows that a cancelled claim still gets go back.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Self, TypeVar
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
+from rljob_runtime.dock.stats import DockStats
+
+T = TypeVar("T")
+
+
+class AsyncDockClient:
+    """One worker's access to the dock in one state; an asynchronous context manager.
+
+    Arguments and errors as DockClient's. Calls of one client are carried out one after the other: a
+    worker that reads while it waits for a claim takes two clients.
+    """
+
+    def __init__(
+        self,
+        address: DockAddress | Callable[[], DockAddress],
+        *,
+        state: str,
+        owner: str,
+        **options: Any,
+    ) -> None:
+        self._client = DockClient(address, state=state, owner=owner, **options)
+        self._thread = ThreadPoolExecutor(1, "dock-requests")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Disconnect, after the call that is under way. Rows that are still claimed go back."""
+        await self._call(self._client.close)
+        self._thread.shutdown(wait=False)
+
+    async def put_rows(self, batch: str, rows: Sequence[NewRow], total: int, **options: Any) -> int:
+        """See DockClient."""
+        return await self._call(self._client.put_rows, batch, rows, total, **options)
+
+    async def claim(self, batch: str, **options: Any) -> Claim:
+        """See DockClient."""
+        asked = self._thread.submit(self._client.claim, batch, **options)
+        try:
+            return await asyncio.wrap_future(asked)
+        except asyncio.CancelledError:
+            self._thread.submit(self._return, asked)
+            raise
+
+    async def claims(self, batch: str, **options: Any) -> AsyncIterator[Claim]:
+        """Claim after claim until the state has acknowledged all of the batch."""
+        while not (claim := await self.claim(batch, **options)).done:
+            yield claim
+
+    async def read(self, rows: Sequence[RowMeta], columns: Sequence[str]) -> dict[str, Ragged]:
+        """See DockClient."""
+        return await self._call(self._client.read, rows, columns)
+
+    @contextlib.asynccontextmanager
+    async def view(
+        self, rows: Sequence[RowMeta], columns: Sequence[str]
+    ) -> AsyncIterator[dict[str, Ragged]]:
+        """See DockClient."""
+        opened = self._client.view(rows, columns)
+
+        async def leave(*exc: Any) -> bool | None:
+            return await self._call(opened.__exit__, *exc)
+
+        async with contextlib.AsyncExitStack() as stack:
+            found = await self._call(opened.__enter__)
+            stack.push_async_exit(leave)
+            yield found
+
+    async def write(
+        self, rows: Sequence[RowMeta], columns: Mapping[str, Ragged], **options: Any
+    ) -> Written:
+        """See DockClient."""
+        return await self._call(self._client.write, rows, columns, **options)
+
+    async def acknowledge(self, rows: Sequence[RowMeta]) -> None:
+        """See DockClient."""
+        await self._call(self._client.acknowledge, rows)
+
+    async def give_back(self, rows: Sequence[RowMeta]) -> None:
+        """See DockClient."""
+        await self._call(self._client.give_back, rows)
+
+    async def drop_batch(self, batch: str) -> int:
+        """See DockClient."""
+        return await self._call(self._client.drop_batch, batch)
+
+    async def stats(self) -> DockStats:
+        """See DockClient."""
+        return await self._call(self._client.stats)
+
+    async def _call(self, call: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        return await asyncio.wrap_future(self._thread.submit(call, *arguments, **options))
+
+    def _return(self, asked: "Future[Claim]") -> None:
+        """Give back what a claim got that nobody waits for any more."""
+        if not asked.cancelled() and asked.exception() is None:
+            self._client.give_back(asked.result().rows)

@@ -1,0 +1,273 @@
+"""Rows that are held twice: a warehouse that dies comes back with all of them."""
+
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+from mortal_dock import MortalDock
+
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.store_copy import StoreCopy
+from rljob_runtime.errors import DockFull, DockLost, DockTimeout
+
+
+@pytest.fixture
+def make_mortal(graph):
+    docks = []
+
+    def make(**options) -> MortalDock:
+        docks.append(MortalDock(graph=graph, replicas=2, **options).__enter__())
+        return docks[-1]
+
+    yield make
+    for dock in docks:
+        dock.__exit__()
+
+
+def until(done, what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < deadline, f"waited {seconds} s until {what}"
+        time.sleep(0.02)
+
+
+def replicated(dock: MortalDock) -> bool:
+    servers = dock.client("watch").stats().servers
+    return all(servers[f"warehouse/{i}"]["replicated"] for i in range(dock.warehouses))
+
+
+def in_step(dock: MortalDock) -> None:
+    until(lambda: replicated(dock), "every warehouse is replicated")
+
+
+def test_a_killed_warehouse_comes_back_with_its_rows_columns_and_acknowledgements(
+    make_mortal, rows_of, responses_of
+) -> None:
+    dock = make_mortal()
+    in_step(dock)
+    feeder, generate = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+    claim = generate.claim("t", limit=5, timeout_seconds=10)
+    generate.write(claim.rows, responses_of(claim.rows), version=3)
+
+    for role in ("warehouse/0", "warehouse/1"):
+        dock.kill(role)
+        dock.start(role)
+        in_step(dock)
+
+    assert feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8) == 0
+    assert generate.write(claim.rows, responses_of(claim.rows)).stored == 0
+    assert len(generate.claim("t", timeout_seconds=10).rows) == 3
+    reward = dock.client("reward").claim("t", timeout_seconds=10)
+    assert {row.uid for row in reward.rows} == {row.uid for row in claim.rows}
+    assert {row.version for row in reward.rows} == {3}
+    expected = dict(
+        zip([r.uid for r in claim.rows], responses_of(claim.rows)["response"].rows(), strict=True)
+    )
+    found = dock.client("reward").read(reward.rows, ["response", "prompt"])
+    for row, response, prompt in zip(
+        reward.rows, found["response"].rows(), found["prompt"].rows(), strict=True
+    ):
+        assert np.array_equal(response, expected[row.uid])
+        assert prompt.tolist() == [row.group_index] * (row.group_index + 1)
+
+
+def test_clients_wait_for_a_warehouse_that_is_away(make_mortal, rows_of) -> None:
+    dock = make_mortal()
+    in_step(dock)
+    dock.client("feed").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
+    rows = dock.client("generate").claim("t", timeout_seconds=10).rows
+    dock.kill("warehouse/0")
+    dock.kill("warehouse/1")
+    dock.start("warehouse/0")
+
+    with pytest.raises(DockTimeout, match=r"read waited 0\.5 s for warehouse/0"):
+        dock.client("generate", timeout_seconds=0.5).read(rows, ["prompt"])
+
+
+def test_without_its_standby_a_warehouse_goes_on_and_seeds_it_again(
+    make_mortal, rows_of, responses_of, caplog
+) -> None:
+    caplog.set_level(logging.WARNING)
+    dock = make_mortal()
+    in_step(dock)
+    feeder, generate = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+
+    dock.kill("warehouse/1")
+    held = [row for row in generate.claim("t", timeout_seconds=10).rows if row.warehouse == 0]
+    assert generate.write(held, responses_of(held)).stored == 4
+    alone = dock.server("warehouse/0")._replication()
+    dock.start("warehouse/1")
+    in_step(dock)
+    dock.kill("warehouse/0")
+    dock.start("warehouse/0")
+
+    assert alone["replicated"] is False and alone["times_alone"] == 1
+    assert "warehouse/0 goes on alone: rows are held once" in caplog.text
+    assert generate.write(held, responses_of(held)).duplicates == tuple(r.uid for r in held)
+    assert feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8) == 0
+
+
+def test_when_both_copies_are_gone_the_loss_is_told(make_mortal, rows_of) -> None:
+    dock = make_mortal()
+    in_step(dock)
+    feeder, generate = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+    rows = generate.claim("t", timeout_seconds=10).rows
+
+    dock.kill("warehouse/0")
+    dock.kill("warehouse/1")
+    dock.start("warehouse/0")
+    dock.start("warehouse/1")
+
+    with pytest.raises(DockLost, match="is not in this warehouse"):
+        generate.read(rows, ["prompt"])
+    generate.give_back(rows)
+    assert feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8) == 8
+
+
+def test_rows_that_were_left_behind_do_not_come_back(make_mortal, rows_of, responses_of) -> None:
+    dock = make_mortal(warehouses=2)
+    in_step(dock)
+    feeder, generate, reward = (dock.client(state) for state in ("feed", "generate", "reward"))
+    feeder.put_rows("t", rows_of("t", groups=1, samples=2), total=2)
+    port = dock.gates["warehouse/1"].cut()
+    until(lambda: not dock.server("warehouse/0")._link.replicated, "warehouse 0 is alone")
+    claim = generate.claim("t", timeout_seconds=10)
+    generate.write(claim.rows, responses_of(claim.rows))
+    until(lambda: _seen(dock, "generate")[-1].endswith(".1"), "the controller heard of it")
+
+    dock.kill("warehouse/0")
+    dock.gates["warehouse/1"].behind = port
+    dock.start("warehouse/0")
+
+    until(lambda: dock.server("warehouse/0").epoch.endswith(".0"), "it starts over")
+    until(lambda: not dock.server("warehouse/0").store.rows, "the old rows are gone")
+    with pytest.raises(DockLost, match="2 of 2 rows of t were lost"):
+        for _ in range(200):
+            reward.give_back(reward.claim("t", timeout_seconds=10).rows)
+            time.sleep(0.02)
+
+
+def _seen(dock: MortalDock, state: str) -> list[str]:
+    return dock.server(f"controller/{state}")._subscriptions[0]._seen
+
+
+def test_a_predecessor_that_still_lives_is_not_listened_to(make_mortal, rows_of) -> None:
+    dock = make_mortal()
+    in_step(dock)
+    dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
+    old = dock.threads["warehouse/0"]
+    dock.start("warehouse/0")
+    in_step(dock)
+
+    until(lambda: not old.server._link.replicated, "the old one is refused")
+    held = dock.server("warehouse/1")._standby
+    assert len(held.store.rows) == 2
+    time.sleep(0.3)
+    assert old.server._link.replicated is False
+    assert replicated(dock)
+    old.stop()
+
+
+def test_a_full_warehouse_and_its_standby_stay_the_same(make_mortal, rows_of, responses_of) -> None:
+    dock = make_mortal(capacity=8_000)
+    in_step(dock)
+    feeder = dock.client("feed")
+    rows = rows_of("t", groups=8, samples=2, reserve_bytes=500)
+    stored = 0
+    for group in range(8):
+        part = rows[2 * group : 2 * group + 2]
+        try:
+            stored += feeder.put_rows("t", part, total=16, timeout_seconds=0.1)
+        except DockFull:
+            continue
+    generate = dock.client("generate")
+    claim = generate.claim("t", limit=3, timeout_seconds=10)
+    generate.write(claim.rows, responses_of(claim.rows))
+
+    assert 0 < stored < 16
+    for index in (0, 1):
+        own = dock.server(f"warehouse/{index}").store
+        copy = dock.server(f"warehouse/{1 - index}")._standby.store
+        assert copy.charged_bytes == own.charged_bytes
+        assert list(copy.rows) == list(own.rows)
+        assert copy.notices == []
+
+
+def test_a_dropped_batch_is_dropped_at_the_standby_too(make_mortal, rows_of) -> None:
+    dock = make_mortal()
+    in_step(dock)
+    feeder = dock.client("feed")
+    feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+    assert feeder.drop_batch("t") == 8
+
+    dock.kill("warehouse/0")
+    dock.start("warehouse/0")
+
+    with pytest.raises(DockLost, match="batch t was dropped"):
+        feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+    feeder.assert_empty()
+
+
+def test_changes_during_the_seeding_reach_the_standby(
+    make_mortal, rows_of, responses_of, monkeypatch
+) -> None:
+    chunks, held_back = StoreCopy.chunks, threading.Event()
+
+    def one_at_a_time(copy: StoreCopy):
+        for chunk in chunks(copy, chunk_bytes=1):
+            yield chunk
+            time.sleep(0.02 if held_back.is_set() else 0)
+
+    monkeypatch.setattr(StoreCopy, "chunks", one_at_a_time)
+    dock = make_mortal()
+    in_step(dock)
+    feeder, generate = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("t", rows_of("t", groups=8, samples=2), total=16)
+    held_back.set()
+    dock.kill("warehouse/1")
+    dock.start("warehouse/1")
+    link = dock.server("warehouse/0")._link
+    until(lambda: link._backlog is not None, "the seeding has begun")
+    rows = [r for r in generate.claim("t", timeout_seconds=10).rows if r.warehouse == 0]
+
+    generate.write(rows[:3], responses_of(rows[:3]))
+    answered_during_the_seeding = link._backlog is not None
+    in_step(dock)
+    dock.kill("warehouse/0")
+    dock.start("warehouse/0")
+
+    assert answered_during_the_seeding
+    assert generate.write(rows, responses_of(rows)).duplicates == tuple(r.uid for r in rows[:3])
+
+
+def test_two_copies_need_two_warehouses(graph) -> None:
+    with pytest.raises(ValueError, match="replicas=2 needs 2 warehouses or more, there is 1"):
+        LocalDock(graph.states, replicas=2)
+
+
+def test_a_killed_process_comes_back_with_its_rows(graph, rows_of, responses_of) -> None:
+    with LocalDock(graph.states, warehouses=2, replicas=2) as dock:
+        feeder, generate = dock.client("feed", "f"), dock.client("generate", "g")
+        until(
+            lambda: all(
+                server["replicated"]
+                for role, server in feeder.stats().servers.items()
+                if role.startswith("warehouse")
+            ),
+            "both are replicated",
+        )
+        feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+        claim = generate.claim("t", share=(0, 1), timeout_seconds=10)
+
+        dock.kill("warehouse/1")
+        dock.start("warehouse/1")
+
+        prompts = generate.read(claim.rows, ["prompt"])["prompt"]
+        assert isinstance(prompts, Ragged) and len(prompts) == 8
+        assert generate.write(claim.rows, responses_of(claim.rows)).stored == 8
