@@ -64,7 +64,7 @@ class Cluster:
         megabytes_per_second: float,
         folder: Path,
     ) -> None:
-        self._states, self._folder = states, folder
+        self._states, self._folder, self._log = states, folder, folder / "servers.log"
         self._workers = [f"worker{i}" for i in range(nodes)]
         self._warehouses = [f"dock{i}" for i in range(1 if central else nodes)]
         self._network = Network(
@@ -133,15 +133,16 @@ class Cluster:
             for i, state in enumerate(self._states)
         }
         for index, (host, port) in enumerate(warehouses):
-            place = {"index": index, "host": host, "port": port, "capacity_bytes": CAPACITY_BYTES}
-            self._serve("warehouse", self._warehouses[index], {**shared, **place})
+            place = {"index": index, "host": host, "port": port, "warehouses": []}
+            config = {**shared, **place, "capacity_bytes": CAPACITY_BYTES}
+            self._serve("warehouse", self._warehouses[index], config)
         for i, (state, (host, port)) in enumerate(controllers.items()):
             place = {"state": state, "host": host, "port": port, "warehouses": warehouses}
             self._serve("controller", self._workers[i % len(self._workers)], {**shared, **place})
         for server in self._servers:
             assert server.stdout is not None, "a server without its output"
             if not server.stdout.readline():
-                raise RuntimeError(f"a server of the dock ended: {server.wait()}")
+                raise RuntimeError(f"a server of the dock ended:\n{self._log.read_text()[-2000:]}")
         address = {"token": shared["token"], "warehouses": warehouses, "controllers": controllers}
         for number, name in enumerate(self._workers):
             log = self._folder / f"{name}.log"
@@ -159,13 +160,14 @@ class Cluster:
 
     def _serve(self, kind: str, machine: str, config: dict[str, Any]) -> None:
         command = [sys.executable, "-m", "rljob_runtime.dock.serve", kind, "--with-parent"]
-        server = subprocess.Popen(
-            [*self._network.prefix(machine), *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        with self._log.open("ab") as errors:
+            server = subprocess.Popen(
+                [*self._network.prefix(machine), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
         assert server.stdin is not None, "a server without its input"
         server.stdin.write(json.dumps(config))
         server.stdin.close()
