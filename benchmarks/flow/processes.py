@@ -5,6 +5,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -100,7 +101,10 @@ class Group:
 
     def close(self) -> None:
         """End the processes, the host last."""
-        for process in reversed(self._processes):
+        host, others = self._processes[:1], self._processes[1:]
+        with ThreadPoolExecutor(max(1, len(others))) as pool:
+            list(pool.map(Process.close, others))
+        for process in host:
             process.close()
         self._processes.clear()
         self._folder.cleanup()

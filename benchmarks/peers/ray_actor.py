@@ -66,8 +66,7 @@ class ActorHost:
         self.address = address
 
     def close(self) -> None:
-        """See Host."""
-        ray.kill(self._actor)
+        """The actor ends with its Ray."""
 
 
 Rows = tuple[str, int, int]

@@ -59,8 +59,7 @@ class ObjectHost:
         self.address = address
 
     def close(self) -> None:
-        """See Host."""
-        ray.kill(self._actor)
+        """The actor ends with its Ray."""
 
 
 class ObjectSide:

@@ -31,8 +31,7 @@ class QueueHost:
         self.address = address
 
     def close(self) -> None:
-        """See Host."""
-        transfer_queue.close()
+        """Its actors end with their Ray."""
 
 
 class QueueSide:
