@@ -141,6 +141,12 @@ RULES: dict[str, list[tuple[str, str]]] = {
     "spec.update.parallelism": [
         ("self.virtualPipeline == 1 || self.pipeline > 1", "virtualPipeline needs pipeline > 1"),
     ],
+    "spec.flow": [
+        (
+            "self.mode == 'async' || !has(self.maxStaleness)",
+            "maxStaleness needs mode: async; with other modes no sample is ever stale",
+        ),
+    ],
     "spec.placement": [
         (
             "(self.mode == 'separated') == (has(self.updateDevices) || has(self.rolloutDevices))",
@@ -227,6 +233,10 @@ RULES: dict[str, list[tuple[str, str]]] = {
         (
             _shares_prompts(),
             "placement.rolloutDevices: globalBatchSize must be a multiple of the rollout replicas",
+        ),
+        (
+            "self.flow.mode != 'async' || self.placement.mode == 'separated'",
+            "flow.mode: async needs placement.mode: separated; or use streaming",
         ),
         *(_legal_devices(product) for product in ONE_NODE),
         *(

@@ -151,8 +151,19 @@ class Placement(Section):
 class Flow(Section):
     """How stages follow each other."""
 
-    mode: Literal["sync"] = "sync"
-    """`sync`: every stage of a step ends before the next step begins; runs repeat bitwise."""
+    mode: Literal["sync", "streaming", "async"] = "streaming"
+    """`streaming`: within a step, every stage takes samples as soon as they are ready; `sync`: a stage
+    begins when the one before it has ended; `async`: with placement `separated`, generation also runs
+    ahead of the update."""
+
+    max_staleness: int | None = Field(default=None, ge=1, le=64)
+    """For `async`: how many versions older than the weights that it trains a sample may be; default: 1.
+    The dock holds so many steps more."""
 
     stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
     """A stage of a step that takes longer fails the run, and the error names who is missing."""
+
+    @property
+    def most_stale(self) -> int:
+        """Versions that a sample may be behind the weights that it trains."""
+        return (self.max_staleness or 1) if self.mode == "async" else 0

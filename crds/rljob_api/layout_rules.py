@@ -52,6 +52,23 @@ def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
             )
 
 
+def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Generation runs ahead only on devices of its own."""
+    flow = spec.flow
+    if flow.mode == "async" and spec.placement.mode == "colocated":
+        yield Problem(
+            "spec.flow.mode",
+            "is async, but with placement colocated a device either generates or trains; set "
+            "placement.mode: separated, or use streaming",
+        )
+    if flow.max_staleness is not None and flow.mode != "async":
+        yield Problem(
+            "spec.flow.maxStaleness",
+            f"is {flow.max_staleness}, but with mode {flow.mode} no sample is ever stale; leave it "
+            "out or set mode: async",
+        )
+
+
 def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """data × tensor × pipeline × context is the number of devices that train."""
     degrees, path = spec.update.parallelism, "spec.update.parallelism"
@@ -129,15 +146,16 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The dock holds a whole step: a synchronous update waits for all of its samples."""
-    warehouses = num_warehouses(spec)
-    prompts = -(-spec.batch.global_batch_size // warehouses)
+    """The dock holds a whole step, and the steps that are generated ahead of it."""
+    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_stale
+    prompts = steps * -(-spec.batch.global_batch_size // warehouses)
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
+    of = "a step" if steps == 1 else f"{steps} steps"
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
             f"is {spec.dock.capacity}, but each of {warehouses} warehouses keeps up to {prompts} "
-            f"prompts of a step, {-(-needed // 2**20)}Mi at the longest lengths; use at least "
+            f"prompts of {of}, {-(-needed // 2**20)}Mi at the longest lengths; use at least "
             f"{-(-needed // 2**20)}Mi, or more warehouses",
         )
 
@@ -209,6 +227,7 @@ def _multiples(of: int, near: int) -> str:
 
 LAYOUT_RULES: tuple[Rule, ...] = (
     placement_rule,
+    flow_rule,
     update_degrees_rule,
     rollout_degrees_rule,
     rollout_share_rule,

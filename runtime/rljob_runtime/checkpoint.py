@@ -25,7 +25,7 @@ class RunState:
 
     Everything random derives from (seed, step), and data order from the same, so that these two are
     the position of the data and of the random numbers. The dock is empty between steps; dock_rows
-    says so. weight_version: version of the weights, one more for each optimizer step.
+    says so. weight_version: version of the weights, which is the number of steps that made them.
     spec_digest: digest of the fields that a resumed run must share.
     """
 

@@ -7,6 +7,7 @@ from typing import Any
 import ray
 
 from rljob_runtime.dock.stats import Traffic, flow_event
+from rljob_runtime.errors import DockError, DockStale
 
 ROOM_TIMEOUT_SECONDS = 5.0
 
@@ -24,3 +25,15 @@ def dock_fields(
             room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
             rooms.append({"index": index, **room})
     return {**flow_event(moved), "warehouses": rooms}
+
+
+def reason_of(error: DockError) -> str:
+    """Why rows were dropped: they were too old, or their dock lost them."""
+    return "stale" if isinstance(error, DockStale) else "lost"
+
+
+def again_fields(dropped: Mapping[str, int]) -> dict[str, Any]:
+    """Rows of a step that were dropped, by reason, and so generated again; nothing for most steps."""
+    if not dropped:
+        return {}
+    return {"dropped": dict(dropped), "regenerated": sum(dropped.values())}

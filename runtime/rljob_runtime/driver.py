@@ -1,38 +1,31 @@
-"""The driver: the training iteration as a few calls on the cast, and what happens between them.
+"""The driver: what happens in which order from a run's first step to its last.
 
-Moves no sample data: it names batches and the workers claim their rows in the dock. Reports go to
-`metrics`, events to the log, checkpoints to the store; called by `launch`.
+Asks `stages` for the work of a batch, or lets `async_steps` do so; reports go to `metrics`, events to
+the log, checkpoints to the store. Called by `launch`.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import ray
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
-from rljob_runtime.dock_fields import dock_fields
+from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.elastic import Elastic
-from rljob_runtime.errors import CheckpointError, DockError, WorkerError
+from rljob_runtime.errors import CheckpointError, DockError
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
-from rljob_runtime.reward_errors import tell_reward_errors
+from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.span_events import write_spans
-from rljob_runtime.spans import Span
+from rljob_runtime.stages import BatchCalls, Interrupted, Stages
 
 MAX_STEP_ATTEMPTS = 3
-WAREHOUSE_ANSWER_SECONDS = 5.0
-
-
-class Interrupted(Exception):
-    """The user asked to stop; what was not finished is done again on resume."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,8 +34,8 @@ class Driver:
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
-    are asked for. joined: called when new processes belong to the run. step: steps that are done.
-    version: of the weights.
+    are asked for. joined: called when new processes belong to the run. step: steps that are done,
+    which is also the version of the weights. dropped: rows of steps that started over, by reason.
     """
 
     job: RLJob
@@ -55,148 +48,146 @@ class Driver:
     desk: ScaleDesk
     joined: Callable[[], None]
     step: int = 0
-    version: int = 0
+    dropped: dict[int, Counter[str]] = field(default_factory=dict)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
-    phases: dict[str, float] = field(default_factory=dict)
+    stages: Stages = field(init=False)
     elastic: Elastic = field(init=False)
 
     def __post_init__(self) -> None:
+        self.stages = Stages(job=self.job, cast=self.cast, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
             cast=self.cast,
             desk=self.desk,
             log=self.log,
-            sync=self.reshard,
+            sync=lambda: self.stages.sync(self.step),
             joined=self.joined,
         )
+        self.stages.look = self.elastic.look
 
     def run(self) -> None:
         """Train until the last step. Raises Interrupted, RljobError."""
-        spec = self.job.spec
-        evaluation = spec.evaluation
-        self.reshard()
-        if evaluation and self.step == 0:
+        self.stages.sync(self.step)
+        if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
-        while self.step < spec.steps:
+        if self.job.spec.flow.mode == "async":
+            self._run_ahead()
+        while self.step < self.job.spec.steps:
             self.elastic.apply(self.step)
-            self.phases = {}  # what that took is told by an event of its own
+            self.stages.take_phases()  # what that took is told by an event of its own
             self.train_step()
-            last = self.step == spec.steps
-            if evaluation and (last or (evaluation.every and self.step % evaluation.every == 0)):
-                self.evaluate()
-            if last or (spec.checkpoint.every and self.step % spec.checkpoint.every == 0):
-                self.save()
+            self.between_steps()
+
+    def between_steps(self) -> None:
+        """Evaluate and save where the step that has just ended asks for it."""
+        if self.evaluation_due:
+            self.evaluate()
+        if self.save_due:
+            self.save()
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether the last step asks for an evaluation that was not made."""
+        evaluation, done = self.job.spec.evaluation, [e.step for e in self.evaluations]
+        if evaluation is None or self.step == 0 or self.step in done:
+            return False
+        return self._comes_now(evaluation.every)
+
+    @property
+    def save_due(self) -> bool:
+        """Whether the last step asks for a checkpoint."""
+        return self._comes_now(self.job.spec.checkpoint.every)
+
+    @property
+    def scoring_stages(self) -> list[str]:
+        """What a training batch passes between generation and update."""
+        with_kl = self.job.spec.algorithm.params.kl_coefficient > 0
+        return ["reference", "reward"] if with_kl else ["reward"]
 
     def train_step(self) -> None:
         """One step; repeated from its prompts when the dock loses a part of it before the update."""
-        for attempt in range(MAX_STEP_ATTEMPTS):
-            batch = BatchName(kind="train", step=self.step + 1, attempt=attempt)
-            try:
-                self._train_step(batch)
-                break
-            except DockError as error:
-                if attempt + 1 == MAX_STEP_ATTEMPTS:
-                    raise
-                self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
-                self._wait_for_warehouses()
-                self._wait("drop", [self.cast.feeder.drop.remote(batch)])
-        self._tell_dock()
-
-    def _train_step(self, batch: BatchName) -> None:
         started = time.time()
-        generated, rewarded = self._sample(batch, self.job.spec.algorithm.params.kl_coefficient > 0)
-        updated = self._wait("update", [w.update.remote(batch) for w in self.cast.updating()])
-        self._spans("update", batch.step, [report.span for report in updated])
-        self.version = updated[0].version
-        self.reshard()
-        self.step = batch.step
-        seconds = time.time() - started
-        self.step_seconds.append(seconds)
-        self.log.write(
-            "step",
-            **step_metrics(
-                self.job,
-                step=self.step,
-                seconds=seconds,
-                recent_seconds=self.step_seconds[-20:],
-                generated=generated,
-                rewarded=rewarded,
-                updated=updated,
-                peaks=self._wait("memory", [w.peaks.remote() for w in self.cast.devices]),
-            ),
-            phases=self.phases,
-        )
-        self.phases = {}
+        for attempt in range(MAX_STEP_ATTEMPTS):
+            calls = BatchCalls(batch=BatchName(kind="train", step=self.step + 1, attempt=attempt))
+            try:
+                self._carry_out(calls, self._training_stages())
+                break
+            except (DockError, Interrupted) as error:
+                if self.stages.settle(calls):
+                    break  # what it was needed for is done
+                if isinstance(error, Interrupted):
+                    raise
+                self.starts_over(calls.batch, error)
+        self.step += 1
+        self.stages.sync(self.step)
+        self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
+        self.tell_step(calls, time.time() - started)
+
+    def starts_over(self, batch: BatchName, error: DockError) -> None:
+        """Tell that a batch is generated again. Raises the error at the last attempt."""
+        if batch.attempt + 1 == MAX_STEP_ATTEMPTS:
+            raise error
+        self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
+        sizes = self.job.spec.batch
+        rows = sizes.global_batch_size * sizes.samples_per_prompt
+        self.dropped.setdefault(batch.step, Counter())[reason_of(error)] += rows
 
     def evaluate(self) -> None:
         """Sampled accuracy on the held-out prompts under the present weights."""
-        batch = BatchName(kind="eval", step=self.step)
+        calls = BatchCalls(batch=BatchName(kind="eval", step=self.step))
         started = time.time()
-        _, rewarded = self._sample(batch, False)
-        evaluated = evaluation_metrics(rewarded, step=self.step)
+        self._carry_out(calls, [["feed", "generate", "reward"]])
+        self.stages.tell(calls)
+        evaluated = evaluation_metrics(calls.reports("reward"), step=self.step)
         self.evaluations.append(evaluated)
         self.log.write("evaluation", **evaluated.event(), seconds=time.time() - started)
 
-    def _sample(self, batch: BatchName, reference: bool) -> tuple[list[Any], list[Any]]:
-        """Generate, score and (with `reference`) infer a batch; the calls overlap through the dock."""
-        feed = self.cast.feeder.feed.remote(batch, self.version)
-        generating = self.cast.generating()
-        generate = [
-            worker.generate.remote(batch, (place, len(generating)))
-            for place, worker in enumerate(generating)
-        ]
-        reward = [worker.score.remote(batch) for worker in self.cast.rewards]
-        infer = [worker.reference.remote(batch) for worker in self.cast.updating() if reference]
-        under_way = [*generate, *infer, *reward]
-        self._wait("feed", [feed], beside=under_way)
-        generated = self._wait("generate", generate, beside=under_way)
-        inferred = self._wait("reference", infer, beside=under_way)
-        rewarded = self._wait("reward", reward)
-        held_out = batch.kind == "eval"
-        self._spans("generate", batch.step, [report.span for report in generated], held_out)
-        self._spans("reference", batch.step, inferred, held_out)
-        self._spans("reward", batch.step, [report.span for report in rewarded], held_out)
-        tell_reward_errors(self.log, batch, rewarded)
-        return generated, rewarded
+    def _training_stages(self) -> list[list[str]]:
+        """Stages of a training batch; those in one list run at the same time."""
+        if self.job.spec.flow.mode == "sync":
+            return [["feed"], ["generate"], self.scoring_stages, ["update"]]
+        return [["feed", "generate", *self.scoring_stages, "update"]]
 
-    def _wait_for_warehouses(self) -> None:
-        """Until each warehouse answers: a lost one is placed and started again, by Ray."""
-        limit = self.job.spec.flow.stage_timeout_seconds
-        deadline = time.monotonic() + limit
-        for index, warehouse in enumerate(self.cast.warehouses):
-            while True:
-                try:
-                    ray.get(warehouse.address.remote(), timeout=WAREHOUSE_ANSWER_SECONDS)
-                    break
-                except ray.exceptions.RayError as error:
-                    if self.stop():
-                        raise Interrupted("warehouse") from error
-                    if time.monotonic() > deadline:
-                        raise WorkerError(
-                            f"warehouse {index} did not come back within {limit:.0f} s "
-                            "(spec.flow.stageTimeoutSeconds)"
-                        ) from error
-                    time.sleep(0.5)
+    def _run_ahead(self) -> None:
+        AsyncSteps(
+            driver=self,
+            run_ahead=RunAhead(
+                done=self.step,
+                held=self.stages.held,
+                steps=self.job.spec.steps,
+                max_staleness=self.job.spec.flow.most_stale,
+            ),
+        ).run()
 
-    def _tell_dock(self) -> None:
-        """Write what the step moved through the dock; a warehouse that restarts now is left out."""
-        cast = self.cast
-        movers = [cast.feeder, *cast.rewards, *cast.devices]
-        moved = self._wait("statistics", [worker.traffic.remote() for worker in movers])
-        self.log.write("dock", step=self.step, **dock_fields(moved, cast.warehouses))
+    def _comes_now(self, every: int | None) -> bool:
+        return self.step == self.job.spec.steps or bool(every and self.step % every == 0)
 
-    def reshard(self) -> None:
-        """Give the rollout layout the update layout's weights; every engine must hold the same."""
-        calls = [worker.sync.remote(self.version) for worker in self.cast.devices]
-        reports = self._wait("sync", calls)
-        self._spans("sync", self.step + 1, [report.span for report in reports])
-        sums = [report.checksum for report in reports if report.checksum]
-        if len(set(sums)) > 1:
-            raise WorkerError(
-                f"weights version {self.version} differ between devices after the sync: "
-                f"checksums {sorted(set(sums))}; the run stops, resume from the last checkpoint"
-            )
+    def _carry_out(self, calls: BatchCalls, order: list[list[str]]) -> None:
+        for together in order:
+            self.stages.start(calls, together)
+            self.stages.finish(calls, together)
+
+    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
+        """Write the step's events: what ran when, its metrics, what went through the dock."""
+        stages = self.stages
+        self.step_seconds.append(seconds)
+        stages.tell(calls)
+        peaks = [call for _, call in sorted(calls.peaks.items())]
+        metrics = step_metrics(
+            self.job,
+            step=self.step,
+            seconds=seconds,
+            recent_seconds=self.step_seconds[-20:],
+            generated=calls.reports("generate"),
+            rewarded=calls.reports("reward"),
+            updated=calls.reports("update"),
+            peaks=stages.wait("memory", peaks, interruptible=False),
+        )
+        self.log.write("step", **metrics, phases=stages.take_phases())
+        moved = stages.wait("statistics", calls.traffic, interruptible=False)
+        again = again_fields(self.dropped.pop(self.step, {}))
+        self.log.write("dock", step=self.step, **dock_fields(moved, self.cast.warehouses), **again)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
@@ -208,8 +199,7 @@ class Driver:
                 "rolloutDevices of a separated job may differ on --resume"
             )
         folder = folder_for_all(checkpoint, shared=self.shared)
-        calls = [worker.load.remote(folder) for worker in self.cast.updating()]
-        self.version = max(self._wait("resume", calls))
+        self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
         self.step = state.step
 
     def save(self) -> None:
@@ -218,57 +208,15 @@ class Driver:
         draft = self.store.begin(self.step)
         place = draft if self.shared else None
         saving = [self.cast.updating()[0].save.remote(place)]
-        (folder,) = self._wait("checkpoint", saving, interruptible=False)
+        (folder,) = self.stages.wait("checkpoint", saving, interruptible=False)
         folder.copy_to(draft)
         path = self.store.commit(
             RunState(
                 step=self.step,
                 seed=self.job.spec.seed,
-                weight_version=self.version,
+                weight_version=self.step,
                 dock_rows=0,
                 spec_digest=self.spec_digest,
             )
         )
         self.log.write("checkpoint", step=self.step, path=str(path), seconds=time.time() - started)
-
-    def _spans(
-        self, stage: str, step: int, spans: Sequence[Span | None], held_out: bool = False
-    ) -> None:
-        """Write when a stage ran on each worker, and keep the slowest's seconds for the step."""
-        slowest = write_spans(
-            self.log, self.job, stage=stage, step=step, spans=spans, held_out=held_out
-        )
-        if slowest is not None and not held_out:
-            self.phases[stage] = slowest
-
-    def _wait(
-        self,
-        stage: str,
-        calls: Sequence[Any],
-        *,
-        beside: Sequence[Any] = (),
-        interruptible: bool = True,
-    ) -> list[Any]:
-        """Results of the calls, in order; looks at the stop flag and the deadline meanwhile.
-
-        beside: calls that run at the same time. The first that fails ends the wait: others may be
-        waiting for its rows.
-        """
-        limit = self.job.spec.flow.stage_timeout_seconds
-        deadline = time.monotonic() + limit
-        pending = list(calls)
-        while pending:
-            self.elastic.look()
-            done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
-            ray.get(done)  # a failure of one shows at once, not when the last has ended
-            if beside:
-                ended, beside = ray.wait(list(beside), num_returns=len(beside), timeout=0)
-                ray.get(ended)
-            if pending and interruptible and self.stop():
-                raise Interrupted(stage)
-            if pending and time.monotonic() > deadline:
-                raise WorkerError(
-                    f"stage {stage}: {len(pending)} of {len(calls)} workers did not finish within "
-                    f"{limit:.0f} s (spec.flow.stageTimeoutSeconds)"
-                )
-        return list(ray.get(list(calls)))

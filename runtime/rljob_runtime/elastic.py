@@ -64,6 +64,11 @@ class Elastic:
             self.joiners.start(seat_of(self.job, self._free_rank()))
         self._tell()
 
+    @property
+    def waits(self) -> bool:
+        """True when `apply` would let devices join or leave."""
+        return self._target(self._seen.count) != len(self.cast.rollout_members())
+
     def apply(self, step: int) -> None:
         """Let those who are ready join and those who are too many leave; `step` steps are done.
 

@@ -6,6 +6,7 @@ RljobError
 │   ├── DockTimeout    a wait ended at its deadline
 │   ├── DockFull       a warehouse stayed full until the producer's deadline
 │   ├── DockLost       rows are gone: their warehouse restarted, or their batch was dropped
+│   ├── DockStale      rows were made by weights that are older than the claim accepts
 │   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
@@ -43,6 +44,10 @@ class DockFull(DockError):
 
 class DockLost(DockError):
     """Rows are gone: their warehouse restarted, or their batch was dropped; put them again."""
+
+
+class DockStale(DockError):
+    """Rows were made by weights that are older than the claim accepts; generate them again."""
 
 
 class DockRefused(DockError):

@@ -14,14 +14,16 @@ run_started   name, steps; [model, algorithm, dataset, devices, placement, rollo
 progress      message; [fraction]                            set-up work, e.g. the warm-up of `tiny`
 phase         name, step, start, end (unix s); [role, device, evaluation]
               name: generate, reward, reference, update, sync, evaluate or checkpoint
-step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples]
+step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
+              staleness {versions behind: rows}]
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
 resize        step, from, to (devices that generate), waited_seconds (since it was asked for),
               stopped_seconds (no step ran); [given_up]      step: steps that were done
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
               states {name: {rows, bytes_read, bytes_written, wait_seconds}},
-              data_paths {state: {shared, tcp}}]
+              data_paths {state: {shared, tcp}}, dropped {reason: rows}, regenerated]
+              dropped: rows of the step that were `lost`, or `stale`; so many were generated again
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]
 copied        step, uri; [seconds, bytes]                    the checkpoint is whole on remote storage
@@ -33,7 +35,8 @@ run_finished  status (succeeded, failed, interrupted); [message, seconds, step, 
 Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, pass_rate,
 groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl, clip_fraction,
 mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
-response_tokens_per_second, tps_eq5, eta_seconds, staleness, memory/peak_bytes/<device>.
+response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max,
+memory/peak_bytes/<device>.
 """
 
 import json

@@ -22,7 +22,7 @@ from rljob_runtime.copies import Copies
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
-from rljob_runtime.driver import Driver, Interrupted
+from rljob_runtime.driver import Driver
 from rljob_runtime.errors import RljobError, StorageError, WorkerError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
@@ -35,6 +35,7 @@ from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.session import ray_session
+from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
 

@@ -76,6 +76,7 @@ def step_metrics(
     totals = [total for report in rewarded for total in report.totals]
     reward_mean, reward_std = mean_and_deviation(totals)
     passes = [passed for report in rewarded for passed in report.passes]
+    ages = sum((report.rows_by_age for report in updated), Counter[int]())
     metrics: dict[str, float] = {
         "reward/mean": reward_mean,
         "reward/std": reward_std,
@@ -96,7 +97,8 @@ def step_metrics(
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
-        "staleness": 0.0,
+        "staleness": sum(age * rows for age, rows in ages.items()) / max(ages.total(), 1),
+        "staleness/max": float(max(ages, default=0)),
         "reward/errors": float(sum(report.failed for report in rewarded)),
         **updated[0].metrics,
         **{
@@ -108,6 +110,7 @@ def step_metrics(
         "step": step,
         "seconds": seconds,
         "metrics": metrics,
+        "staleness": {str(age): ages[age] for age in sorted(ages)},
         "samples": [group for report in rewarded for group in report.shown][:3],
     }
 

@@ -63,8 +63,12 @@ class Cast:
 
     def updating(self) -> list[Any]:
         """Device workers with the update state, by update rank."""
+        return [member.worker for member in self.update_members()]
+
+    def update_members(self) -> list[Member]:
+        """Devices with the update state, by update rank."""
         members = [m for m in self.members if m.seat.update_rank is not None]
-        return [member.worker for member in sorted(members, key=lambda m: m.seat.rank)]
+        return sorted(members, key=lambda member: member.seat.rank)
 
     def rollout_members(self) -> list[Member]:
         """Devices with the generate state, in order; the last ones leave first."""

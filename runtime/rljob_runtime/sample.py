@@ -51,6 +51,32 @@ class SampleBatch:
         lengths_B = torch.tensor([len(r) for r in self.responses], dtype=torch.int64)
         return torch.repeat_interleave(torch.arange(len(self.responses)), lengths_B)
 
+    def by_group(self) -> list["SampleBatch"]:
+        """One batch a group, in the order of `prompts`."""
+        members: list[list[int]] = [[] for _ in self.prompts]
+        for sample, group in enumerate(self.group_of_B.tolist()):
+            members[group].append(sample)
+        return [self.select(samples) for samples in members]
+
+    @classmethod
+    def join(cls, parts: Sequence["SampleBatch"]) -> "SampleBatch":
+        """The samples of all parts in order; parts share no group and have the same columns."""
+        first = [sum(len(part.prompts) for part in parts[:i]) for i in range(len(parts))]
+        return cls(
+            prompts=[prompt for part in parts for prompt in part.prompts],
+            group_of_B=torch.cat(
+                [part.group_of_B + start for part, start in zip(parts, first, strict=True)]
+            ),
+            responses=[response for part in parts for response in part.responses],
+            fields={
+                name: [row for part in parts for row in part.fields[name]]
+                for name in parts[0].fields
+            },
+            scalars={
+                name: torch.cat([part.scalars[name] for part in parts]) for name in parts[0].scalars
+            },
+        )
+
     def select(self, samples: Sequence[int]) -> "SampleBatch":
         """The batch of these samples, in this order, with only the prompts that they use."""
         groups = sorted({int(self.group_of_B[i]) for i in samples})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from rljob_runtime.dock.columns import DTYPES, Array, Ragged
+from rljob_runtime.dock.columns import DTYPES, Array, Column, Ragged
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -35,7 +35,7 @@ def array_of(tensor: torch.Tensor) -> Array:
     return here.numpy()
 
 
-def nested_of(column: Ragged) -> torch.Tensor:
+def nested_of(column: Column) -> torch.Tensor:
     """The rows as a jagged nested tensor [n, *, ...]."""
     offsets = np.concatenate([[0], np.cumsum(column.lengths)]).astype(np.int64)
     return torch.nested.nested_tensor_from_jagged(tensor_of(column.values), tensor_of(offsets))
@@ -58,7 +58,7 @@ def ragged_of(tensor: torch.Tensor) -> Ragged:
     return Ragged(values=array_of(jagged.values()), lengths=array_of(jagged.offsets().diff()))
 
 
-def tensordict_of(columns: Mapping[str, Ragged]) -> "TensorDict":
+def tensordict_of(columns: Mapping[str, Column]) -> "TensorDict":
     """A TensorDict of batch size [n] with a jagged nested tensor a column, as `read` or `view` gave them."""
     from tensordict import TensorDict
 

@@ -55,7 +55,12 @@ ONE_SECTION = [
     ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
     ({"spec.dock.capacity": 5}, "spec.dock.capacity", "is 5; must be text"),
     ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "must match"),
-    ({"spec.flow.mode": "async"}, "spec.flow.mode", "'async'; must be 'sync'"),
+    (
+        {"spec.flow.mode": "stream"},
+        "spec.flow.mode",
+        "did you mean 'streaming'? Legal values: sync",
+    ),
+    ({"spec.flow.maxStaleness": 0}, "spec.flow.maxStaleness", "is 0; must be at least 1"),
 ]
 
 WARMUP_TOO_LONG = {
@@ -204,6 +209,26 @@ ACROSS = [
         {DEVICES: 2, "spec.batch.microBatchSize": 3},
         "spec.batch.microBatchSize",
         "3 does not divide a rank's 8 prompts (globalBatchSize 16 / 2 update replicas)",
+    ),
+    (
+        {"spec.flow.mode": "async"},
+        "spec.flow.mode",
+        "is async, but with placement colocated a device either generates or trains; set placement.mode",
+    ),
+    (
+        {"spec.flow.maxStaleness": 2},
+        "spec.flow.maxStaleness",
+        "is 2, but with mode streaming no sample is ever stale; leave it out or set mode: async",
+    ),
+    (
+        {
+            **SEPARATED,
+            "spec.placement.updateDevices": 2,
+            "spec.flow": {"mode": "async", "maxStaleness": 2},
+            "spec.dock.capacity": "64Ki",
+        },
+        "spec.dock.capacity",
+        "is 64Ki, but each of 1 warehouses keeps up to 48 prompts of 3 steps",
     ),
     (
         {"spec.dock.capacity": "64Ki"},

@@ -95,6 +95,8 @@ REFUSED = [
     ({"update": {"optimizer": {"minLearningRate": 1e-6}}}, "spec.update.optimizer.*schedule"),
     ({"update": {"optimizer": {"warmupSteps": 4}}}, "update.optimizer.warmupSteps"),
     ({"placement": {"mode": "separated"}}, "spec.placement.*updateDevices"),
+    ({"flow": {"mode": "async"}}, "flow.mode: async needs placement.mode: separated"),
+    ({"flow": {"maxStaleness": 2}}, "spec.flow.*maxStaleness needs mode: async"),
     ({"dock": {"capacity": "much"}}, "spec.dock.capacity"),
     ({"accelerator": {"type": "ascend910c", "devicesPerNode": 3}}, "devicesPerNode of ascend910c"),
     ({"accelerator": {"injection": "dra"}}, "spec.accelerator.*injection"),

@@ -394,8 +394,8 @@ def test_an_error_inside_a_server_is_answered_and_counted(make_dock, monkeypatch
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"limit": 0}, "a limit is at least 1"),
-        ({"limit": 2, "share": (0, 2)}, "a share is claimed as a whole"),
+        ({"limit": 0}, "it is at least 1"),
+        ({"limit": 0, "share": (0, 2)}, "it is at least 1"),
         ({"share": (2, 2)}, "rank is from 0 to 1"),
     ],
 )

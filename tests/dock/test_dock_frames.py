@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.dock.columns import DTYPES, Ragged, decode_columns, encode_columns
+from rljob_runtime.dock.columns import DTYPES, Ragged
+from rljob_runtime.dock.encoding import decode_columns, encode_columns
 from rljob_runtime.dock.frames import (
     HEAD,
     MAGIC,

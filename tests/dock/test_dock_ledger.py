@@ -113,6 +113,42 @@ def test_a_share_is_granted_whole_in_order_and_only_when_all_is_known() -> None:
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1", "b/3/0", "b/3/1"]
 
 
+def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
+    made = ledger()
+    put(made, rows(8, ready=False))
+    answered(made, "b/1/0", "b/1/1", "b/5/0", "b/5/1", "b/0/0", "b/0/1")
+
+    first = made.claim(ask("1", share=(1, 2), limit=4), 0.0)
+    assert made.claim(ask("2", share=(1, 2), limit=4), 0.0) is None
+    answered(made, "b/3/0", "b/3/1", "b/7/0", "b/7/1")
+    second = made.claim(ask("3", share=(1, 2), limit=4), 0.0)
+    third = made.claim(ask("4", share=(1, 2), limit=4), 0.0)
+
+    assert first is not None and uids(first) == ["b/1/0", "b/1/1"]
+    assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
+    assert third is not None and uids(third) == ["b/7/0", "b/7/1"]
+    assert made.claim(ask("5", share=(1, 2), limit=4), 0.0) is None
+    made.apply(0, Broadcast(acks=[("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)]))
+    end = made.claim(ask("6", share=(1, 2), limit=4), 0.0)
+    assert end is not None and end.done
+
+
+def test_a_share_with_a_limit_gives_whole_groups_and_what_came_back_first() -> None:
+    made = ledger()
+    put(made, rows(3, size=3))
+
+    first = made.claim(ask("1", share=(0, 1), limit=2), 0.0)
+    second = made.claim(ask("2", share=(0, 1), limit=2), 0.0)
+    assert first is not None and second is not None
+    made.give_back(first.lease, ["b/0/1"])
+    assert made.claim(ask("3", share=(0, 1), limit=9), 0.0) is None
+    made.give_back(first.lease, ["b/0/0", "b/0/2"])
+    again = made.claim(ask("4", share=(0, 1), limit=9), 0.0)
+
+    assert [len(uids(grant)) for grant in (first, second)] == [3, 3]
+    assert again is not None and uids(again) == ["b/0/0", "b/0/1", "b/0/2"]
+
+
 def test_a_share_without_groups_is_done_at_once() -> None:
     made = ledger()
     put(made, rows(2))

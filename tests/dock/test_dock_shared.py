@@ -1,6 +1,7 @@
 """Reading from a warehouse's memory: who may, what stays as it is, and what it falls back to."""
 
 import errno
+import itertools
 import mmap
 import os
 import socket
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.encoding import apart_of
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame, pack
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.local import LocalDock
@@ -370,22 +372,37 @@ def test_whatever_spans_come_are_a_column_or_malformed(memory_map, spans, length
     entry = {"name": "a", "dtype": "uint8", "tail": tail, "lengths": packed, "spans": spans}
 
     try:
-        column, _ = locate(Fields(entry), memory_map)
+        column = locate(Fields(entry), memory_map)
     except MalformedFrame:
         return
     assert column.lengths.tolist() == lengths
-    assert column.values.nbytes <= 4096 * len(spans) // 16
+    assert column.num_bytes <= 4096 * len(spans) // 16
 
 
-def test_rows_that_lie_apart_are_gathered(dock) -> None:
+def test_rows_that_lie_apart_are_seen_in_place(dock) -> None:
     client = dock.client("use")
     put(client, "a", rows=20)
     rows = claimed(client, "a")[::3]
 
     with client.view(rows, ["data"]) as columns:
         seen = [set(row.tolist()) for row in columns["data"].rows()]
+        assert not any(row.flags.owndata or row.flags.writeable for row in columns["data"].rows())
+        assert columns["data"].values.tolist() == np.repeat(range(0, 20, 3), BIG).tolist()
 
     assert seen == [{i} for i in range(0, 20, 3)]
+
+
+@given(cuts=st.sets(st.integers(1, 59)), lengths=st.permutations([0, 1, 2, 5, 7]))
+def test_a_row_in_several_parts_is_put_together(cuts, lengths) -> None:
+    data = np.arange(15, dtype=np.int32).tobytes()
+    ends = [0, *sorted(cuts), 60]
+    parts = [memoryview(data[a:b]) for a, b in itertools.pairwise(ends)]
+    packed = np.asarray(lengths, dtype="<i8").tobytes()
+
+    column = apart_of(Fields({"name": "a", "dtype": "int32", "tail": [], "lengths": packed}), parts)
+
+    assert column.values.tolist() == list(range(15))
+    assert [len(row) for row in column.rows()] == list(lengths)
 
 
 def test_a_long_directory_is_no_obstacle(make_dock, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,8 +26,11 @@ from rljob_runtime.dock.warehouse import WarehouseServer
 TOKEN = "secret"
 NOBODY = 1
 """A port where nothing listens."""
-UNCOUNTED = {Kind.HELLO, Kind.RENEW, Kind.STATS, Kind.NOTICE, Kind.DONE, Kind.FAILED}
-"""Frames whose number depends on time; those of every role are dealt with by reconnecting."""
+COUNTED = {
+    *(Kind.PUT_ROWS, Kind.WRITE, Kind.READ, Kind.DROP_BATCH, Kind.CLAIM, Kind.GIVE_BACK),
+    Kind.FORWARD,
+}
+"""Requests whose number does not depend on time."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Gate:
     """Stands before one server. port: where it listens; behind: the server's port now."""
 
     role: str
-    strike: Callable[["Gate", Kind, bool], bool]
+    strike: Callable[["Gate", int, bool], bool]
     behind: int = 0
     kinds: list[Kind] = field(default_factory=list)
 
@@ -84,18 +88,22 @@ class Gate:
                 connection.settimeout(None)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._open.add(connection)
+            numbers: deque[int] = deque()
             for source, target, asked in ((front, back, True), (back, front, False)):
                 pump = threading.Thread(
-                    target=self._pump, args=(source, target, asked), daemon=True
+                    target=self._pump, args=(source, target, asked, numbers), daemon=True
                 )
                 pump.start()
 
-    def _pump(self, source: socket.socket, target: socket.socket, asked: bool) -> None:
+    def _pump(
+        self, source: socket.socket, target: socket.socket, asked: bool, numbers: deque[int]
+    ) -> None:
+        """numbers: of the connection's requests that have no answer yet."""
         try:
             while (frame := _frame(source)) is not None:
                 kind, data = frame
                 with self._lock:
-                    if self.strike(self, kind, asked):
+                    if self.strike(self, self._number(kind, asked, numbers), not asked):
                         return
                 target.sendall(data)
         except OSError:
@@ -104,6 +112,18 @@ class Gate:
             for connection in (source, target):
                 self._open.discard(connection)
                 _end(connection)
+
+    def _number(self, kind: Kind, asked: bool, numbers: deque[int]) -> int:
+        """The counted request that this frame is, or answers; 0 for others."""
+        if not asked:
+            return numbers.popleft() if kind in (Kind.DONE, Kind.FAILED) and numbers else 0
+        number = 0
+        if kind in COUNTED:
+            self.kinds.append(kind)
+            number = len(self.kinds)
+        if kind is not Kind.RELEASE:
+            numbers.append(number)
+        return number
 
 
 @dataclass(kw_only=True)
@@ -142,8 +162,11 @@ class MortalDock:
 
     def __exit__(self, *exc: object) -> None:
         self.boundary = None
-        for client in self.clients:
-            client.close()
+        closing = [threading.Thread(target=client.close) for client in self.clients]
+        for thread in closing:
+            thread.start()
+        for thread in closing:
+            thread.join()
         for gate in self.gates.values():
             gate.close()
         for thread in self.threads.values():
@@ -193,17 +216,12 @@ class MortalDock:
             warehouses=self.address.warehouses if self.replicas == 2 else (),
         )
 
-    def _strike(self, gate: Gate, kind: Kind, asked: bool) -> bool:
+    def _strike(self, gate: Gate, number: int, after: bool) -> bool:
         """Called before each frame is passed on; True: the connection is over."""
-        if asked and kind not in UNCOUNTED:
-            gate.kinds.append(kind)
         boundary = self.boundary
-        if self.struck or boundary is None or boundary.role != gate.role:
+        if self.struck or boundary is None or not number:
             return False
-        due = len(gate.kinds) == boundary.number
-        if not due or asked is boundary.after or (asked and kind in UNCOUNTED):
-            return False
-        if not asked and kind not in (Kind.DONE, Kind.FAILED):
+        if (gate.role, number, after) != (boundary.role, boundary.number, boundary.after):
             return False
         self.struck = True
         if boundary.victim in self.threads:

@@ -127,9 +127,9 @@ class DeviceWorker:
             self._states.save(Path(own))
             return folder_for_all(Path(own), shared=False)
 
-    def load(self, checkpoint: Folder) -> int:
-        """Read model and optimizer from a checkpoint; returns the version of the weights."""
-        return self._states.load(checkpoint.here())
+    def load(self, checkpoint: Folder) -> None:
+        """Read model and optimizer from a checkpoint."""
+        self._states.load(checkpoint.here())
 
     def traffic(self) -> "dict[str, Traffic]":
         """What each state moved through the dock since the last call."""

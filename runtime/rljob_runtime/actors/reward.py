@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,11 @@ class RewardWorker:
         self._pool.close()
 
     def _score_rows(self, rows: Sequence[RowMeta], report: RewardReport) -> None:
+        """Group by group: who waits for the rewards gets each as soon as it is there."""
+        for _, members in groupby(rows, key=lambda row: row.group):
+            self._score_group(list(members), report)
+
+    def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> None:
         columns = self._dock.read(rows, ["task", "response"])
         requests = []
         for i in range(len(rows)):
@@ -118,9 +124,8 @@ class RewardWorker:
         lengths: Sequence[int],
         report: RewardReport,
     ) -> None:
-        groups: dict[str, list[int]] = {}
-        for i, (row, result) in enumerate(zip(rows, results, strict=True)):
-            groups.setdefault(row.group, []).append(i)
+        """Add one group's results."""
+        for row, result in zip(rows, results, strict=True):
             report.totals.append(result.total)
             report.passes.append(float(self._passed(result)))
             report.prompts.append(row.group_index)
@@ -129,25 +134,25 @@ class RewardWorker:
             report.errors.update(list(result.errors))
             if result.errors and not report.first_error:
                 report.first_error = next(iter(result.errors.values()))
-        report.groups += len(groups)
-        for members in groups.values():
-            report.groups_with_signal += len({results[i].total for i in members}) > 1
-        for members in list(groups.values())[: SHOWN_GROUPS - len(report.shown)]:
-            report.shown.append(
-                {
-                    "prompt": requests[members[0]].prompt,
-                    "answer": requests[members[0]].answer,
-                    "responses": [
-                        {
-                            "text": requests[i].response,
-                            "reward": results[i].total,
-                            "parts": results[i].parts,
-                            "length": lengths[i],
-                        }
-                        for i in members
-                    ],
-                }
-            )
+        report.groups += 1
+        report.groups_with_signal += len({result.total for result in results}) > 1
+        if len(report.shown) == SHOWN_GROUPS:
+            return
+        report.shown.append(
+            {
+                "prompt": requests[0].prompt,
+                "answer": requests[0].answer,
+                "responses": [
+                    {
+                        "text": request.response,
+                        "reward": result.total,
+                        "parts": result.parts,
+                        "length": length,
+                    }
+                    for request, result, length in zip(requests, results, lengths, strict=True)
+                ],
+            }
+        )
 
     def _passed(self, result: RewardResult) -> bool:
         needed = 1.0 if self._primary.threshold is None else self._primary.threshold

@@ -7,7 +7,7 @@ The update engine calls the loss once a micro-batch; the update state calls the 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -31,17 +31,25 @@ class Totals:
         lengths = [len(response) for batch in batches for response in batch.responses]
         return cls(num_tokens=sum(lengths), num_sequences=sum(length > 0 for length in lengths))
 
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(
+            num_tokens=self.num_tokens + other.num_tokens,
+            num_sequences=self.num_sequences + other.num_sequences,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutput:
     """A micro-batch's share of the loss: the sum over all ranks and micro-batches is the loss.
 
-    loss: scalar with gradient, already divided by global counts. token_sums: metrics whose sum over
-    everything, divided by the global number of tokens, is their mean. maxima: metrics to be
-    maximised over everything. Metrics are scalars without gradient.
+    loss: scalar with gradient, already divided by the totals that it was given. mean_over: which of
+    them, so that a caller who learns the totals later gives ones and divides the sum. token_sums:
+    metrics whose sum over everything, divided by the global number of tokens, is their mean. maxima:
+    metrics to be maximised over everything. Metrics are scalars without gradient.
     """
 
     loss: Tensor
+    mean_over: Literal["tokens", "sequences"]
     token_sums: dict[str, Tensor]
     maxima: dict[str, Tensor]
 

@@ -6,6 +6,7 @@ of all samples one after the other, and divisors are always counts over the glob
 
 # B samples, T response tokens of all samples together, G groups
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0
+IMPORTANCE_LIMIT = 2.0
 KlEstimator = Literal["k1", "k2", "k3"]
 
 
@@ -79,6 +81,16 @@ def clipped_surrogate(
         ratio_T=ratio_T.detach(),
         clipped_T=(held_T > free_T).detach(),
     )
+
+
+def importance(logprobs_T: Tensor, behaviour_logprobs_T: Tensor) -> Tensor:
+    """Weight of each token's loss where older weights drew it: π/π_behaviour, at most 2, no gradient.
+
+    With the surrogate's ratio taken against π, this is the decoupled objective (AReaL, arXiv:2505.24298);
+    a limit from above alone keeps it from growing where the two have come far apart.
+    """
+    difference_T = (logprobs_T - behaviour_logprobs_T).detach()
+    return difference_T.clamp(-LOG_RATIO_LIMIT, math.log(IMPORTANCE_LIMIT)).exp()
 
 
 def kl_divergence(

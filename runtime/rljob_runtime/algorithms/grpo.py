@@ -14,6 +14,7 @@ from rljob_runtime.algorithms.functional import (
     LOG_RATIO_LIMIT,
     clipped_surrogate,
     group_advantages,
+    importance,
     kl_divergence,
     sequence_mean,
     token_mean,
@@ -31,7 +32,8 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Tot
 
     logprobs_T: natural log, with gradient. batch needs the scalar `advantage`; the field
     `old_logprobs` unless this is the batch's only optimizer step (the ratio is 1 then); the field
-    `reference_logprobs` when klCoefficient > 0; and `rollout_logprobs` for the mismatch.
+    `reference_logprobs` when klCoefficient > 0; and `rollout_logprobs` for the mismatch. The field
+    `behaviour_logprobs`, where the tokens were drawn under older weights, corrects for these.
     """
     detached_T = logprobs_T.detach()
     old_T = batch.packed("old_logprobs") if "old_logprobs" in batch.fields else detached_T
@@ -43,6 +45,9 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Tot
         clip_high=params.clip_high,
     )
     losses_T = surrogate.losses_T
+    if "behaviour_logprobs" in batch.fields:
+        behaviour_T = batch.packed("behaviour_logprobs")
+        losses_T = losses_T * importance(old_T, behaviour_T)
     sums = {
         "clip_fraction": surrogate.clipped_T.sum(),
         "ratio/mean": surrogate.ratio_T.sum(),
@@ -55,6 +60,7 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Tot
     mismatch_sums, maxima = _mismatch(old_T, batch.packed("rollout_logprobs"))
     return LossOutput(
         loss=_aggregate(losses_T, batch.sample_of_T(), params, totals),
+        mean_over="tokens" if params.loss_aggregation == "token-mean" else "sequences",
         token_sums=sums | mismatch_sums,
         maxima=maxima,
     )

@@ -69,6 +69,15 @@ CURVE_CHARTS: tuple[tuple[str, str, str, tuple[Curve, ...]], ...] = (
         ),
     ),
     (
+        "staleness",
+        "Staleness",
+        "How many weight versions a step's samples are behind the weights that they train.",
+        (
+            Curve(metric="staleness", name="mean", colour="@generate"),
+            Curve(metric="staleness/max", name="oldest", colour="@muted", smooth=False),
+        ),
+    ),
+    (
         "gradient",
         "Gradient norm and learning rate",
         "Norm of the whole gradient before clipping.",

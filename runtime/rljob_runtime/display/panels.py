@@ -40,6 +40,8 @@ METRICS: tuple[
     ("mismatch KL", "mismatch/kl", figure),
     ("tokens/s", "tokens_per_second", count),
     ("gradient norm", "gradient_norm", figure),
+    ("staleness", "staleness", figure),
+    ("oldest sample", "staleness/max", figure),
 )
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NUMBER_WIDTH = 30

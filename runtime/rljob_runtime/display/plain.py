@@ -27,6 +27,7 @@ STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("kl", "kl", figure),
     ("clip", "clip_fraction", percent),
     ("mismatch", "mismatch/kl", figure),
+    ("stale", "staleness", figure),
     ("tok/s", "tokens_per_second", count),
 )
 

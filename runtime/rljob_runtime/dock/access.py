@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Self
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.assembly import assemble, by_warehouse
+from rljob_runtime.dock.assembly import by_warehouse, copied, viewed
 from rljob_runtime.dock.channel import Identity
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.connections import Connections
 from rljob_runtime.dock.frames import Kind
 from rljob_runtime.dock.rows import RowMeta
@@ -64,17 +64,18 @@ class DockAccess:
         deadline = time.monotonic() + self._timeout
         while True:
             found = self._find_rows(rows, columns)
-            copies = assemble(rows, columns, found, copy=True)
+            copies = copied(rows, columns, found)
             if self._release_views(found):
-                self._traffic.bytes_read += sum(c.values.nbytes for c in copies.values())
+                self._traffic.bytes_read += sum(column.num_bytes for column in copies.values())
                 return copies
             if time.monotonic() > deadline:
                 raise DockTimeout(f"{len(rows)} rows could not be copied within their pins")
 
     @contextlib.contextmanager
-    def view(self, rows: Sequence[RowMeta], columns: Sequence[str]) -> Iterator[dict[str, Ragged]]:
-        """As read, without a copy where a column's rows lie behind each other in a warehouse's memory
-        of this machine. Such values cannot be written to, and must not be looked at after the end.
+    def view(self, rows: Sequence[RowMeta], columns: Sequence[str]) -> Iterator[dict[str, Column]]:
+        """As read, without a copy where a warehouse is on this machine: row by row always, and as one
+        array (Ragged) where the rows lie behind each other. Such values cannot be written to, and must
+        not be looked at after the end.
 
         Raises DockLost at the end when they may have changed meanwhile: the view was held for longer
         than a lease, or its warehouse was lost.
@@ -82,8 +83,8 @@ class DockAccess:
         found = self._find_rows(rows, columns)
         whole = False
         try:
-            views = assemble(rows, columns, found, copy=False)
-            self._traffic.bytes_read += sum(column.values.nbytes for column in views.values())
+            views = viewed(rows, columns, found)
+            self._traffic.bytes_read += sum(column.num_bytes for column in views.values())
             yield views
             whole = True
         finally:

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
 from rljob_runtime.dock.stats import DockStats
 
@@ -73,7 +73,7 @@ class AsyncDockClient:
     @contextlib.asynccontextmanager
     async def view(
         self, rows: Sequence[RowMeta], columns: Sequence[str]
-    ) -> AsyncIterator[dict[str, Ragged]]:
+    ) -> AsyncIterator[dict[str, Column]]:
         """See DockClient."""
         opened = self._client.view(rows, columns)
 

@@ -59,6 +59,11 @@ class GroupLedger:
         """True when every row that is left may be claimed."""
         return self.num_ready == len(self.rows) > 0
 
+    @property
+    def given(self) -> bool:
+        """True when every row that is left is leased."""
+        return all(entry.lease is not None for entry in self.rows.values())
+
     def in_order(self) -> list[Entry]:
         """The rows that are left, by their place in the group."""
         return sorted(self.rows.values(), key=lambda entry: entry.sample)
@@ -165,7 +170,7 @@ class BatchLedger:
     def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> list[Entry]:
         """Rows for a claim, none when it must wait."""
         if share is not None:
-            return self._choose_share(share)
+            return self._choose_share(share, limit)
         if not whole_groups:
             return list(islice(self.ready_rows.values(), limit))
         chosen: list[Entry] = []
@@ -194,13 +199,14 @@ class BatchLedger:
             lines.append(f"{count} of {self.total} rows lack column {column}")
         return lines
 
-    def _choose_share(self, share: Share) -> list[Entry]:
+    def _choose_share(self, share: Share, limit: int | None) -> list[Entry]:
         if self.num_known != self.total:
             return []
-        groups = self._groups_of(share)
+        groups = sorted(self._groups_of(share), key=lambda group: group.index)
+        if limit is not None:
+            return _next_in_order(groups, limit)
         if not all(group.ready for group in groups):
             return []
-        groups.sort(key=lambda group: group.index)
         return [entry for group in groups for entry in group.in_order()]
 
     def _groups_of(self, share: Share) -> list[GroupLedger]:
@@ -220,3 +226,15 @@ class BatchLedger:
             self.ready_groups.pop(name, None)
         elif name not in self.ready_groups:
             self.ready_groups[name] = group
+
+
+def _next_in_order(groups: Sequence[GroupLedger], limit: int) -> list[Entry]:
+    """The groups that follow those that are given, as far as they are ready; at least one whole."""
+    chosen: list[Entry] = []
+    for group in groups:
+        if not chosen and group.given:
+            continue
+        if not group.ready or (chosen and len(chosen) + len(group.rows) > limit):
+            break
+        chosen += group.in_order()
+    return chosen

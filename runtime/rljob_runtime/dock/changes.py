@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from rljob_runtime.dock.columns import decode_columns
+from rljob_runtime.dock.encoding import decode_columns
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
 from rljob_runtime.dock.put_rules import row_head
 from rljob_runtime.dock.store import WarehouseStore

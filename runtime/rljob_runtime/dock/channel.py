@@ -17,7 +17,14 @@ from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.stream import Stream
-from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
+from rljob_runtime.errors import (
+    DockError,
+    DockFull,
+    DockLost,
+    DockRefused,
+    DockStale,
+    DockTimeout,
+)
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +32,7 @@ ERRORS: dict[str, type[DockError]] = {
     "timeout": DockTimeout,
     "full": DockFull,
     "lost": DockLost,
+    "stale": DockStale,
     "refused": DockRefused,
 }
 ANSWER_MARGIN_SECONDS = 5.0

@@ -13,6 +13,7 @@ from rljob_runtime.dock.access import DockAccess
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.frames import Fields, Kind, unpack_values
+from rljob_runtime.dock.holders import naming_holders
 from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
@@ -88,7 +89,8 @@ class DockClient(DockAccess):
                 stored += answer.integer("stored")
             return stored
 
-        stored = sum(self._connections.each(put, puts))
+        with naming_holders(self._connections):
+            stored = sum(self._connections.each(put, puts))
         self._traffic.rows += stored
         self._traffic.bytes_written += sum(
             column.num_bytes
@@ -105,15 +107,18 @@ class DockClient(DockAccess):
         limit: int | None = None,
         whole_groups: bool = False,
         share: tuple[int, int] | None = None,
+        min_version: int | None = None,
         timeout_seconds: float,
     ) -> Claim:
         """Lease rows of the batch that are ready for this state; waits until there are some.
 
         limit: rows at most. whole_groups: only groups of which every row is ready (all rows of a
         group; at least one group even when it is larger than the limit). share=(rank, of): exactly
-        the groups with number % of == rank, once all are ready, in order of (group, sample).
+        the groups with number % of == rank, once all are ready, in order of (group, sample); with a
+        limit, the next of these groups that this state has not been given, as far as they are ready.
         `done` (then without rows): the state has acknowledged all of the batch, or of the share.
-        Raises DockTimeout saying what is missing, DockLost, DockRefused.
+        min_version: of the weights; where a row is older, none is given and DockStale says so.
+        Raises DockTimeout saying what is missing, DockLost, DockStale, DockRefused.
         """
         if self._keeper is None:
             role = self._controller()
@@ -124,6 +129,7 @@ class DockClient(DockAccess):
             "limit": limit,
             "whole_groups": whole_groups,
             "share": share,
+            "min_version": min_version,
         }
         asked = time.monotonic()
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
@@ -166,7 +172,8 @@ class DockClient(DockAccess):
                 self._release(lease, uids)
             return results
 
-        groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
+        with naming_holders(self._connections):
+            groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
         results = [result for group in groups for result in group]
         stored = sum(result.stored for result in results)
         self._traffic.rows += stored

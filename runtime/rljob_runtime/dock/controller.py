@@ -7,7 +7,7 @@ broadcast makes rows ready; nothing polls.
 import asyncio
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -159,14 +159,17 @@ class ControllerServer(DockServer):
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
         ledger = self.ledger
-        leased = sum(len(lease.rows) for lease in ledger.leases.values())
+        holders: Counter[str] = Counter()
+        for lease in ledger.leases.values():
+            holders[lease.owner] += len(lease.rows)
         ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
         return Reply(
             header={
                 "role": self.role,
                 "rows": len(ledger.entries),
                 "ready": ready,
-                "leased": leased,
+                "leased": holders.total(),
+                "holders": dict(holders),
                 "leases": len(ledger.leases),
                 "expired": ledger.expired_leases,
                 "waiting": len(self._waiting),
@@ -215,11 +218,8 @@ class ControllerServer(DockServer):
 
 def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
     limit, share = optional_integer(fields, "limit"), _share(fields)
-    if limit is not None and (limit < 1 or share is not None):
-        raise DockRefused(
-            f"claim of {fields.text('batch')} with limit={limit}, share={share}: a limit is at "
-            "least 1, and a share is claimed as a whole, without limit"
-        )
+    if limit is not None and limit < 1:
+        raise DockRefused(f"claim of {fields.text('batch')} with limit={limit}: it is at least 1")
     return ClaimRequest(
         owner=peer.owner,
         session=peer.session,
@@ -228,6 +228,7 @@ def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
         limit=limit,
         whole_groups=fields.flag("whole_groups"),
         share=share,
+        min_version=optional_integer(fields, "min_version"),
     )
 
 

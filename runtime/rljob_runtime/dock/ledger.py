@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from rljob_runtime.dock.batch_ledger import BatchLedger, Entry, Share
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, RowNotice
-from rljob_runtime.errors import DockLost
+from rljob_runtime.errors import DockLost, DockStale
 
 REMEMBERED_BATCHES = 1000
 """Finished batches whose counts are kept, so that a late claim is told that they are done."""
@@ -21,7 +21,9 @@ REMEMBERED_BATCHES = 1000
 class ClaimRequest:
     """What a worker asks for. session: its process; request: repeated when it asks again.
 
-    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of).
+    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of); with
+    a limit its next groups in order, without one all of it. min_version: of the oldest weights whose
+    rows are accepted.
     """
 
     owner: str
@@ -31,6 +33,7 @@ class ClaimRequest:
     limit: int | None = None
     whole_groups: bool = False
     share: Share | None = None
+    min_version: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -90,7 +93,7 @@ class ControllerLedger:
         return len(self.warehouse_epochs) == self.num_warehouses
 
     def claim(self, request: ClaimRequest, now: float) -> Grant | None:
-        """Lease rows to the owner; None when it must wait. Raises DockLost.
+        """Lease rows to the owner; None when it must wait. Raises DockLost, DockStale.
 
         A repeated request gets the same answer again as long as its lease lives.
         """
@@ -108,6 +111,8 @@ class ControllerLedger:
                 "warehouse; put them again or start the batch over under another name"
             )
         chosen = batch.choose(request.limit, request.whole_groups, request.share)
+        if request.min_version is not None:
+            _check_age(batch.name, chosen, request.min_version)
         if chosen:
             return self._grant(request, batch, chosen, now)
         if batch.done(request.share):
@@ -346,3 +351,13 @@ class ControllerLedger:
         over = [name for name, batch in self.batches.items() if batch.finished]
         for name in over[: len(self.batches) - REMEMBERED_BATCHES]:
             del self.batches[name]
+
+
+def _check_age(batch: str, chosen: Sequence[Entry], min_version: int) -> None:
+    """Refuse to give any row where one is older than the claim accepts."""
+    old = [entry for entry in chosen if entry.version < min_version]
+    if old:
+        raise DockStale(
+            f"{len(old)} of {len(chosen)} rows of {batch} were made by weights version "
+            f"{min(entry.version for entry in old)}; the oldest that may be used is {min_version}"
+        )

@@ -18,7 +18,7 @@ import numpy as np
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow
@@ -98,9 +98,11 @@ def _rows(name: str, count: int, row_bytes: int) -> list[NewRow]:
     ]
 
 
-def _look_at(column: Ragged) -> int:
-    whole = len(column.values) // 8 * 8
-    return int(column.values[:whole].view(np.int64).max())
+def _look_at(column: Column) -> int:
+    """The highest eight bytes of the column, all of which are looked at, in place."""
+    parts = [column.values] if isinstance(column, Ragged) else column.rows()
+    eights = [part[: len(part) // 8 * 8].view(np.int64) for part in parts]
+    return max(int(eight.max(initial=0)) for eight in eights)
 
 
 async def serve(host: str, port: int, directory: str | None) -> None:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from rljob_runtime.dock.arena import Span
 from rljob_runtime.dock.cells import Cell, CellMemory, runs_of
-from rljob_runtime.dock.columns import Format, descriptor, padding
+from rljob_runtime.dock.columns import Format
+from rljob_runtime.dock.encoding import descriptor, padding
 from rljob_runtime.dock.peer import Peer, Reply
 
 INLINE_BYTES = 16 << 10

@@ -14,7 +14,14 @@ from pathlib import Path
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.peer import Answer, Peer, Reply
-from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
+from rljob_runtime.errors import (
+    DockError,
+    DockFull,
+    DockLost,
+    DockRefused,
+    DockStale,
+    DockTimeout,
+)
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +31,7 @@ CODES: dict[type[DockError], str] = {
     DockTimeout: "timeout",
     DockFull: "full",
     DockLost: "lost",
+    DockStale: "stale",
     DockRefused: "refused",
     DockError: "failed",
 }

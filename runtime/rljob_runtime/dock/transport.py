@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Apart, Ragged, column_of, decode_columns, encode_columns
+from rljob_runtime.dock.columns import Apart, Column, Ragged
+from rljob_runtime.dock.encoding import apart_of, column_of, decode_columns, encode_columns
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
 from rljob_runtime.dock.warehouse_channel import MemoryMap, WarehouseChannel
 from rljob_runtime.errors import DockError
@@ -31,12 +32,11 @@ class Pin:
 class Found:
     """What a read found. values: by column. of_groups: columns with one row a group, as first met.
 
-    borrowed: columns that are views of the warehouse's memory, under the pin.
+    pin: of the warehouse's memory, which the values are views of; None: they are the caller's own.
     """
 
-    values: dict[str, Ragged]
+    values: Mapping[str, Column]
     of_groups: frozenset[str]
-    borrowed: frozenset[str] = frozenset()
     pin: Pin | None = None
 
 
@@ -85,7 +85,7 @@ class WarehouseTransport:
             memory = self._channel.memory
             if not answer.fields.has("pin") or memory is None:
                 return Found(values=decode_columns(entries, answer.payload), of_groups=of_groups)
-            located = [(e.text("name"), *locate(e, memory)) for e in entries]
+            located = {e.text("name"): locate(e, memory) for e in entries}
         except MalformedFrame as error:
             self._channel.close()
             raise DockError(
@@ -96,12 +96,7 @@ class WarehouseTransport:
             number=answer.fields.integer("pin"),
             deadline=asked + memory.pin_seconds,
         )
-        return Found(
-            values={name: column for name, column, _ in located},
-            of_groups=of_groups,
-            borrowed=frozenset(name for name, _, is_view in located if is_view),
-            pin=pin,
-        )
+        return Found(values=located, of_groups=of_groups, pin=pin)
 
     def holds(self, pin: Pin) -> bool:
         """True when all that was looked at under the pin until now was as it had been written."""
@@ -112,20 +107,13 @@ class WarehouseTransport:
         self._channel.release(pin.memory, [pin.number])
 
 
-def locate(entry: Fields, memory: MemoryMap) -> tuple[Ragged, bool]:
-    """A column in a warehouse's memory: (column, True) as a view, or (column, False) as a copy where
-    its rows do not lie behind each other. Raises MalformedFrame.
-    """
+def locate(entry: Fields, memory: MemoryMap) -> Column:
+    """A column in a warehouse's memory, as views of it. Raises MalformedFrame."""
     packed = entry.binary("spans")
     if len(packed) % 16:
         raise MalformedFrame(f"spans of {len(packed)} bytes are no pairs of 64-bit integers")
     spans = np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()
     parts = [memory.part((start, end)) for start, end in spans]
-    if len(parts) == 1:
-        return column_of(entry, parts[0]), True
-    data = np.empty(sum(len(part) for part in parts), dtype=np.uint8)
-    place = 0
-    for part in parts:
-        data[place : place + len(part)] = part
-        place += len(part)
-    return column_of(entry, data.data), False
+    if len(parts) > 1:
+        return apart_of(entry, parts)
+    return column_of(entry, parts[0] if parts else memoryview(b""))

@@ -27,6 +27,10 @@ class GradientBuffer:
         for parameter, part in zip(self._parameters, torch.split(self._flat, sizes), strict=True):
             parameter.grad = part.view_as(parameter)
 
+    def divide(self, by: float) -> None:
+        """Divide all gradients."""
+        self._flat.div_(by)
+
     def norm(self) -> float:
         """Euclidean norm of all gradients together."""
         return float(torch.linalg.vector_norm(self._flat))

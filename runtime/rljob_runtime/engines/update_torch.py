@@ -1,44 +1,38 @@
 """The update engine `torch`: data parallel training of a policy, one optimizer step at a time.
 
-Each rank holds the whole model and a part of the batch. Every micro-batch's loss is already divided
-by global counts, so that gradients only add up: over micro-batches by autograd, over ranks by one
-all-reduce. Loss and gradient therefore do not depend on how the batch was split.
+Each rank holds the whole model and a part of the batch. Gradients of undivided losses add up, over
+micro-batches by autograd as these come, over ranks by one all-reduce; between the two they are divided
+by global counts. Loss and gradient therefore do not depend on how the batch was split.
 """
 
 # T response tokens of all samples together
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.engines.accumulation import Accumulation, LossFn, add_all
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.gradients import GradientBuffer
-from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.errors import ConfigError, WorkerError
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.sample import SampleBatch
-
-Work = tuple[SampleBatch, bool]
-"""A micro-batch, and whether it has a gradient."""
-LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
-
-NO_SAMPLES = SampleBatch(prompts=[], group_of_B=torch.zeros(0, dtype=torch.int64), responses=[])
 
 
 class UpdateEngine:
     """Trains a policy. All ranks of `group` call the same methods in the same order.
 
     temperature: that of the rollout, which the log-probs are taken under. total_steps: optimizer
-    steps of the whole run, for the schedule. step: calls of `train` so far. version: steps that
-    changed the weights. Raises ConfigError for weights of less than single precision, and
+    steps of the whole run, for the schedule. step: optimizer steps so far, skipped ones included.
+    version: steps that changed the weights. Raises ConfigError for weights of less than single precision, and
     DeviceMemoryError when weights and optimizer do not fit.
     """
 
@@ -73,6 +67,44 @@ class UpdateEngine:
         with torch.no_grad():
             return self._forward(batch, with_entropy=False)[0]
 
+    def begin(self, loss: LossFn) -> Accumulation:
+        """Start an optimizer step: `add` micro-batches to it, then `finish` it or `discard` it.
+
+        Raises DeviceMemoryError when the gradients do not fit.
+        """
+        return Accumulation(
+            lambda batch: self._forward(batch, with_entropy=True),
+            loss,
+            GradientBuffer(self._parameters, self._ledger),
+        )
+
+    def finish(
+        self, begun: Accumulation, *, groups_with_signal: int, min_groups_with_signal: int = 0
+    ) -> dict[str, float]:
+        """Take the optimizer step on what was added; returns metrics over the global batch.
+
+        groups_with_signal: of this rank, each group counted on one rank only. The weights stay as
+        they are, and `skipped` is 1, when all ranks together have fewer than min_groups_with_signal
+        or no response token. Raises WorkerError on every rank, with nothing applied, when a loss or a
+        gradient is not finite.
+        """
+        try:
+            begun.close()
+            totals, signal = self._count(begun.counts, groups_with_signal)
+            begun.divide(totals)
+            rate = learning_rate(self.step + 1, self._settings, self._total_steps)
+            skip = signal < min_groups_with_signal or totals.num_tokens == 0
+            norm = 0.0 if skip else self._apply(begun, rate)
+        finally:
+            begun.discard()
+        self.step += 1
+        self.version += not skip
+        return begun.metrics.reduce(self._group, num_tokens=totals.num_tokens) | {
+            "gradient_norm": norm,
+            "learning_rate": rate,
+            "skipped": float(skip),
+        }
+
     def train(
         self,
         batches: Sequence[SampleBatch],
@@ -82,31 +114,19 @@ class UpdateEngine:
         min_groups_with_signal: int = 0,
         without_gradient: Sequence[SampleBatch] = (),
     ) -> dict[str, float]:
-        """One optimizer step on this rank's micro-batches; returns metrics over the global batch.
-
-        groups_with_signal: of this rank, each group counted on one rank only. without_gradient:
-        micro-batches whose gradient is known to be zero: they count in totals and metrics, and are
-        computed forward alone. The weights stay as they are, and `skipped` is 1, when all ranks
-        together have fewer than min_groups_with_signal or no response token. Raises WorkerError on
-        every rank, with nothing applied, when a loss or a gradient is not finite.
-        """
-        # A rank without samples still names every metric, because all ranks reduce the same vector.
-        work = [(batch, True) for batch in batches] or [(NO_SAMPLES, True)]
-        work += [(batch, False) for batch in without_gradient]
-        totals, signal = self._count([batch for batch, _ in work], groups_with_signal)
-        rate = learning_rate(self.step + 1, self._settings, self._total_steps)
-        skip = signal < min_groups_with_signal or totals.num_tokens == 0
-        if skip:
-            metrics, norm = self._accumulate(work, loss, totals, backward=False), 0.0
-        else:
-            metrics, norm = self._optimize(work, loss, totals, rate)
-        self.step += 1
-        self.version += not skip
-        return metrics.reduce(self._group, num_tokens=totals.num_tokens) | {
-            "gradient_norm": norm,
-            "learning_rate": rate,
-            "skipped": float(skip),
-        }
+        """One optimizer step on micro-batches that are all there. without_gradient: those whose
+        gradient is known to be zero."""
+        begun = self.begin(loss)
+        try:
+            add_all(begun, batches)
+            add_all(begun, without_gradient, teaches=False)
+            return self.finish(
+                begun,
+                groups_with_signal=groups_with_signal,
+                min_groups_with_signal=min_groups_with_signal,
+            )
+        finally:
+            begun.discard()
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights by Hugging Face name: the live tensors, to be copied before the next step."""
@@ -138,43 +158,22 @@ class UpdateEngine:
             return result.logprobs_T, torch.zeros_like(result.logprobs_T)
         return result.logprobs_T, result.entropy_T
 
-    def _count(self, batches: Sequence[SampleBatch], groups_with_signal: int) -> tuple[Totals, int]:
+    def _count(self, here: Totals, groups_with_signal: int) -> tuple[Totals, int]:
         """Totals over all ranks, and the groups with a signal. [3] → [3], 24 bytes."""
-        here = Totals.of(batches)
         counts = torch.tensor([here.num_tokens, here.num_sequences, groups_with_signal])
         sum_over_ranks(counts, self._group)
         tokens, sequences, signal = (int(count) for count in counts)
         return Totals(num_tokens=tokens, num_sequences=sequences), signal
 
-    def _accumulate(
-        self, work: Sequence[Work], loss: LossFn, totals: Totals, *, backward: bool
-    ) -> MetricSums:
-        """Run all micro-batches; gradients go where the parameters' `grad` points to."""
-        metrics = MetricSums()
-        for batch, teaches in work:
-            with torch.set_grad_enabled(backward and teaches):
-                logprobs_T, entropy_T = self._forward(batch, with_entropy=True)
-                output = loss(logprobs_T, batch, totals)
-            if output.loss.requires_grad:
-                output.loss.backward()  # type: ignore[no-untyped-call]
-            metrics.add(output, entropy=entropy_T.sum())
-        return metrics
-
-    def _optimize(
-        self, work: Sequence[Work], loss: LossFn, totals: Totals, rate: float
-    ) -> tuple[MetricSums, float]:
-        """Accumulate, all-reduce, clip, step; returns the gradient's norm before clipping."""
-        gradients = GradientBuffer(self._parameters, self._ledger)
-        try:
-            metrics = self._accumulate(work, loss, totals, backward=True)
-            self._check_finite(metrics.loss, gradients.norm())
-            gradients.sum_over(self._group)
-            norm = gradients.clip(self._settings.gradient_clip)
-            self._check_finite(metrics.loss, norm)
-            self._adamw.step(rate)
-        finally:
-            gradients.free()
-        return metrics, norm
+    def _apply(self, begun: Accumulation, rate: float) -> float:
+        """All-reduce, clip, step; returns the gradient's norm before clipping."""
+        loss, gradients = begun.metrics.loss, begun.gradients
+        self._check_finite(loss, gradients.norm())
+        gradients.sum_over(self._group)
+        norm = gradients.clip(self._settings.gradient_clip)
+        self._check_finite(loss, norm)
+        self._adamw.step(rate)
+        return norm
 
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise WorkerError on every rank if a rank's loss or gradient norm is not finite."""

@@ -73,13 +73,12 @@ class DeviceStates:
         save_hf(self.policy.named_hf_parameters(), source=self.source, folder=folder / MODEL_FOLDER)
         torch.save(self.engine.state_dict(), folder / OPTIMIZER_FILE)
 
-    def load(self, folder: Path) -> int:
-        """Read what `save` wrote; returns the version of the weights."""
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
         if self.policy is None or self.engine is None:
-            return 0
+            return
         load_weights_into(self.policy, folder / MODEL_FOLDER)
         self.engine.load_state_dict(torch.load(folder / OPTIMIZER_FILE, weights_only=True))
-        return self.engine.version
 
     def _stopped(self) -> Callable[[list[int]], bool] | None:
         stop = self.spec.data.stop
@@ -175,13 +174,13 @@ def _reference(
     frozen = load_policy(model, dtype=torch.float32)
     weights = [tensor.requires_grad_(False) for _, tensor in frozen.named_hf_parameters()]
     backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
-    micro_batch = spec.batch.micro_batch_size or 1
     return Reference(
         model=frozen,
         dock=client("reference"),
         share=(seat.update_rank, seat.num_updating),
         temperature=spec.rollout.temperature,
-        rows_per_pass=micro_batch * spec.batch.samples_per_prompt,
+        sizes=spec.batch,
+        pass_groups=spec.batch.micro_batch_size or 1,
         timeout_seconds=spec.flow.stage_timeout_seconds,
     )
 

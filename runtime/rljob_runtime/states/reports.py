@@ -1,5 +1,6 @@
 """What a device's states report to the driver. Without torch, which the driver need not load."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from rljob_runtime.spans import Span
@@ -18,10 +19,11 @@ class GenerateReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateReport:
-    """metrics: over the global batch, the mean of the step's optimizer steps. version: of the weights."""
+    """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
+    rows by the number of weight versions that they were behind."""
 
-    version: int
     metrics: dict[str, float]
+    rows_by_age: Counter[int]
     span: Span
 
 

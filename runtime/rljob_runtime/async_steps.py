@@ -1,0 +1,159 @@
+"""Steps whose generation runs ahead of the update: what `run_ahead` decides, carried out on the cast.
+
+Called by the driver where the job's flow is `async`. Whenever something ends, the decision is asked for
+again; nothing here chooses what to do next.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from rljob_runtime.batches import BatchName
+from rljob_runtime.errors import DockError
+from rljob_runtime.run_ahead import Action, RunAhead
+from rljob_runtime.stages import BatchCalls, Interrupted
+
+if TYPE_CHECKING:
+    from rljob_runtime.driver import Driver
+
+TICK_SECONDS = 0.1
+GENERATION = ("feed", "generate")
+
+
+@dataclass(slots=True, kw_only=True)
+class AsyncSteps:
+    """The batches of a run that are on their way. pending: calls that have not ended, and whose they
+    are. since: when each stage of a batch began to be waited for."""
+
+    driver: "Driver"
+    run_ahead: RunAhead
+    batches: dict[int, BatchCalls] = field(default_factory=dict)
+    pending: dict[Any, tuple[int, str]] = field(default_factory=dict)
+    since: dict[tuple[int, str], float] = field(default_factory=dict)
+    attempts: Counter[int] = field(default_factory=Counter)
+    marked: float = field(default_factory=time.time)
+
+    def run(self) -> None:
+        """All steps that are left. Raises Interrupted, with a batch that was trained on counted as done."""
+        try:
+            while self.run_ahead.done < self.run_ahead.steps:
+                self._advance()
+        except Interrupted:
+            training = self.run_ahead.updating
+            if training is not None and self.driver.stages.settle(self.batches[training]):
+                self._updated(training)
+            raise
+        if not self.run_ahead.at_rest:
+            self._begin(("sync", self.run_ahead.done))
+        self.driver.between_steps()
+
+    def _advance(self) -> None:
+        """Begin what may begin, then wait until something has ended."""
+        driver, run_ahead = self.driver, self.run_ahead
+        driver.elastic.look()
+        run_ahead.paused |= driver.elastic.waits or driver.evaluation_due
+        while actions := run_ahead.next():
+            for action in actions:
+                self._begin(action)
+        if run_ahead.paused and run_ahead.at_rest:
+            self._rest()
+        else:
+            self._wait()
+
+    def _rest(self) -> None:
+        """What needs all devices at once; batches that are generated stay in the dock meanwhile."""
+        driver = self.driver
+        if driver.evaluation_due:
+            driver.evaluate()
+        driver.elastic.apply(driver.step)
+        driver.stages.take_phases()  # what that took is told by events of its own
+        self.run_ahead.held = driver.stages.held
+        self.run_ahead.paused = False
+        self.marked = time.time()
+
+    def _begin(self, action: Action) -> None:
+        what, number = action
+        stages = self.driver.stages
+        if what == "sync":
+            stages.sync(number)
+        elif what == "generate":
+            name = BatchName(kind="train", step=number, attempt=self.attempts[number])
+            calls = self.batches[number] = BatchCalls(batch=name)
+            self._start(number, (*GENERATION, "reward"))
+            cast = self.driver.cast
+            stages.account(calls, cast.rollout_members(), [cast.feeder, *cast.rewards])
+        else:
+            scored = [s for s in self.driver.scoring_stages if s != "reward"]
+            self._start(number, (*scored, "update"))
+            stages.account(self.batches[number], self.driver.cast.update_members(), [])
+        self.run_ahead.begun(action)
+
+    def _start(self, number: int, names: tuple[str, ...]) -> None:
+        calls = self.batches[number]
+        self.driver.stages.start(calls, names)
+        for name in names:
+            self.since[number, name] = time.monotonic()
+            self.pending |= dict.fromkeys(calls.of_stage[name], (number, name))
+
+    def _wait(self) -> None:
+        """Until a call ends, or for a moment. Raises Interrupted, and WorkerError at a deadline."""
+        done, _ = ray.wait(list(self.pending), timeout=TICK_SECONDS)
+        for call in done:
+            number, _ = self.pending.pop(call)
+            try:
+                ray.get(call)
+            except DockError as error:
+                self._failed(number, error)
+            else:
+                self._look_at(number)
+        if self.driver.stop():
+            raise Interrupted("steps")
+        self._look_at_deadlines()
+
+    def _look_at(self, number: int) -> None:
+        """See whether a batch has come further."""
+        left = {stage for whose, stage in self.pending.values() if whose == number}
+        if self.run_ahead.generating == number and not left & {*GENERATION}:
+            self.run_ahead.generated(number)
+            self.since[number, "reward"] = time.monotonic()
+        elif self.run_ahead.updating == number and not left:
+            self._updated(number)
+
+    def _updated(self, number: int) -> None:
+        driver, calls = self.driver, self.batches[number]
+        self.run_ahead.updated(number)
+        self._forget(number)
+        driver.step = number
+        driver.tell_step(calls, time.time() - self.marked)
+        self.marked = time.time()
+        if driver.save_due and number < self.run_ahead.steps:
+            driver.save()
+
+    def _failed(self, number: int, error: DockError) -> None:
+        """Start the batch over, unless it was trained on before it failed."""
+        driver, calls = self.driver, self.batches[number]
+        if driver.stages.settle(calls):
+            self._updated(number)
+            return
+        driver.starts_over(calls.batch, error)
+        self.attempts[number] += 1
+        self._forget(number)
+        self.run_ahead.failed(number)
+
+    def _forget(self, number: int) -> None:
+        del self.batches[number]
+        self.pending = {call: of for call, of in self.pending.items() if of[0] != number}
+        self.since = {of: began for of, began in self.since.items() if of[0] != number}
+
+    def _look_at_deadlines(self) -> None:
+        limit = self.driver.job.spec.flow.stage_timeout_seconds
+        for number, stage in self.pending.values():
+            begun = self.since[number, stage]
+            held_up = stage == "reward" and self.run_ahead.generating == number
+            if not held_up and time.monotonic() - begun > limit:
+                missing = list(self.pending.values()).count((number, stage))
+                calls = len(self.batches[number].of_stage[stage])
+                raise self.driver.stages.late(stage, missing, calls)

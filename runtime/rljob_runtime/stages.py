@@ -1,0 +1,220 @@
+"""The stages of a batch as calls on the cast: made, waited for, and settled when one fails.
+
+Called by the driver and by its asynchronous steps. Moves no sample data: it names batches, and the
+workers claim their rows in the dock.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.batches import BatchName
+from rljob_runtime.errors import DockError, WorkerError
+from rljob_runtime.events import EventLog
+from rljob_runtime.placement import Cast, Member
+from rljob_runtime.reward_errors import tell_reward_errors
+from rljob_runtime.span_events import write_spans
+from rljob_runtime.spans import Span
+
+WAREHOUSE_ANSWER_SECONDS = 5.0
+
+
+class Interrupted(Exception):
+    """The user asked to stop; what was not finished is done again on resume."""
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchCalls:
+    """The calls of one batch by stage; a stage that was not started is missing.
+
+    peaks: of the memory of each device, by its number. traffic: of whoever moves rows.
+    """
+
+    batch: BatchName
+    of_stage: dict[str, list[Any]] = field(default_factory=dict)
+    peaks: dict[int, Any] = field(default_factory=dict)
+    traffic: list[Any] = field(default_factory=list)
+
+    def all(self) -> list[Any]:
+        """The calls of all stages."""
+        return [call for calls in self.of_stage.values() for call in calls]
+
+    def reports(self, stage: str) -> list[Any]:
+        """What the stage's calls returned, those that failed left out. All must have ended."""
+        found = []
+        for call in self.of_stage.get(stage, []):
+            try:
+                found.append(ray.get(call))
+            except DockError:
+                continue
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Stages:
+    """What a run's workers are asked to do.
+
+    stop: asked during waits; True ends them with Interrupted. look: called while waiting. held: the
+    version of the weights that the rollout devices hold: the number of steps that made them.
+    phases: seconds of the slowest worker in each stage since they were last taken.
+    """
+
+    job: RLJob
+    cast: Cast
+    log: EventLog
+    stop: Callable[[], bool]
+    look: Callable[[], None] = lambda: None
+    held: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def start(self, calls: BatchCalls, stages: Iterable[str]) -> None:
+        """Begin these stages of the batch: feed, generate, reward, reference, update."""
+        for stage in stages:
+            calls.of_stage[stage] = self._start(stage, calls.batch)
+
+    def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
+        """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
+        for member in members:
+            calls.peaks[member.seat.rank] = member.worker.peaks.remote()
+        workers = [*others, *(member.worker for member in members)]
+        calls.traffic += [worker.traffic.remote() for worker in workers]
+
+    def finish(self, calls: BatchCalls, stages: Sequence[str]) -> None:
+        """Wait for stages that were started; a failure of any call of the batch ends the wait."""
+        for stage in stages:
+            self.wait(stage, calls.of_stage[stage], beside=calls.all())
+
+    def tell(self, calls: BatchCalls) -> None:
+        """Write when each stage ran, and errors of rewards. All calls must have ended."""
+        batch, held_out = calls.batch, calls.batch.kind == "eval"
+        for stage in ("generate", "reference", "reward", "update"):
+            spans = [getattr(report, "span", report) for report in calls.reports(stage)]
+            self.spans(stage, batch.step, spans, held_out)
+        tell_reward_errors(self.log, batch, calls.reports("reward"))
+
+    def settle(self, calls: BatchCalls) -> bool:
+        """Drop a batch that cannot go on, and say whether it was trained on all the same.
+
+        The update ranks agree before the first of them trains, so all have trained or none has.
+        """
+        self.wait_for_warehouses()
+        drop = [self.cast.feeder.drop.remote(calls.batch)]
+        self.wait("drop", drop, interruptible=False)
+        updates = calls.of_stage.get("update", [])
+        self.ended("update", updates)
+        trained = len(calls.reports("update"))
+        if trained not in (0, len(updates)):
+            raise WorkerError(
+                f"{trained} of {len(updates)} update ranks trained on {calls.batch}; their weights "
+                "differ now; resume from the last checkpoint"
+            )
+        return trained > 0
+
+    def sync(self, version: int) -> None:
+        """Give the rollout layout the update layout's weights; every engine must hold the same."""
+        calls = [worker.sync.remote(version) for worker in self.cast.devices]
+        reports = self.wait("sync", calls, interruptible=False)
+        self.spans("sync", max(version, 1), [report.span for report in reports])
+        sums = [report.checksum for report in reports if report.checksum]
+        if len(set(sums)) > 1:
+            raise WorkerError(
+                f"weights version {version} differ between devices after the sync: "
+                f"checksums {sorted(set(sums))}; the run stops, resume from the last checkpoint"
+            )
+        self.held = version
+
+    def wait_for_warehouses(self) -> None:
+        """Until each warehouse answers: a lost one is placed and started again, by Ray."""
+        limit = self.job.spec.flow.stage_timeout_seconds
+        deadline = time.monotonic() + limit
+        for index, warehouse in enumerate(self.cast.warehouses):
+            while True:
+                try:
+                    ray.get(warehouse.address.remote(), timeout=WAREHOUSE_ANSWER_SECONDS)
+                    break
+                except ray.exceptions.RayError as error:
+                    if self.stop():
+                        raise Interrupted("warehouse") from error
+                    if time.monotonic() > deadline:
+                        raise WorkerError(
+                            f"warehouse {index} did not come back within {limit:.0f} s "
+                            "(spec.flow.stageTimeoutSeconds)"
+                        ) from error
+                    time.sleep(0.5)
+
+    def spans(
+        self, stage: str, step: int, spans: Sequence[Span | None], held_out: bool = False
+    ) -> None:
+        """Write when a stage ran on each worker, and keep the slowest's seconds for the step."""
+        slowest = write_spans(
+            self.log, self.job, stage=stage, step=step, spans=spans, held_out=held_out
+        )
+        if slowest is not None and not held_out:
+            self.phases[stage] = slowest
+
+    def take_phases(self) -> dict[str, float]:
+        """The stages' seconds since the last call."""
+        taken, self.phases = self.phases, {}
+        return taken
+
+    def wait(
+        self,
+        stage: str,
+        calls: Sequence[Any],
+        *,
+        beside: Sequence[Any] = (),
+        interruptible: bool = True,
+    ) -> list[Any]:
+        """Results of the calls, in order; looks at the stop flag and the deadline meanwhile.
+
+        beside: calls that run at the same time. The first that fails ends the wait: others may be
+        waiting for its rows.
+        """
+        deadline = time.monotonic() + self.job.spec.flow.stage_timeout_seconds
+        pending = list(calls)
+        while pending:
+            self.look()
+            done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
+            ray.get(done)  # a failure of one shows at once, not when the last has ended
+            if beside:
+                ended, beside = ray.wait(list(beside), num_returns=len(beside), timeout=0)
+                ray.get(ended)
+            if pending and interruptible and self.stop():
+                raise Interrupted(stage)
+            if pending and time.monotonic() > deadline:
+                raise self.late(stage, len(pending), len(calls))
+        return list(ray.get(list(calls)))
+
+    def ended(self, stage: str, calls: Sequence[Any]) -> None:
+        """Wait until the calls have ended, well or not."""
+        seconds = self.job.spec.flow.stage_timeout_seconds
+        pending = list(calls)
+        if pending:
+            _, pending = ray.wait(pending, num_returns=len(pending), timeout=seconds)
+        if pending:
+            raise self.late(stage, len(pending), len(calls))
+
+    def late(self, stage: str, missing: int, calls: int) -> WorkerError:
+        """The error of a stage that took too long."""
+        return WorkerError(
+            f"stage {stage}: {missing} of {calls} workers did not finish within "
+            f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)"
+        )
+
+    def _start(self, stage: str, batch: BatchName) -> list[Any]:
+        cast = self.cast
+        if stage == "feed":
+            return [cast.feeder.feed.remote(batch, self.held)]
+        if stage == "generate":
+            workers = cast.generating()
+            return [w.generate.remote(batch, (i, len(workers))) for i, w in enumerate(workers)]
+        if stage == "reward":
+            return [worker.score.remote(batch) for worker in cast.rewards]
+        if stage == "reference":
+            return [worker.reference.remote(batch) for worker in cast.updating()]
+        assert stage == "update", f"no stage {stage}"
+        return [worker.update.remote(batch) for worker in cast.updating()]

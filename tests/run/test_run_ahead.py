@@ -1,0 +1,143 @@
+"""What an asynchronous run begins: never beyond the bound, every batch once, never stuck."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.run_ahead import RunAhead
+
+
+def fresh(steps: int = 5, max_staleness: int = 1) -> RunAhead:
+    return RunAhead(done=0, held=0, steps=steps, max_staleness=max_staleness)
+
+
+def begin(run: RunAhead) -> list[tuple[str, int]]:
+    """Begin all that may begin, until there is only to wait."""
+    begun = []
+    while actions := run.next():
+        for action in actions:
+            run.begun(action)
+            begun.append(action)
+    return begun
+
+
+def test_generation_is_one_version_ahead_and_waits_for_the_weights_there() -> None:
+    run = fresh()
+
+    assert begin(run) == [("generate", 1)]
+    run.generated(1)
+    assert begin(run) == [("generate", 2), ("update", 1)]
+    run.generated(2)
+    assert begin(run) == []
+    run.updated(1)
+    assert begin(run) == [("sync", 1), ("generate", 3), ("update", 2)]
+
+
+def test_new_weights_are_taken_before_anything_else_where_both_sides_are_free() -> None:
+    run = RunAhead(done=3, held=2, steps=9, max_staleness=4, made={4: 2})
+
+    assert begin(run) == [("sync", 3), ("generate", 5), ("update", 4)]
+
+
+def test_who_generates_keeps_the_old_weights_while_the_bound_allows_it() -> None:
+    run = fresh(max_staleness=3)
+    begin(run)
+    run.generated(1)
+    begin(run)
+    run.updated(1)
+
+    assert begin(run) == []
+    run.generated(2)
+    assert begin(run) == [("sync", 1), ("generate", 3), ("update", 2)]
+
+
+def test_a_batch_that_failed_is_generated_again_before_later_ones_go_on() -> None:
+    run = fresh(max_staleness=2)
+    begin(run)
+    run.generated(1)
+    begin(run)
+    run.failed(1)
+
+    assert begin(run) == []
+    run.generated(2)
+    assert begin(run) == [("generate", 1)]
+    run.generated(1)
+    assert begin(run) == [("generate", 3), ("update", 1)]
+
+
+def test_a_pause_lets_all_come_to_rest_with_the_newest_weights() -> None:
+    run = fresh()
+    begin(run)
+    run.generated(1)
+    begin(run)
+
+    run.paused = True
+    run.updated(1)
+    assert begin(run) == [] and not run.at_rest
+    run.generated(2)
+    assert begin(run) == [("sync", 1)] and run.at_rest
+    run.paused = False
+    assert begin(run) == [("generate", 3), ("update", 2)]
+
+
+@given(
+    data=st.data(),
+    steps=st.integers(1, 8),
+    bound=st.integers(1, 4),
+    resumed_at=st.integers(0, 3),
+    failures=st.integers(0, 6),
+)
+def test_every_history_ends_with_each_batch_used_once_within_the_bound(
+    data: st.DataObject, steps: int, bound: int, resumed_at: int, failures: int
+) -> None:
+    done = min(resumed_at, steps)
+    run = RunAhead(done=done, held=done, steps=steps, max_staleness=bound)
+    weights_of: dict[int, int] = {}
+    used: list[int] = []
+
+    while run.done < run.steps:
+        for what, number in begin(run):
+            if what == "generate":
+                weights_of[number] = run.held
+            elif what == "update":
+                assert number - 1 - weights_of[number] <= bound
+        under_way = [
+            (ends, batch)
+            for ends, batch in ((run.generated, run.generating), (run.updated, run.updating))
+            if batch is not None
+        ]
+        if run.paused:
+            run.paused = not run.at_rest
+            if not under_way:
+                assert not run.paused
+                continue
+        assert under_way, "nothing is under way and nothing may begin"
+        ends, batch = data.draw(st.sampled_from(under_way))
+        lost = sorted({batch, *run.made})
+        if failures and data.draw(st.booleans()):
+            failures -= 1
+            run.failed(data.draw(st.sampled_from(lost)))
+            continue
+        if ends == run.updated:
+            used.append(batch)
+            run.paused = data.draw(st.booleans())
+        ends(batch)
+
+    assert used == list(range(done + 1, steps + 1))
+    assert not run.made
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_where_generation_is_slow_the_samples_are_as_fresh_as_they_can_be(bound: int) -> None:
+    run = fresh(steps=6, max_staleness=bound)
+    lags = []
+
+    while run.done < run.steps:
+        begin(run)
+        if run.updating is not None:
+            lags.append(run.updating - 1 - run.made[run.updating])
+            run.updated(run.updating)
+        else:
+            run.generated(run.generating)
+
+    assert lags == [0, 1, 1, 1, 1, 1]
