@@ -53,7 +53,9 @@ class Worker:
     def prepare(self, side: str, batch: str, payload: list[Any], chunk: int) -> dict[str, Any]:
         """Have a batch ready to put, cut into chunks; answers bytes and sum of each column."""
         kind = Payload(*payload)
-        columns = self._samples.setdefault(kind, kind.make())
+        if kind not in self._samples:
+            self._samples[kind] = kind.make()
+        columns = self._samples[kind]
         chunks = []
         for first in range(0, kind.num_rows, chunk):
             part = {name: c.rows(first, first + chunk) for name, c in columns.items()}
