@@ -124,5 +124,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "disabled",
+        "RAY_worker_niceness": "0",  # by default 15: actors would yield to those that ask them
     }
     return kept | ours
