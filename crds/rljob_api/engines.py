@@ -122,6 +122,10 @@ class Update(Section):
     dtype: Dtype = "float32"
     """Type of the weights in training."""
 
+    balance: Literal["none", "length"] = "none"
+    """`length`: the ranks get prompts of nearly the same total length out of each mini-batch, so that none
+    waits for another; it is then complete before the update begins. `none`: prompts in turn."""
+
     optimizer: Optimizer = Optimizer()
     """AdamW and its schedule."""
 

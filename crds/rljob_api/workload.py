@@ -163,7 +163,8 @@ class Batch(Section):
     """Prompts of one optimizer step; default: globalBatchSize."""
 
     micro_batch_size: int | None = Field(default=None, ge=1)
-    """Prompts of one forward and backward pass on a rank; default: the rank's share of the mini-batch."""
+    """Prompts of one forward and backward pass on a rank; default: the rank's share of the mini-batch.
+    A smaller one needs less memory, and lets an update that streams begin earlier."""
 
     epochs: int = Field(default=1, ge=1, le=64)
     """Passes over a step's samples."""

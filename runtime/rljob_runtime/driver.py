@@ -71,7 +71,7 @@ class Driver:
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
-        if self.job.spec.flow.mode == "async":
+        if self.job.spec.flow.mode == "async" and self.step < self.job.spec.steps:
             self._run_ahead()
         while self.step < self.job.spec.steps:
             self.elastic.apply(self.step)

@@ -97,10 +97,9 @@ def step_metrics(
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
-        "staleness": sum(age * rows for age, rows in ages.items()) / max(ages.total(), 1),
-        "staleness/max": float(max(ages, default=0)),
         "reward/errors": float(sum(report.failed for report in rewarded)),
         **updated[0].metrics,
+        **(_staleness(ages) if spec.flow.mode == "async" else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in enumerate(peaks)
@@ -113,6 +112,11 @@ def step_metrics(
         "staleness": {str(age): ages[age] for age in sorted(ages)},
         "samples": [group for report in rewarded for group in report.shown][:3],
     }
+
+
+def _staleness(ages: Counter[int]) -> Mapping[str, float]:
+    mean = sum(age * rows for age, rows in ages.items()) / max(ages.total(), 1)
+    return {"staleness": mean, "staleness/max": float(max(ages, default=0))}
 
 
 def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:

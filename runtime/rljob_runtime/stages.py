@@ -4,6 +4,7 @@ Called by the driver and by its asynchronous steps. Moves no sample data: it nam
 workers claim their rows in the dock.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -102,8 +103,9 @@ class Stages:
         The update ranks agree before the first of them trains, so all have trained or none has.
         """
         self.wait_for_warehouses()
-        drop = [self.cast.feeder.drop.remote(calls.batch)]
-        self.wait("drop", drop, interruptible=False)
+        with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
+            drop = [self.cast.feeder.drop.remote(calls.batch)]
+            self.wait("drop", drop, interruptible=False)
         updates = calls.of_stage.get("update", [])
         self.ended("update", updates)
         trained = len(calls.reports("update"))
@@ -128,7 +130,7 @@ class Stages:
         self.held = version
 
     def wait_for_warehouses(self) -> None:
-        """Until each warehouse answers: a lost one is placed and started again, by Ray."""
+        """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""
         limit = self.job.spec.flow.stage_timeout_seconds
         deadline = time.monotonic() + limit
         for index, warehouse in enumerate(self.cast.warehouses):
@@ -138,7 +140,7 @@ class Stages:
                     break
                 except ray.exceptions.RayError as error:
                     if self.stop():
-                        raise Interrupted("warehouse") from error
+                        return
                     if time.monotonic() > deadline:
                         raise WorkerError(
                             f"warehouse {index} did not come back within {limit:.0f} s "

@@ -1,6 +1,7 @@
 """Groups over ranks: equal counts, nearly equal lengths."""
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.balance import balanced, imbalance
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.dock.shares import Share
+from rljob_runtime.errors import DockTimeout
 
 LENGTHS = st.lists(st.integers(0, 10_000), max_size=40)
 
@@ -74,3 +81,80 @@ def test_no_time_is_lost_on_many_items() -> None:
     lengths = np.random.default_rng(0).integers(1, 4096, size=4096).tolist()
 
     assert imbalance(lengths, balanced(lengths, 64)) < 1.001
+
+
+def lengths_of_groups(seed: int, groups: int) -> list[int]:
+    drawn = np.random.default_rng(seed).lognormal(3.0, 0.8, size=groups)
+    return np.maximum(drawn, 1).astype(int).tolist()
+
+
+def written(client: DockClient, batch: str, lengths: list[int], order: list[int]) -> None:
+    """Groups of one row each, whose responses are written in that order."""
+    rows = [
+        NewRow(
+            uid=f"{batch}/{g}",
+            group=f"{batch}/{g}",
+            group_index=g,
+            columns={"prompt": np.zeros(1, dtype=np.int32)},
+        )
+        for g in range(len(lengths))
+    ]
+    client.put_rows(batch, rows, total=len(rows))
+    claimed = {row.group_index: row for row in client.claim(batch, timeout_seconds=10).rows}
+    for group in order:
+        response = Ragged.from_rows([np.zeros(lengths[group], dtype=np.int32)])
+        client.write([claimed[group]], {"response": response})
+
+
+GRAPH = StateGraph(
+    states=(
+        State(name="generate", needs=("prompt",), writes=("response",)),
+        State(name="update", needs=("response",)),
+    )
+)
+
+
+def test_ranks_claim_as_many_groups_and_nearly_as_many_values(make_dock) -> None:
+    dock = make_dock(graph=GRAPH)
+    lengths = lengths_of_groups(1, 32)
+    orders = {"forward": list(range(32)), "backward": list(range(31, -1, -1))}
+    found: dict[str, list[list[int]]] = {}
+
+    for batch, order in orders.items():
+        written(dock.client("generate"), batch, lengths, order)
+        claims = [
+            dock.client("update").claim(batch, share=Share(rank, 4, 16), timeout_seconds=10)
+            for rank in range(4)
+        ]
+        found[batch] = [[row.group_index for row in claim.rows] for claim in claims]
+
+    assert found["forward"] == found["backward"]
+    for first in (0, 16):  # each window by itself
+        shares = [[g for g in share if first <= g < first + 16] for share in found["forward"]]
+        assert sorted(itertools.chain(*shares)) == list(range(first, first + 16))
+        assert {len(share) for share in shares} == {4}
+        in_turn = [range(first + rank, first + 16, 4) for rank in range(4)]
+        assert imbalance(lengths, shares) < imbalance(lengths, in_turn) - 0.1
+
+
+def test_a_balanced_share_comes_window_by_window_in_order(make_dock) -> None:
+    dock = make_dock(graph=GRAPH)
+    generate, update = dock.client("generate"), dock.client("update")
+    lengths = lengths_of_groups(2, 8)
+    writing = threading.Thread(target=written, args=(generate, "b", lengths, [*range(8)]))
+    writing.start()
+
+    claims = [
+        update.claim("b", share=Share(1, 2, 4), limit=1, timeout_seconds=10) for _ in range(4)
+    ]
+    writing.join()
+
+    groups = [row.group_index for claim in claims for row in claim.rows]
+    assert groups == sorted(groups)
+    assert [sum(group // 4 == window for group in groups) for window in (0, 1)] == [2, 2]
+    with pytest.raises(DockTimeout, match=r"worker holds 4 rows"):
+        update.claim("b", share=Share(1, 2, 4), limit=1, timeout_seconds=0.2)
+    for claim in claims:
+        update.acknowledge(claim.rows)
+    assert update.claim("b", share=Share(1, 2, 4), limit=1, timeout_seconds=10).done
+    assert not update.claim("b", share=Share(0, 2, 4), limit=1, timeout_seconds=10).done

@@ -154,9 +154,9 @@ def test_a_put_that_lies_is_malformed(make_dock, changes) -> None:
 
 
 def test_a_share_that_is_no_pair_is_malformed(make_dock) -> None:
-    header = {"request": "1", "batch": "t", "whole_groups": False, "share": [1, 2, 3]}
+    header = {"request": "1", "batch": "t", "whole_groups": False, "share": [1, 2, 3, 4]}
 
-    with pytest.raises(DockRefused, match=r"share \[1, 2, 3\] is no \(rank, of\)"):
+    with pytest.raises(DockRefused, match=r"share \[1, 2, 3, 4\] is no \(rank, of\)"):
         raw_channel(make_dock(), "controller/reward").request(Kind.CLAIM, header, timeout_seconds=5)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
-from rljob_runtime.errors import DockLost
+from rljob_runtime.dock.shares import Share
+from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
 
@@ -106,9 +107,9 @@ def test_a_share_is_granted_whole_in_order_and_only_when_all_is_known() -> None:
     put(made, late_first[:-1], total=8)
     answered(made, *[notice.uid for notice in late_first])
 
-    assert made.claim(ask("1", share=(1, 2)), 0.0) is None
+    assert made.claim(ask("1", share=Share(1, 2)), 0.0) is None
     made.apply(0, Broadcast(rows=[row(0, 0)]))
-    grant = made.claim(ask("2", share=(1, 2)), 0.0)
+    grant = made.claim(ask("2", share=Share(1, 2)), 0.0)
 
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1", "b/3/0", "b/3/1"]
 
@@ -118,18 +119,18 @@ def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
     put(made, rows(8, ready=False))
     answered(made, "b/1/0", "b/1/1", "b/5/0", "b/5/1", "b/0/0", "b/0/1")
 
-    first = made.claim(ask("1", share=(1, 2), limit=4), 0.0)
-    assert made.claim(ask("2", share=(1, 2), limit=4), 0.0) is None
+    first = made.claim(ask("1", share=Share(1, 2), limit=4), 0.0)
+    assert made.claim(ask("2", share=Share(1, 2), limit=4), 0.0) is None
     answered(made, "b/3/0", "b/3/1", "b/7/0", "b/7/1")
-    second = made.claim(ask("3", share=(1, 2), limit=4), 0.0)
-    third = made.claim(ask("4", share=(1, 2), limit=4), 0.0)
+    second = made.claim(ask("3", share=Share(1, 2), limit=4), 0.0)
+    third = made.claim(ask("4", share=Share(1, 2), limit=4), 0.0)
 
     assert first is not None and uids(first) == ["b/1/0", "b/1/1"]
     assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
     assert third is not None and uids(third) == ["b/7/0", "b/7/1"]
-    assert made.claim(ask("5", share=(1, 2), limit=4), 0.0) is None
+    assert made.claim(ask("5", share=Share(1, 2), limit=4), 0.0) is None
     made.apply(0, Broadcast(acks=[("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)]))
-    end = made.claim(ask("6", share=(1, 2), limit=4), 0.0)
+    end = made.claim(ask("6", share=Share(1, 2), limit=4), 0.0)
     assert end is not None and end.done
 
 
@@ -137,23 +138,38 @@ def test_a_share_with_a_limit_gives_whole_groups_and_what_came_back_first() -> N
     made = ledger()
     put(made, rows(3, size=3))
 
-    first = made.claim(ask("1", share=(0, 1), limit=2), 0.0)
-    second = made.claim(ask("2", share=(0, 1), limit=2), 0.0)
+    first = made.claim(ask("1", share=Share(0, 1), limit=2), 0.0)
+    second = made.claim(ask("2", share=Share(0, 1), limit=2), 0.0)
     assert first is not None and second is not None
     made.give_back(first.lease, ["b/0/1"])
-    assert made.claim(ask("3", share=(0, 1), limit=9), 0.0) is None
+    assert made.claim(ask("3", share=Share(0, 1), limit=9), 0.0) is None
     made.give_back(first.lease, ["b/0/0", "b/0/2"])
-    again = made.claim(ask("4", share=(0, 1), limit=9), 0.0)
+    again = made.claim(ask("4", share=Share(0, 1), limit=9), 0.0)
 
     assert [len(uids(grant)) for grant in (first, second)] == [3, 3]
     assert again is not None and uids(again) == ["b/0/0", "b/0/1", "b/0/2"]
+
+
+def test_rows_that_are_too_old_are_told_and_none_is_given() -> None:
+    made = ledger()
+    put(made, rows(2, ready=False))
+    answered(made, "b/0/0", "b/0/1", "b/1/0", "b/1/1")
+    made.entries["b/1/0"].version = 3
+
+    with pytest.raises(
+        DockStale, match=r"3 of 4 rows of b were made by weights version 1; .* is 2"
+    ):
+        made.claim(ask("1", share=Share(0, 1), limit=4, min_version=2), 0.0)
+    grant = made.claim(ask("2", share=Share(0, 1), limit=4, min_version=1), 0.0)
+
+    assert grant is not None and len(grant.entries) == 4
 
 
 def test_a_share_without_groups_is_done_at_once() -> None:
     made = ledger()
     put(made, rows(2))
 
-    grant = made.claim(ask(share=(3, 4)), 0.0)
+    grant = made.claim(ask(share=Share(3, 4)), 0.0)
 
     assert grant is not None and grant.done and not grant.entries
 
@@ -338,7 +354,7 @@ def test_a_timeout_says_what_is_missing_and_who_holds_the_rest() -> None:
         "controller; 4 of 6 rows were put; 3 of 6 rows lack column response; reward-3 holds 1 rows"
     )
     assert made.explain(ask(batch="c"), 1.0).endswith("no row of it was put")
-    assert "2 of 6 rows lack column response" in made.explain(ask(share=(1, 2)), 1.0)
+    assert "2 of 6 rows lack column response" in made.explain(ask(share=Share(1, 2)), 1.0)
 
 
 def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:

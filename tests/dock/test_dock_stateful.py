@@ -26,6 +26,7 @@ from rljob_runtime.dock.notices import (
     encode_snapshot,
 )
 from rljob_runtime.dock.put_rules import RowHead
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.dock.store import WarehouseStore
 from rljob_runtime.errors import DockFull, DockLost
 
@@ -208,7 +209,7 @@ class Dock(RuleBasedStateMachine):
         self, data: st.DataObject, state: str, owner: str, limit: int | None, kind: str
     ) -> None:
         name = data.draw(st.sampled_from(sorted(self.puts)))
-        share = (data.draw(st.integers(0, 1)), 2) if kind == "share" else None
+        share = Share(data.draw(st.integers(0, 1)), 2) if kind == "share" else None
         request = ClaimRequest(
             owner=owner,
             session=owner,
@@ -244,7 +245,7 @@ class Dock(RuleBasedStateMachine):
             for g in groups:
                 assert {head.uid for head in put.groups[g]} & left <= uids, "a group was cut"
         if request.share is not None:
-            rank, of = request.share
+            rank, of, _ = request.share
             expected = {
                 head.uid for g, heads in put.groups.items() if g % of == rank for head in heads
             }

@@ -53,3 +53,19 @@ def test_the_step_starts_over_and_nothing_else_changes(
         for finished in (quiet, struck)
     ]
     assert rewards[0] == rewards[1]
+
+
+def test_with_two_copies_of_each_row_no_step_starts_over(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(steps=30, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
+
+    process = start(job, tmp_path / "struck")
+    for steps in (3, 8, 13):
+        wait_for_event(tmp_path / "struck", "step", steps, process)
+        _warehouses(process.pid)[0].kill()
+    struck = finish(process, tmp_path / "struck")
+
+    assert struck.code == 0, struck.output
+    assert len(struck.of_kind("step")) == 30
+    assert [e["message"] for e in struck.of_kind("warning") if STARTS_OVER in e["message"]] == []

@@ -16,17 +16,21 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import DockError, DockStale
 from rljob_runtime.flow import state_graph
 from rljob_runtime.states.update import Update
 
 GROUPS, SAMPLES, RANKS = 8, 4, 2
 
 
-def make_spec(*, kl: float = 0.0, **batch):
+def make_spec(*, kl: float = 0.0, max_staleness=None, **batch):
     job = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"]}}
     job["spec"]["algorithm"] = {"name": "grpo", "params": {"klCoefficient": kl}}
     job["spec"]["batch"] = {**SMALL_JOB["spec"]["batch"], "microBatchSize": 1, **batch}
+    if max_staleness is not None:
+        job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": RANKS + 1}
+        job["spec"]["placement"] = {"mode": "separated", "updateDevices": RANKS}
+        job["spec"]["flow"] = {"mode": "async", "maxStaleness": max_staleness}
     return resolve(read_job(job)).spec
 
 
@@ -82,9 +86,9 @@ class Samples:
             time.sleep(pause)
 
 
-def train(bench, spec, *, order, pause, early, drop=False):
-    """Weights and metrics of each rank; early: the update begins before the first sample is there."""
-    samples = Samples(spec, BatchName(kind="train", step=1))
+def train(bench, spec, *, order, pause, early, drop=False, step=1):
+    """Weights, report and failure of each rank; early: the update begins before the first sample is there."""
+    samples = Samples(spec, BatchName(kind="train", step=step))
     with LocalDock(state_graph(spec).states) as dock:
         feeder = dock.client("feed", "feeder")
         feeder.put_rows(str(samples.batch), samples.rows(), total=GROUPS * SAMPLES)
@@ -105,12 +109,12 @@ def train(bench, spec, *, order, pause, early, drop=False):
             update = Update(
                 engine=engine, dock=clients[rank], share=(rank, RANKS), spec=spec, group=group
             )
-            failure, metrics = None, {}
+            failure = report = None
             try:
-                metrics = update.run(samples.batch).metrics
+                report = update.run(samples.batch)
             except DockError as error:
                 failure = error
-            return {name: w.clone() for name, w in engine.weights()}, metrics, failure
+            return {name: w.clone() for name, w in engine.weights()}, report, failure
 
         results = bench.on_ranks(RANKS, run)
         producer.join()
@@ -135,9 +139,10 @@ def test_samples_that_come_in_any_order_at_any_time_leave_the_same_bits(both, sp
     streamed = train(bench, spec, order=shuffled, pause=0.02, early=True)
 
     start = dict(bench.make_model().named_hf_parameters())
-    for (expected, told, _), (weights, metrics, failure) in zip(whole, streamed, strict=True):
+    for (expected, told, _), (weights, report, failure) in zip(whole, streamed, strict=True):
         assert failure is None
-        assert metrics == told
+        assert report.metrics == told.metrics
+        assert report.rows_by_age == {0: GROUPS * SAMPLES // RANKS}
         assert all(torch.equal(weights[name], expected[name]) for name in expected)
         assert any(not torch.equal(weights[name], start[name]) for name in start)
 
@@ -150,4 +155,21 @@ def test_a_batch_that_is_dropped_half_way_changes_no_weight_on_any_rank(both):
 
     for weights, _, failure in results:
         assert isinstance(failure, DockError)
+        assert all(torch.equal(weights[name], start[name]) for name in start)
+
+
+def test_samples_are_as_old_as_the_bound_allows_and_no_older(both):
+    bench = both[0]
+    start = dict(bench.make_model().named_hf_parameters())
+    order = {"order": range(GROUPS), "pause": 0, "early": False}
+
+    allowed = train(bench, make_spec(max_staleness=2), step=3, **order)
+    refused = train(bench, make_spec(max_staleness=1), step=3, **order)
+
+    for weights, report, _ in allowed:
+        assert report.rows_by_age == {2: GROUPS * SAMPLES // RANKS}
+        assert any(not torch.equal(weights[name], start[name]) for name in start)
+    for weights, _, failure in refused:
+        assert isinstance(failure, DockStale)
+        assert "weights version 0; the oldest that may be used is 1" in str(failure)
         assert all(torch.equal(weights[name], start[name]) for name in start)

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from rljob_runtime.dock.frames import pack_value
-
-Share = tuple[int, int]
-"""(rank, of): the groups whose number modulo `of` is `rank`."""
+from rljob_runtime.dock.shares import Share, Shares
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +62,11 @@ class GroupLedger:
         """True when every row that is left is leased."""
         return all(entry.lease is not None for entry in self.rows.values())
 
+    @property
+    def num_values(self) -> int:
+        """Values of the needed columns of all rows that are left."""
+        return sum(sum(entry.lengths.values()) for entry in self.rows.values())
+
     def in_order(self) -> list[Entry]:
         """The rows that are left, by their place in the group."""
         return sorted(self.rows.values(), key=lambda entry: entry.sample)
@@ -87,6 +90,7 @@ class BatchLedger:
     groups: dict[str, GroupLedger] = field(default_factory=dict)
     ready_rows: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
     ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
+    _shares: Shares = field(default_factory=Shares)
 
     @property
     def num_known(self) -> int:
@@ -184,7 +188,10 @@ class BatchLedger:
         """True when every row (of the share) was acknowledged."""
         if share is None or self.finished:
             return self.finished
-        return self.num_known == self.total and not self._groups_of(share)
+        if self.num_known != self.total:
+            return False
+        groups, whole = self._shares.groups(share, self.groups.values())
+        return whole and not groups
 
     def reasons(self, share: Share | None) -> list[str]:
         """What keeps rows from being claimed or the batch from being done."""
@@ -192,7 +199,11 @@ class BatchLedger:
         if self.num_known < self.total:
             lines.append(f"{self.num_known} of {self.total} rows were put")
         lacking: Counter[str] = Counter()
-        for group in self.groups.values() if share is None else self._groups_of(share):
+        groups = list(self.groups.values())
+        if share is not None:
+            found, whole = self._shares.groups(share, groups)
+            groups = found if whole else groups
+        for group in groups:
             for entry in group.rows.values():
                 lacking.update(entry.missing)
         for column, count in lacking.most_common():
@@ -202,16 +213,12 @@ class BatchLedger:
     def _choose_share(self, share: Share, limit: int | None) -> list[Entry]:
         if self.num_known != self.total:
             return []
-        groups = sorted(self._groups_of(share), key=lambda group: group.index)
+        groups, whole = self._shares.groups(share, self.groups.values())
         if limit is not None:
             return _next_in_order(groups, limit)
-        if not all(group.ready for group in groups):
+        if not whole or not all(group.ready for group in groups):
             return []
         return [entry for group in groups for entry in group.in_order()]
-
-    def _groups_of(self, share: Share) -> list[GroupLedger]:
-        rank, of = share
-        return [group for group in self.groups.values() if group.index % of == rank]
 
     def _now_ready(self, entry: Entry) -> None:
         entry.pack()

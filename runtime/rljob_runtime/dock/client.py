@@ -17,6 +17,7 @@ from rljob_runtime.dock.holders import naming_holders
 from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.errors import DockRefused
 
 __all__ = ["DockAddress", "DockClient"]
@@ -106,7 +107,7 @@ class DockClient(DockAccess):
         *,
         limit: int | None = None,
         whole_groups: bool = False,
-        share: tuple[int, int] | None = None,
+        share: tuple[int, int] | Share | None = None,
         min_version: int | None = None,
         timeout_seconds: float,
     ) -> Claim:
@@ -116,6 +117,8 @@ class DockClient(DockAccess):
         group; at least one group even when it is larger than the limit). share=(rank, of): exactly
         the groups with number % of == rank, once all are ready, in order of (group, sample); with a
         limit, the next of these groups that this state has not been given, as far as they are ready.
+        Share(rank, of, window): groups of nearly the same length as other ranks', as many of each
+        `window` groups; known once all rows of a window are ready.
         `done` (then without rows): the state has acknowledged all of the batch, or of the share.
         min_version: of the weights; where a row is older, none is given and DockStale says so.
         Raises DockTimeout saying what is missing, DockLost, DockStale, DockRefused.

@@ -11,13 +11,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rljob_runtime.dock.batch_ledger import Share
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
 from rljob_runtime.dock.notices import decode_notices, decode_snapshot
 from rljob_runtime.dock.peer import Answer, Peer, Reply
 from rljob_runtime.dock.server import DockServer, optional_integer
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.dock.subscription import Subscription
 from rljob_runtime.errors import DockError, DockRefused, DockTimeout
 
@@ -235,13 +235,16 @@ def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
 def _share(fields: Fields) -> Share | None:
     if not fields.has("share"):
         return None
-    share = fields.integers("share")
-    if len(share) != 2:
-        raise MalformedFrame(f"share {share} is no (rank, of)")
-    rank, of = share
-    if not 0 <= rank < of:
-        raise DockRefused(f"share ({rank}, {of}): rank is from 0 to {of - 1}")
-    return rank, of
+    numbers = fields.integers("share")
+    if len(numbers) not in (2, 3):
+        raise MalformedFrame(f"share {numbers} is no (rank, of) or (rank, of, window)")
+    share = Share(*numbers)
+    if not 0 <= share.rank < share.of or share.window < 0:
+        raise DockRefused(
+            f"share ({share.rank}, {share.of}) balanced over {share.window} groups: rank is from 0 to "
+            f"{share.of - 1}, and the groups at least 0"
+        )
+    return share
 
 
 def _granted(grant: Grant) -> Reply:

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from rljob_runtime.dock.batch_ledger import BatchLedger, Entry, Share
+from rljob_runtime.dock.batch_ledger import BatchLedger, Entry
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, RowNotice
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.errors import DockLost, DockStale
 
 REMEMBERED_BATCHES = 1000
@@ -21,7 +22,7 @@ REMEMBERED_BATCHES = 1000
 class ClaimRequest:
     """What a worker asks for. session: its process; request: repeated when it asks again.
 
-    limit: rows at most (a whole group is given even when it alone is larger). share: (rank, of); with
+    limit: rows at most (a whole group is given even when it alone is larger). share: of a rank; with
     a limit its next groups in order, without one all of it. min_version: of the oldest weights whose
     rows are accepted.
     """

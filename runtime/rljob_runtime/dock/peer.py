@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.frames import (
     HEAD,
@@ -80,7 +82,7 @@ class Peer(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._buffer = bytearray(READ_BYTES)
         self._filled = 0
-        self._body: bytearray | None = None
+        self._body: memoryview | None = None
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
@@ -216,7 +218,8 @@ class Peer(asyncio.BufferedProtocol):
         self._filled = rest
 
     def _begin_body(self, start: memoryview, size: int) -> None:
-        self._body = bytearray(size)
+        # Not a bytearray, which is zeroed: what a head promises and nobody sends takes no memory.
+        self._body = np.empty(size, dtype=np.uint8).data
         self._body[: len(start)] = start
         self._filled = len(start)
 

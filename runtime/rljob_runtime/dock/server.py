@@ -91,10 +91,12 @@ class DockServer:
         await asyncio.sleep(0)
 
     @property
-    def requests(self) -> dict[str, int]:
+    def requests(self) -> Counter[str]:
         """Requests by kind, and `failed`: those of them that were answered with an error."""
-        counts = {kind.name.lower(): count for kind, count in self._requests.items()}
-        return {**counts, "failed": self._failed_requests} if self._failed_requests else counts
+        counts = Counter({kind.name.lower(): count for kind, count in self._requests.items()})
+        if self._failed_requests:
+            counts["failed"] = self._failed_requests
+        return counts
 
     def welcome(self) -> dict[str, object]:
         """What a peer learns when its token was right."""

@@ -242,6 +242,7 @@ class WarehouseServer(DockServer):
                 "bytes": store.charged_bytes,
                 "capacity": store.capacity_bytes,
                 "retained": store.cells.retained_bytes,
+                "holes": len(store.cells.arena.holes()),
                 "pins": self._reads.num_pins,
                 "expired_pins": self._reads.expired_pins,
                 "attached": sum(p.attached for p in self.peers),

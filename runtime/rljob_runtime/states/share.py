@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.errors import DockLost
 
 
 def claim_in_order(
     dock: DockClient,
     batch: BatchName,
-    share: tuple[int, int],
+    share: tuple[int, int] | Share,
     *,
     min_version: int | None = None,
     num_groups: int,

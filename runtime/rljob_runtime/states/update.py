@@ -18,6 +18,7 @@ from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dock.shares import Share
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.spans import Span
@@ -88,10 +89,12 @@ class Update:
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:
         sizes = self.spec.batch
         assert sizes.micro_batch_size is not None, "the resolved spec names microBatchSize"
+        assert sizes.mini_batch_size is not None, "the resolved spec names miniBatchSize"
+        balance = self.spec.update.balance == "length"
         return claim_in_order(
             self.dock,
             batch,
-            self.share,
+            Share(*self.share, window=sizes.mini_batch_size if balance else 0),
             min_version=batch.step - 1 - self.spec.flow.most_stale,
             num_groups=len(range(self.share[0], sizes.global_batch_size, self.share[1])),
             pass_groups=sizes.micro_batch_size,

@@ -1,4 +1,4 @@
-"""One machine's worker: `python -m flow.node`, told by JSON lines what to do, answering in kind.
+"""One machine's worker: `python -m sample_flow.node`, told by JSON lines what to do, answering in kind.
 
 It puts its prompts' rows, then is each state in turn: claims some rows, reads them from wherever they
 lie, acknowledges them.

@@ -9,20 +9,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
-from flow.payload import READERS
+from sample_flow.payload import READERS
 
 FOLDER = Path(__file__).resolve().parent.parent
 CLOSE_SECONDS = 20.0
 
 
 class Process:
-    """A process that takes orders. module: `flow.worker`, or another that answers JSON lines.
+    """A process that takes orders. module: `sample_flow.worker`, or another that answers JSON lines.
 
     prefix: what its command begins with.
     """
 
     def __init__(
-        self, python: str, log: Path, *, module: str = "flow.worker", prefix: Sequence[str] = ()
+        self,
+        python: str,
+        log: Path,
+        *,
+        module: str = "sample_flow.worker",
+        prefix: Sequence[str] = (),
     ) -> None:
         self._log = log
         with log.open("ab") as errors:

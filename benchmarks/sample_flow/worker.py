@@ -1,6 +1,6 @@
-"""A process of one side: `python -m flow.worker`, told by JSON lines what to do, answering in kind.
+"""A process of one side: `python -m sample_flow.worker`, told by JSON lines what to do, answering in kind.
 
-`flow.processes` starts it in the side's environment. The clock runs here, around the calls alone.
+`sample_flow.processes` starts it in the side's environment. The clock runs here, around the calls alone.
 """
 
 import json
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from flow.payload import WORD, Column, Payload, num_bytes, sum_of_words
-from flow.side import Host, Side, open_host, open_side
+from sample_flow.payload import WORD, Column, Payload, num_bytes, sum_of_words
+from sample_flow.side import Host, Side, open_host, open_side
 
 GIVE_UP_SECONDS = 120.0
 

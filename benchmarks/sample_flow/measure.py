@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flow.payload import COLUMNS, READERS, WORD, Payload
-from flow.processes import Group
+from sample_flow.payload import COLUMNS, READERS, WORD, Payload
+from sample_flow.processes import Group
 
 CHUNK_ROWS = 32
 CLAIMED_ROWS = 16
@@ -22,7 +22,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """A side of a group. way: how it gets columns, see `flow.side.WAYS`."""
+    """A side of a group. way: how it gets columns, see `sample_flow.side.WAYS`."""
 
     group: Group = field(repr=False)
     side: str

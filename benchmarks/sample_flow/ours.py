@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from flow.payload import READERS, Array, Column
+from sample_flow.payload import READERS, Array, Column
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
@@ -85,10 +85,10 @@ class OurSide:
 
 
 def open_host(capacity: int) -> OurHost:
-    """See flow.side."""
+    """See sample_flow.side."""
     return OurHost(capacity)
 
 
 def open_side(address: Any) -> OurSide:
-    """See flow.side."""
+    """See sample_flow.side."""
     return OurSide(address)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-from flow.network import Network
-from flow.processes import Process
+from sample_flow.network import Network
+from sample_flow.processes import Process
 
 PORT = 7001
 CAPACITY_BYTES = 1 << 30
@@ -147,7 +147,7 @@ class Cluster:
         for number, name in enumerate(self._workers):
             log = self._folder / f"{name}.log"
             prefix = self._network.prefix(name)
-            node = Process(sys.executable, log, module="flow.node", prefix=prefix)
+            node = Process(sys.executable, log, module="sample_flow.node", prefix=prefix)
             self._nodes.append(node)
             node.tell(
                 "open",

@@ -1,4 +1,4 @@
-"""Reading over TCP beside a bare pair of sockets: `python -m flow.link serve|read HOST PORT`.
+"""Reading over TCP beside a bare pair of sockets: `python -m sample_flow.link serve|read HOST PORT`.
 
 `serve` sends as many bytes as it is asked for, from memory; `read` receives them into memory that it
 has, and prints the rate. What Python can do over this link without any system.

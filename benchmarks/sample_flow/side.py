@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any, Protocol
 
-from flow.payload import Array, Column
+from sample_flow.payload import Array, Column
 
 Address = Any
 MODULES = {
-    "rljob": "flow.ours",
+    "rljob": "sample_flow.ours",
     "TransferQueue": "peers.transfer_queue",
     "Ray actor": "peers.ray_actor",
     "Ray object store": "peers.ray_objects",

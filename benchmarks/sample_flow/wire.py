@@ -7,8 +7,8 @@ from statistics import median
 from typing import Any
 
 from figures import Figures
-from flow.network import Network
-from flow.processes import environment
+from sample_flow.network import Network
+from sample_flow.processes import environment
 
 PORT = 7001
 BARE_PORT = 7101
@@ -16,7 +16,7 @@ ROW_BYTES = 1_000_000
 BATCH_BYTES = 64 * ROW_BYTES
 LEAST_PERCENT = 80.0
 PROBE = ("-m", "rljob_runtime.dock.probe")
-BARE = ("-m", "flow.link")
+BARE = ("-m", "sample_flow.link")
 
 
 def compare_with_sockets(figures: Figures, *, quick: bool) -> dict[str, list[float]]:

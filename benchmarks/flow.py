@@ -1,0 +1,96 @@
+"""Seconds of a training step under each flow: sync, streaming and async, on the same separated job.
+
+Quickstart-like: one device generates, one trains, and a reward service takes 300 ms for each prompt's
+samples. The modes take turns; every run has the same prompts and seeds. `--json FILE` writes the table.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from results import report, summarize
+
+ROOT = Path(__file__).resolve().parent.parent
+WARM_UP_STEPS = 2
+FLOWS: dict[str, dict[str, Any]] = {
+    "sync": {"mode": "sync"},
+    "streaming": {"mode": "streaming"},
+    "async": {"mode": "async", "maxStaleness": 1},
+}
+SERVICE = '''
+import time
+last = [None]
+def reward(prompt, response, answer):
+    """A service that is asked once for all samples of a prompt, which come one after the other."""
+    if prompt != last[0]:
+        last[0] = prompt
+        time.sleep(0.3)
+    return float(response == answer)
+'''
+
+
+def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
+    """The quickstart with a device for each role and the slow reward."""
+    job: dict[str, Any] = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
+    spec = job["spec"]
+    spec.pop("evaluation", None)
+    spec |= {
+        "steps": steps,
+        "flow": flow,
+        "accelerator": {"type": "emulated", "devicesPerNode": 2},
+        "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+        "rewards": [{"name": "service", "type": "python", "python": {"path": "service.py"}}],
+        "checkpoint": {},
+    }
+    spec["batch"] |= {"globalBatchSize": 8, "samplesPerPrompt": 64, "microBatchSize": 1}
+    return job
+
+
+def seconds_a_step(flow: dict[str, Any], steps: int, folder: Path, name: str) -> float:
+    """Of one run, after its first steps."""
+    file, output = folder / f"{name}.yaml", folder / name
+    file.write_text(yaml.safe_dump(job_of(flow, steps)))
+    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
+    subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
+    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+    ends = [event["time"] for event in events if event["kind"] == "step"][WARM_UP_STEPS - 1 :]
+    return float((ends[-1] - ends[0]) / (len(ends) - 1))
+
+
+def main() -> None:
+    """Let the modes take turns and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one repetition of few steps")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    repetitions, steps = (1, 5) if options.quick else (3, 8)
+    found: dict[str, list[float]] = {mode: [] for mode in FLOWS}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        (folder / "service.py").write_text(SERVICE)
+        for repetition in range(repetitions):
+            for mode, flow in FLOWS.items():
+                seconds = seconds_a_step(flow, steps, folder, f"{mode}-{repetition}")
+                found[mode].append(seconds)
+                print(f"{mode}: {seconds:.2f} s a step", flush=True)
+    results = [
+        summarize(
+            f"a step with a reward of 300 ms: {mode}",
+            ours=found[mode],
+            peers={"sync": found["sync"]},
+            unit="seconds",
+            better="lower",
+            target=1.2,
+        )
+        for mode in ("streaming", "async")
+    ]
+    report(results, packages=["rljob", "torch", "ray"], file=options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Whole runs whose generation runs ahead of the update, through evaluations, losses and interrupts."""
+
+import json
+import signal
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from whole_runs import Finished, finish, run, start, wait_for_event, wait_for_text
+
+from rljob_runtime.placement import free_port
+
+pytestmark = [pytest.mark.ray]
+
+BOUND = 2
+AHEAD = {
+    "checkpoint": {},
+    "accelerator": {"type": "emulated", "devicesPerNode": 2},
+    "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+    "flow": {"mode": "async", "maxStaleness": BOUND},
+    "batch__microBatchSize": 2,
+}
+
+PACE = '''
+import os, time
+def reward(prompt, response, answer):
+    """Slow steps until the test has seen what it came for."""
+    if not os.path.exists({free!r}):
+        time.sleep(1 / 32)
+    return 0.0
+'''
+
+
+def ages(finished: Finished) -> set[int]:
+    """How many versions behind the samples of all steps were; each step has 32."""
+    found = [event["staleness"] for event in finished.of_kind("step")]
+    assert all(sum(rows.values()) == 32 for rows in found)
+    return {int(age) for rows in found for age in rows}
+
+
+def test_a_run_ahead_outlives_its_warehouse_and_stays_within_the_bound(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(steps=40, evaluation={"prompts": 16, "every": 10}, **AHEAD)
+
+    process = start(job, tmp_path / "run")
+    wait_for_event(tmp_path / "run", "step", 3, process)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "WarehouseActor" in "".join(child.cmdline()):  # never empty: a batch is ahead
+            child.kill()
+    wait_for_text(tmp_path / "run", "starts over", process)
+    finished = finish(process, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 41)]
+    assert max(ages(finished)) in (1, BOUND)
+    assert [event["step"] for event in finished.of_kind("evaluation")] == [0, 10, 20, 30, 40]
+    again = [event for event in finished.of_kind("dock") if "dropped" in event]
+    assert again and all(event["dropped"] == {"lost": event["regenerated"]} for event in again)
+
+
+def test_an_interrupted_run_ahead_goes_on_from_its_last_whole_step(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(steps=200, **AHEAD)
+
+    process = start(job, tmp_path / "run")
+    wait_for_event(tmp_path / "run", "step", 4, process)
+    process.send_signal(signal.SIGINT)
+    interrupted = finish(process, tmp_path / "run")
+    done = interrupted.of_kind("run_finished")[-1]["step"]
+    saved = interrupted.of_kind("checkpoint")[-1]["step"]
+    file = job_file(steps=done + 4, **AHEAD)
+    resumed = run(file, tmp_path / "run", "--resume")
+
+    assert interrupted.code == 3, interrupted.output
+    assert saved == done >= 4
+    assert resumed.code == 0, resumed.output
+    assert [event["step"] for event in resumed.of_kind("step")] == [*range(1, done + 5)]
+    assert max(ages(resumed)) <= BOUND
+
+
+def test_rollout_devices_come_and_go_while_batches_are_ahead(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    free, port = tmp_path / "free", free_port()
+    (tmp_path / "pace.py").write_text(PACE.format(free=str(free)))
+    pace = {"name": "pace", "type": "python", "weight": 0.0, "python": {"path": "pace.py"}}
+    rewards = [{"name": "correct", "type": "dataset", "threshold": 1.0}, pace]
+    three = {"type": "emulated", "devicesPerNode": 3}
+    job = job_file(steps=200, **{**AHEAD, "rewards": rewards, "accelerator": three})
+
+    environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
+    process = start(job, tmp_path / "run", environment=environment)
+    wait_for_event(tmp_path / "run", "step", 2, process)
+    for turn, count in enumerate((2, 1)):
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/scale",
+            method="PUT",
+            data=json.dumps({"rollout": count}).encode(),
+            headers={"Authorization": "Bearer the-token"},
+        )
+        urllib.request.urlopen(request, timeout=10).close()
+        wait_for_event(tmp_path / "run", "resize", turn + 1, process)
+    free.touch()
+    finished = finish(process, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    sizes = [(event["from"], event["to"]) for event in finished.of_kind("resize")]
+    assert sizes == [(1, 2), (2, 1)]
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 201)]
+    assert max(ages(finished)) <= BOUND

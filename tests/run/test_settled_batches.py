@@ -1,0 +1,80 @@
+"""A batch that cannot go on is settled: the driver learns whether it was trained on all the same."""
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from whole_runs import SMALL_JOB
+
+from rljob_api.load import read_job
+from rljob_runtime.batches import BatchName
+from rljob_runtime.errors import DockLost, WorkerError
+from rljob_runtime.events import EventLog
+from rljob_runtime.stages import BatchCalls, Stages
+
+pytestmark = [pytest.mark.ray]
+
+
+@ray.remote(num_cpus=0, max_concurrency=4)
+class StandIn:
+    """A feeder, a warehouse and update ranks: who `waits` ends when the batch is dropped."""
+
+    def __init__(self) -> None:
+        self._dropped = threading.Event()
+
+    def address(self) -> tuple[str, int]:
+        return "here", 1
+
+    def drop(self, batch: BatchName) -> int:
+        self._dropped.set()
+        return 0
+
+    def update(self, waits: bool) -> str:
+        if waits and self._dropped.wait(30):
+            raise DockLost("the batch was dropped")
+        return "trained"
+
+
+@dataclass
+class StandInCast:
+    feeder: Any
+    warehouses: list[Any]
+
+
+@pytest.fixture
+def settle(tmp_path: Path) -> Iterator[Any]:
+    """settle(waits of each update rank) -> whether the batch counts as trained."""
+    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    log = EventLog(tmp_path / "events.jsonl")
+
+    def settled(*waits: bool) -> bool:
+        actor = StandIn.remote()  # type: ignore[attr-defined]
+        stages = Stages(
+            job=read_job(SMALL_JOB),
+            cast=StandInCast(actor, [actor]),  # type: ignore[arg-type]
+            log=log,
+            stop=lambda: True,
+        )
+        updates = [actor.update.remote(each) for each in waits]
+        calls = BatchCalls(batch=BatchName(kind="train", step=1))
+        if waits:
+            calls.of_stage["update"] = updates
+        return stages.settle(calls)
+
+    yield settled
+    log.close()
+    ray.shutdown()
+
+
+def test_what_was_trained_counts_what_was_not_starts_over_and_half_of_it_is_an_error(
+    settle: Any,
+) -> None:
+    assert settle(False, False)
+    assert not settle(True, True)
+    assert not settle()
+    with pytest.raises(WorkerError, match="1 of 2 update ranks trained on train/1"):
+        settle(False, True)

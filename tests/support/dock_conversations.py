@@ -1,0 +1,171 @@
+"""Valid conversations with dock servers as frames, and how to spoil them: for fuzzing.
+
+A conversation is a list of (kind, header, payload). `spoil` changes one thing of one frame; which is
+decided by the caller's choices, so hypothesis, a fuzzer or a seed can drive it.
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.encoding import encode_columns
+from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind
+from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.store import WarehouseStore
+from rljob_runtime.dock.store_copy import StoreCopy
+
+TOKEN = "secret"
+GRAPH = StateGraph(
+    states=(
+        State(name="generate", needs=("prompt",), writes=("response",)),
+        State(name="update", needs=("prompt", "response")),
+    )
+)
+JUNK: tuple[Any, ...] = (
+    *(None, True, -1, 0, 7, 1 << 31, 2**63 - 1, -(2**63), 2**64 - 1),
+    *(1.5, float("nan"), float("inf"), -1e308, 1e308),
+    *("", "x", "update", "\x00", "é" * 300, b"", b"\xff" * 7, b"\xff" * 8, bytes(16)),
+    *([], [[]], [None], [-1], [0, 0], ["f/0/0", "f/0/0"], [1 << 62] * 3, {}, {"name": 1}),
+)
+Frame = tuple[Kind, dict[str, Any], bytes]
+Choose = Callable[[int], int]
+"""Picks a number below its argument."""
+
+
+def hello(role: str) -> Frame:
+    identity = {"token": TOKEN, "role": role, "owner": "fuzz", "session": "fuzz-1"}
+    return Kind.HELLO, identity, b""
+
+
+def with_warehouse() -> list[Frame]:
+    """Rows put, written, read and dropped, as a client, a controller and a neighbour would."""
+    prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
+    response = Ragged.from_rows([np.arange(n, dtype=np.float16) for n in (3, 4)])
+    entries, payload = _columns({"prompt": prompt})
+    written, bytes_written = _columns({"response": response})
+    put = {
+        "batch": "f",
+        "total": 2,
+        "states": ["generate", "update"],
+        "rows": [["f/0/0", "f/0", 0, 2, 0, 0, 64], ["f/0/1", "f/0", 0, 2, 1, 0, 64]],
+        "columns": [],
+        "group_columns": entries,
+        "timeout": 0.05,
+    }
+    uids = ["f/0/0", "f/0/1"]
+    write = {"state": "generate", "lease": "l", "uids": uids, "version": 1, "timeout": 0.05}
+    ends = {"state": "update", "lease": "l", "uids": uids, "columns": [], "timeout": 0.05}
+    return [
+        hello("warehouse/0"),
+        (Kind.SUBSCRIBE, {"state": "update", "needs": ["response"], "seen": ["a.0", "a.1"]}, b""),
+        (Kind.PUT_ROWS, put, payload),
+        (Kind.WRITE, {**write, "columns": written}, bytes_written),
+        (Kind.READ, {"uids": uids, "columns": ["prompt", "response"]}, b""),
+        (Kind.ATTACH, {}, b""),
+        (Kind.RELEASE, {"pins": [1, 2]}, b""),
+        (Kind.WRITE, ends, b""),
+        (Kind.DROP_BATCH, {"batch": "f"}, b""),
+        (Kind.STATS, {}, b""),
+        (Kind.SEED, {"warehouse": 1}, b""),
+        *_chunks(),
+        (Kind.IMPORT, {"epoch": "b.3"}, b""),
+        (Kind.FORWARD, {"kind": 10, "fields": [{**put, "batch": "g"}]}, payload),
+        (Kind.TAKE_OVER, {"warehouse": 1}, b""),
+        (Kind.EXPORT, {}, b""),
+    ]
+
+
+def with_controller() -> list[Frame]:
+    """Claims and what belongs to them."""
+    claim = {"request": "1", "batch": "f", "limit": 3, "whole_groups": False, "timeout": 0.02}
+    share = {"request": "2", "batch": "f", "whole_groups": True, "share": [0, 2], "timeout": 0.02}
+    return [
+        hello("controller/update"),
+        (Kind.CLAIM, claim, b""),
+        (Kind.RENEW, {"leases": [{"lease": "x-1", "uids": ["f/0/0"]}]}, b""),
+        (Kind.CLAIM, share, b""),
+        (Kind.GIVE_BACK, {"lease": "x-1", "uids": ["f/0/0"]}, b""),
+        (Kind.OWNER_GONE, {"owner": "somebody"}, b""),
+        (Kind.STATS, {}, b""),
+    ]
+
+
+def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
+    """The conversation as bytes, one thing in it changed."""
+    place = choose(len(frames))
+    kind, header, payload = frames[place]
+    way = choose(8)
+    raw = None
+    if way < 3:
+        header = _spoiled(header, choose)
+    elif way == 3:
+        kind = [*Kind][choose(len(Kind))]
+    elif way == 4:
+        payload = payload[: choose(len(payload) + 1)] + bytes(choose(70))
+    elif way == 5:
+        raw = bytearray(packed(kind, header, payload))
+        raw[choose(len(raw))] ^= 1 << choose(8)
+    elif way == 6:
+        whole = packed(kind, header, payload)
+        raw = whole[: choose(len(whole))]
+    else:
+        lengths = (0, 1, HEAD.size, 1 << 20, 1 << 31, 2**32 - 1)
+        body = msgpack.packb(header) + payload
+        sizes = lengths[choose(len(lengths))], lengths[choose(len(lengths))] << choose(31)
+        raw = HEAD.pack(MAGIC, VERSION, kind, *sizes) + body
+    spoiled = packed(kind, header, payload) if raw is None else bytes(raw)
+    return [spoiled if i == place else packed(*frame) for i, frame in enumerate(frames)]
+
+
+def packed(kind: Kind, header: dict[str, Any], payload: bytes) -> bytes:
+    body = msgpack.packb(header)
+    return HEAD.pack(MAGIC, VERSION, kind, len(body), len(payload)) + body + payload
+
+
+def _spoiled(value: Any, choose: Choose) -> Any:
+    """Somewhere inside, something else; or something less."""
+    if isinstance(value, dict) and value and choose(6):
+        key = [*value][choose(len(value))]
+        if not choose(8):
+            return {k: v for k, v in value.items() if k != key}
+        return {**value, key: _spoiled(value[key], choose)}
+    if isinstance(value, list) and value and choose(6):
+        i = choose(len(value))
+        return [*value[:i], _spoiled(value[i], choose), *value[i + 1 :]]
+    if isinstance(value, bytes) and len(value) % 8 == 0 and value and choose(3):
+        numbers = [-1, 0, 1, 1 << 20, 1 << 40, 1 << 62, -(1 << 63), 2**63 - 1]
+        i = 8 * choose(len(value) // 8)
+        return value[:i] + struct.pack("<q", numbers[choose(len(numbers))]) + value[i + 8 :]
+    return JUNK[choose(len(JUNK))]
+
+
+def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+    entries, buffers = encode_columns(columns)
+    return entries, b"".join(bytes(part) for part in buffers)
+
+
+def _chunks() -> list[Frame]:
+    """A store with a row, as its neighbour gets it."""
+    from rljob_runtime.dock.put_rules import RowHead
+
+    store = WarehouseStore(graph=GRAPH, capacity_bytes=1 << 16)
+    head = RowHead(
+        uid="n/0/0", group="n/0", group_index=0, group_size=1, sample=0, version=0, reserve_bytes=64
+    )
+    prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
+    store.put_rows(
+        "n",
+        total=1,
+        states=["generate", "update"],
+        heads=[head],
+        columns={},
+        group_columns={"prompt": prompt},
+    )
+    return [
+        (Kind.IMPORT, dict(chunk.header), b"".join(bytes(part) for part in chunk.buffers))
+        for chunk in StoreCopy(store).chunks()
+    ]
