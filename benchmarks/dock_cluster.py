@@ -175,9 +175,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="up to 4 nodes, a quarter of the rows")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--rate", type=float, default=LINK_RATE, help="of the links, MB/s")
+    parser.add_argument("--repetitions", type=int, default=5)
     options = parser.parse_args()
     plan = Plan(
-        nodes=NODES, prompts=PROMPTS_A_NODE, repetitions=5, shapes=table1.TABLE1, rate=options.rate
+        nodes=NODES,
+        prompts=PROMPTS_A_NODE,
+        repetitions=options.repetitions,
+        shapes=table1.TABLE1,
+        rate=options.rate,
     )
     if options.quick:
         few = table1.TABLE1[:1]
