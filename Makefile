@@ -42,6 +42,9 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/dock.py --quick
+	$(PY) benchmarks/dock_paths.py --quick
+	$(PY) benchmarks/dock_metadata.py --quick
+	$(PY) benchmarks/dock_cluster.py --quick
 	$(PY) benchmarks/dock_churn.py --quick
 	$(PY) benchmarks/controller.py --quick
 

@@ -9,7 +9,8 @@ import statistics
 import subprocess
 from pathlib import Path
 
-from operators import Figures
+from figures import Figures
+from operators import PACKAGES
 from peers.environment import make_environment
 
 KOPF = "kopf==1.45.2"
@@ -47,7 +48,7 @@ def main() -> None:
         programs = make_environment(folder, [KOPF, *packages], torch="")
         figures.add(f"{name}: memory", measure(programs, module), "MiB")
     if options.json:
-        figures.write(options.json)
+        figures.write(options.json, packages=PACKAGES, facts={})
 
 
 if __name__ == "__main__":

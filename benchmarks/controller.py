@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from operators import Figures, OperatorProcess, be_operator_if_told, quantile, total
+from figures import Figures
+from operators import PACKAGES, OperatorProcess, be_operator_if_told, quantile, total
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -194,7 +195,7 @@ def main() -> None:
         except ApiServerMissing as missing:
             sys.exit(f"{missing}: see benchmarks/controller.py")
     if options.json:
-        figures.write(options.json, jobs=jobs)
+        figures.write(options.json, packages=PACKAGES, facts={"jobs": jobs})
 
 
 if __name__ == "__main__":

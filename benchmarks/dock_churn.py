@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from operators import Figures
+from figures import Figures
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
@@ -238,7 +238,8 @@ def main() -> None:
     measure_leftovers(figures)
     if options.json is not None:
         packages = ["rljob", "numpy", "msgpack"]
-        figures.write(options.json, packages, steps=STEPS // share, seed=options.seed)
+        facts = {"steps": STEPS // share, "seed": options.seed}
+        figures.write(options.json, packages=packages, facts=facts)
 
 
 if __name__ == "__main__":

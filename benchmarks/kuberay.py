@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from figures import Figures
 from lightkube import ApiError, AsyncClient
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, Pod, Secret
-from operators import Figures, OperatorProcess, be_operator_if_told, quantile, total
+from operators import PACKAGES, OperatorProcess, be_operator_if_told, quantile, total
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))
@@ -203,7 +204,7 @@ def main() -> None:
         log = Path(folder) / "operator.log"
         figures = asyncio.run(measure(Path(os.environ["KUBECONFIG"]), log, options.jobs))
     if options.json:
-        figures.write(options.json, jobs=options.jobs)
+        figures.write(options.json, packages=PACKAGES, facts={"jobs": options.jobs})
 
 
 if __name__ == "__main__":

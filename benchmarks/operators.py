@@ -1,54 +1,21 @@
-"""The operator as a benchmark sees it: a process of its own, its metrics, and figures with limits."""
+"""The operator as a benchmark sees it: a process of its own, and its metrics."""
 
 import asyncio
-import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
 from prometheus_client.parser import text_string_to_metric_families as families
-from results import describe_machine
 
 AS_OPERATOR = "--as-operator"
+PACKAGES = ("kopf", "lightkube", "aiohttp")
 Samples = dict[str, list[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One result and what it may be at most."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float | None = None
-
-
-class Figures:
-    """What a benchmark has found, printed as it comes."""
-
-    def __init__(self) -> None:
-        self._found: list[Figure] = []
-
-    def add(self, name: str, value: float, unit: str, limit: float | None = None) -> None:
-        """Take down and print a figure."""
-        self._found.append(Figure(name, value, unit, limit))
-        bound = "" if limit is None else f"≤ {limit:g}"
-        print(f"{name:56} {value:10,.2f} {unit:9} {bound}", flush=True)
-
-    def write(
-        self, file: Path, packages: Sequence[str] = ("kopf", "lightkube", "aiohttp"), **facts: int
-    ) -> None:
-        """As `write_docs.py` reads it. facts: of the run, beside those of the machine."""
-        machine = describe_machine(packages) | facts
-        document = {"machine": machine, "figures": [asdict(figure) for figure in self._found]}
-        file.write_text(json.dumps(document, indent=2) + "\n")
 
 
 class OperatorProcess:

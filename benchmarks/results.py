@@ -5,7 +5,7 @@ import os
 import platform
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
@@ -15,25 +15,30 @@ from typing import Literal
 class Result:
     """One figure of ours and of the peers.
 
-    value, peers: medians. spread: (least, greatest) by side. target: ratio to the best peer that we
-    want, as a gain: 1.5 is half as much more, or two thirds of the time.
+    value, peers: medians. spread: (least, greatest) by side. target: gain over every peer that we
+    want: 1.5 is half as much more, or two thirds of the time. targets: over some peers, where each
+    has its own. limit: what the value itself may be at most.
     """
 
     name: str
     value: float
     unit: str
     better: Literal["higher", "lower"]
-    target: float
+    target: float | None
     peers: dict[str, float]
     spread: dict[str, tuple[float, float]]
     repetitions: int
+    targets: dict[str, float] = field(default_factory=dict)
+    limit: float | None = None
 
-    @property
-    def gain(self) -> float:
-        """How many times better than the best peer."""
-        if self.better == "higher":
-            return self.value / max(self.peers.values())
-        return min(self.peers.values()) / self.value
+    def gain(self, peer: str) -> float:
+        """How many times better than a peer."""
+        ratio = self.value / self.peers[peer]
+        return ratio if self.better == "higher" else 1 / ratio
+
+    def wanted(self, peer: str) -> float | None:
+        """The gain over a peer that we want."""
+        return self.targets.get(peer, self.target)
 
 
 def summarize(
@@ -43,7 +48,9 @@ def summarize(
     peers: Mapping[str, Sequence[float]],
     unit: str,
     better: Literal["higher", "lower"],
-    target: float,
+    target: float | None = None,
+    targets: Mapping[str, float] | None = None,
+    limit: float | None = None,
 ) -> Result:
     """The result of repeated measurements of each side."""
     sides = {"rljob": ours, **peers}
@@ -56,7 +63,14 @@ def summarize(
         peers={peer: statistics.median(values) for peer, values in peers.items()},
         spread={side: (min(values), max(values)) for side, values in sides.items()},
         repetitions=len(ours),
+        targets=dict(targets or {}),
+        limit=limit,
     )
+
+
+def quantile(values: Sequence[float], fraction: float) -> float:
+    """The value below which that part of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
 
 
 def report(results: Sequence[Result], *, packages: Sequence[str], file: Path | None) -> None:
@@ -66,8 +80,10 @@ def report(results: Sequence[Result], *, packages: Sequence[str], file: Path | N
         for peer, value in result.peers.items():
             ours = figure(result.value, result.spread["rljob"])
             theirs = f"{peer} {figure(value, result.spread[peer])}"
+            wanted = result.wanted(peer)
+            target = "" if wanted is None else f"{wanted:g}x"
             print(
-                f"{result.name:44} {ours:>24} {theirs:>46} {result.gain:>5.2f}x {result.target:>5}x"
+                f"{result.name:44} {ours:>24} {theirs:>46} {result.gain(peer):>5.2f}x {target:>6}"
             )
     if file is not None:
         document = {

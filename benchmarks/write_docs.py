@@ -1,4 +1,4 @@
-"""Write docs/benchmarks.md and docs/quickstart.md from the files in `benchmarks/measured/`.
+"""Write docs/benchmarks.md, its picture and docs/quickstart.md from the files in `benchmarks/measured/`.
 
 `--check` compares instead. Nothing on those pages is typed by hand but the words around the tables.
 """
@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from results import figure
+from dock_docs import cluster_parts, linearity_picture
+from tables import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
@@ -16,9 +17,12 @@ SUBJECTS = {
     "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate`",
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "flow": "Flow: seconds of a step where stages overlap, beside one after the other",
-    "dock": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
+    "dock": "Transfer dock: samples through it, beside TransferQueue and Ray",
+    "dock_paths": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }
 LIMITED = {
+    "dock_cluster": "Transfer dock: several machines",
+    "dock_metadata": "Transfer dock: what its metadata costs",
     "controller": "The operator: a thousand RLJobs on a real API server",
     "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
@@ -40,8 +44,10 @@ def benchmarks() -> str:
         file = MEASURED / f"{subject}.json"
         if file.exists():
             document = json.loads(file.read_text())
-            table = _limits(document) if subject in LIMITED else _table(document)
+            table = _limits(document) if subject in LIMITED else side_by_side(document)
             parts += [f"## {title}", f"`python benchmarks/{subject}.py`", table]
+            if subject == "dock_cluster":
+                parts += cluster_parts(document)
             parts += notes.get(subject, [])
             parts.append(_machine(document["machine"]))
     return "\n\n".join(parts) + "\n"
@@ -79,26 +85,14 @@ def quickstart() -> str:
     )
 
 
-def _table(document: dict[str, Any]) -> str:
-    rows = ["| | rljob | peer | gain | target |", "|---|---|---|---|---|"]
-    for result in document["results"]:
-        for peer, value in result["peers"].items():
-            ours, theirs = result["value"], value
-            ratio = ours / theirs if result["better"] == "higher" else theirs / ours
-            rows.append(
-                f"| {result['name']}, {result['unit']} | {figure(ours, result['spread']['rljob'])} "
-                f"| {peer}: {figure(theirs, result['spread'][peer])} | **{ratio:.2f}×** "
-                f"| {result['target']}× |"
-            )
-    return "\n".join(rows)
-
-
 def _limits(document: dict[str, Any]) -> str:
-    rows = ["| | measured | at most |", "|---|---|---|"]
+    rows = ["| | measured | wanted |", "|---|---|---|"]
     for found in document["figures"]:
-        value, limit = found["value"], found["limit"]
-        allowed = "" if limit is None else f"{limit:g}{'' if value <= limit else ' (missed)'}"
-        rows.append(f"| {found['name']} | {value:,.4g} {found['unit']} | {allowed} |")
+        value, limit, least = found["value"], found["limit"], found.get("least")
+        wanted = "" if limit is None else f"≤ {limit:g}{'' if value <= limit else ' (missed)'}"
+        if least is not None:
+            wanted = f"≥ {least:g}{'' if value >= least else ' (missed)'}"
+        rows.append(f"| {found['name']} | {value:,.4g} {found['unit']} | {wanted} |")
     return "\n".join(rows)
 
 
@@ -107,11 +101,15 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Write both pages, or exit with 1 if one is not up to date."""
+    """Write all of them, or exit with 1 if one is not up to date."""
     pages = {
         ROOT / "docs" / "benchmarks.md": benchmarks(),
         ROOT / "docs" / "quickstart.md": quickstart(),
     }
+    cluster = MEASURED / "dock_cluster.json"
+    if cluster.exists():
+        picture = linearity_picture(json.loads(cluster.read_text()))
+        pages[ROOT / "docs" / "images" / "dock-linearity.svg"] = picture
     for file, text in pages.items():
         if "--check" not in sys.argv:
             file.write_text(text)

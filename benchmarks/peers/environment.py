@@ -1,5 +1,6 @@
 """Environments of peers under .bench/, made with uv on first use: same torch, their own packages."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,8 @@ INDEX_OF_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
 def make_environment(name: str, packages: list[str], *, torch: str = TORCH) -> Path:
-    """Folder of the environment's programs. torch: "" for none. A folder of its wheels beside the checkout
-    is used."""
+    """Folder of the environment's programs. torch: "" for none. Its wheels come from the first of these that
+    is there: $TORCH_WHEELS, the folder beside the checkout, PyTorch's index of CPU builds."""
     folder = ROOT / ".bench" / name
     done = folder / "packages.txt"
     packages = [*filter(None, [torch]), *packages]
@@ -22,13 +23,20 @@ def make_environment(name: str, packages: list[str], *, torch: str = TORCH) -> P
     print(f"making the environment of {name} under {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     uv = str(Path(sys.executable).with_name("uv"))
-    wheels = ROOT.parent / "shared" / "wheels"
-    source = (
-        ["--find-links", str(wheels)]
-        if wheels.is_dir()
-        else ["--extra-index-url", INDEX_OF_CPU_BUILDS]
-    )
-    install = [uv, "pip", "install", "-q", "--no-config", "-p", str(folder), *source]
+    folders = [os.environ.get("TORCH_WHEELS", ""), str(ROOT.parent / "shared" / "wheels")]
+    wheels = next((place for place in folders if place and Path(place).is_dir()), None)
+    source = ["--find-links", wheels] if wheels else ["--extra-index-url", INDEX_OF_CPU_BUILDS]
+    install = [
+        uv,
+        "pip",
+        "install",
+        "-q",
+        "--compile-bytecode",
+        "--no-config",
+        "-p",
+        str(folder),
+        *source,
+    ]
     subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
     subprocess.run([*install, *packages], check=True)
     done.write_text(wanted)

@@ -1,0 +1,94 @@
+"""rljob's dock, as the benchmark calls it: one warehouse and three states in processes of their own."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sample_flow.payload import READERS, Array, Column
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.graph import State
+from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.rows import Claim, NewRow
+
+WAIT_SECONDS = 120.0
+
+
+class OurHost:
+    """One warehouse of so many bytes."""
+
+    def __init__(self, capacity: int) -> None:
+        states = [State(name=name, needs=columns) for name, columns in READERS.items()]
+        self._dock = LocalDock(states, capacity=capacity)
+        self._dock.__enter__()
+        self.address = self._dock.address.to_json()
+
+    def close(self) -> None:
+        """See Host."""
+        self._dock.close()
+
+
+class OurSide:
+    """See Side."""
+
+    def __init__(self, address: Any) -> None:
+        self._address = DockAddress.from_json(address)
+        self._clients: dict[str, DockClient] = {}
+
+    def prepare(self, batch: str, first: int, columns: dict[str, Column]) -> list[NewRow]:
+        """A row is a NewRow with views of the caller's arrays."""
+        names = list(columns)
+        return [
+            NewRow(
+                uid=f"{batch}/{first + i}",
+                group=f"{batch}/{first + i}",
+                group_index=first + i,
+                columns=dict(zip(names, values, strict=True)),
+            )
+            for i, values in enumerate(zip(*(c.each() for c in columns.values()), strict=True))
+        ]
+
+    def put(self, batch: str, prepared: list[NewRow], *, total: int, states: list[str]) -> None:
+        """See Side."""
+        self._client("update").put_rows(batch, prepared, total, states=states)
+
+    def claim(
+        self, batch: str, state: str, columns: list[str], limit: int
+    ) -> tuple[Claim, int] | None:
+        """See Side; waits at the controller."""
+        claim = self._client(state).claim(batch, limit=limit, timeout_seconds=WAIT_SECONDS)
+        return claim, len(claim.rows)
+
+    @contextmanager
+    def get(self, claim: Claim, columns: list[str], way: str) -> Iterator[Iterable[Array]]:
+        """See Side."""
+        client = next(iter(self._clients.values()))
+        if way == "view":
+            with client.view(claim.rows, columns) as found:
+                yield [column.values for column in found.values()]
+        else:
+            yield [column.values for column in client.read(claim.rows, columns).values()]
+
+    def finish(self, state: str, claim: Claim) -> None:
+        """See Side."""
+        self._client(state).acknowledge(claim.rows)
+
+    def drop(self, batch: str) -> None:
+        """See Side."""
+        self._client("update").drop_batch(batch)
+
+    def _client(self, state: str) -> DockClient:
+        if state not in self._clients:
+            self._clients[state] = DockClient(self._address, state=state, owner=state)
+        return self._clients[state]
+
+
+def open_host(capacity: int) -> OurHost:
+    """See sample_flow.side."""
+    return OurHost(capacity)
+
+
+def open_side(address: Any) -> OurSide:
+    """See sample_flow.side."""
+    return OurSide(address)
