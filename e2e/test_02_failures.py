@@ -173,6 +173,6 @@ def lineage(events: list[dict]) -> Counter[int]:  # type: ignore[type-arg]
         if event["kind"] == "run_started":
             start = event.get("resumed_from") or 0
             rows = Counter({step: count for step, count in rows.items() if step <= start})
-        elif event["kind"] == "dock":
-            rows[event["step"]] += event["states"]["update"]["rows"]
+        elif event["kind"] == "step":
+            rows[event["step"]] += sum(event["staleness"].values())
     return rows
