@@ -494,7 +494,8 @@ def churn(dock: LocalDock, name: str, until: float, wrong: list[str], seen: list
     rng = np.random.default_rng(len(name))
     with DockClient(dock.address, state="use", owner=name) as client:
         for turn in range(100_000):
-            if time.monotonic() > until:
+            over = time.monotonic() - until  # a busy machine may need longer for its turns
+            if over > 20 or (over > 0 and len(seen) > 40):
                 return
             batch = f"{name}/{turn}"
             lengths = rng.integers(0, 20_000, size=6)
@@ -540,7 +541,7 @@ def test_nothing_changes_under_views_while_writers_take_every_free_byte() -> Non
             report = warehouse(watcher)
 
     assert not wrong
-    assert len(seen) > 10
+    assert len(seen) > 40
     assert (report["pins"], report["retained"], report["expired_pins"]) == (0, 0, 0)
 
 

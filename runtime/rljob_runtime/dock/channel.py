@@ -15,26 +15,13 @@ from typing import Any
 
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.failures import error_of
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.stream import Stream
-from rljob_runtime.errors import (
-    DockError,
-    DockFull,
-    DockLost,
-    DockRefused,
-    DockStale,
-    DockTimeout,
-)
+from rljob_runtime.errors import DockError, DockTimeout
 
 log = logging.getLogger(__name__)
 
-ERRORS: dict[str, type[DockError]] = {
-    "timeout": DockTimeout,
-    "full": DockFull,
-    "lost": DockLost,
-    "stale": DockStale,
-    "refused": DockRefused,
-}
 ANSWER_MARGIN_SECONDS = 5.0
 """How much longer than the server's own deadline a client waits for its answer."""
 PAUSE_SECONDS = 0.05
@@ -197,5 +184,5 @@ class Channel:
 
 def _answered(frame: Frame) -> Frame:
     if frame.kind is Kind.FAILED:
-        raise ERRORS.get(frame.fields.text("code"), DockError)(frame.fields.text("text"))
+        raise error_of(frame.fields)
     return frame

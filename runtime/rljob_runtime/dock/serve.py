@@ -28,7 +28,7 @@ PARENT_CHECK_SECONDS = 1.0
 def make_server(kind: str, config: Mapping[str, Any]) -> DockServer:
     """A server from its configuration; the keys are the constructor's, `graph` as JSON."""
     arguments = {**config, "graph": StateGraph.from_json(config["graph"])}
-    arguments["warehouses"] = [(host, port) for host, port in config["warehouses"]]
+    arguments["warehouses"] = [(host, port) for host, port in config.get("warehouses", ())]
     if kind == "warehouse":
         return WarehouseServer(**arguments)
     return ControllerServer(**arguments)

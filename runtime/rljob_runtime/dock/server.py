@@ -12,34 +12,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljob_runtime.dock import unix
+from rljob_runtime.dock.failures import failure_fields
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.peer import Answer, Peer, Reply
-from rljob_runtime.errors import (
-    DockError,
-    DockFull,
-    DockLost,
-    DockRefused,
-    DockStale,
-    DockTimeout,
-)
+from rljob_runtime.errors import DockError, DockRefused
 
 log = logging.getLogger(__name__)
 
 HELLO_SECONDS = 10.0
 """A connection that has not shown the token by then is closed."""
-CODES: dict[type[DockError], str] = {
-    DockTimeout: "timeout",
-    DockFull: "full",
-    DockLost: "lost",
-    DockStale: "stale",
-    DockRefused: "refused",
-    DockError: "failed",
-}
-
-
-def failure(error: DockError) -> Reply:
-    """The answer that raises the same error at the client."""
-    return Reply(kind=Kind.FAILED, header={"code": CODES[type(error)], "text": str(error)})
 
 
 class DockServer:
@@ -141,7 +122,7 @@ class DockServer:
     def _on_malformed(self, peer: Peer, reason: str) -> Reply:
         self.refused["malformed"] += 1
         log.warning("dock %s refused a frame: %s", self.role, reason)
-        return failure(DockRefused(f"{self.role} refused a frame: {reason}"))
+        return _failure(DockRefused(f"{self.role} refused a frame: {reason}"))
 
     def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
@@ -168,26 +149,26 @@ class DockServer:
     def _failed(self, peer: Peer, error: Exception) -> Reply:
         if isinstance(error, DockError):
             self._failed_requests += 1
-            return failure(error)
+            return _failure(error)
         if isinstance(error, MalformedFrame):
             reply = self._on_malformed(peer, str(error))
             return Reply(kind=reply.kind, header=reply.header, close=True)
         self.refused["internal"] += 1
         log.error("dock %s failed on a request", self.role, exc_info=error)
-        return failure(DockError(f"{self.role} failed: {type(error).__name__}: {error}"))
+        return _failure(DockError(f"{self.role} failed: {type(error).__name__}: {error}"))
 
     def _greet(self, peer: Peer, frame: Frame) -> Reply:
         """The first frame of a connection must be a hello with the token."""
         token = frame.fields.text("token") if frame.kind is Kind.HELLO else ""
         if not hmac.compare_digest(token.encode(), self._token):
             self.refused["token"] += 1
-            refusal = failure(DockRefused(f"{self.role} refused a connection: wrong token"))
+            refusal = _failure(DockRefused(f"{self.role} refused a connection: wrong token"))
             return Reply(kind=refusal.kind, header=refusal.header, close=True)
         wanted = frame.fields.text("role")
         if wanted != self.role:
             self.refused["role"] += 1
             text = f"{wanted} was looked for at the address of {self.role}"
-            refusal = failure(DockRefused(text))
+            refusal = _failure(DockRefused(text))
             return Reply(kind=refusal.kind, header=refusal.header, close=True)
         peer.owner, peer.session = frame.fields.text("owner"), frame.fields.text("session")
         peer.trusted = True
@@ -197,3 +178,8 @@ class DockServer:
 def optional_integer(fields: Fields, name: str) -> int | None:
     """An integer that may be absent."""
     return fields.integer(name) if fields.has(name) else None
+
+
+def _failure(error: DockError) -> Reply:
+    """The answer that raises the same error at the client."""
+    return Reply(kind=Kind.FAILED, header=failure_fields(error))
