@@ -8,8 +8,8 @@ What clients put, read and write. `encoding` brings them to the wire and back.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -74,11 +74,6 @@ class Ragged:
         """A copy of these rows in this order; a row may be taken many times."""
         return Ragged.from_rows([self.row(i) for i in rows], like=self)
 
-    def row_bytes(self) -> list[int]:
-        """Bytes of each row's values."""
-        each = self.values.itemsize * math.prod(self.values.shape[1:])
-        return [length * each for length in self.lengths.tolist()]
-
     @classmethod
     def from_rows(cls, rows: Sequence[Array], *, like: "Ragged | None" = None) -> "Ragged":
         """Concatenate rows of one type and trailing shape; `like` gives them when there is no row."""
@@ -128,7 +123,7 @@ class Apart:
     @property
     def form(self) -> "Format":
         """What the rows share."""
-        return Format(DTYPE_NAMES[self._arrays[0].dtype], self._arrays[0].shape[1:])
+        return known_format(DTYPE_NAMES[self._arrays[0].dtype], self._arrays[0].shape[1:])
 
     @property
     def num_bytes(self) -> int:
@@ -160,26 +155,50 @@ Column = Ragged | Apart
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What all rows of one column share: type name and shape of one value."""
+    """What all rows of one column share: type name and shape of one value. value_bytes: of one."""
 
     dtype: str
     tail: tuple[int, ...]
+    value_bytes: int = field(init=False, compare=False)
 
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of one value."""
-        size = int(DTYPES[self.dtype].itemsize)
-        for extent in self.tail:
-            size *= extent
-        return size
+    def __post_init__(self) -> None:
+        size = DTYPES[self.dtype].itemsize * math.prod(self.tail)
+        object.__setattr__(self, "value_bytes", size)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.tail) if self.tail else ''}"
 
 
+class Packed(NamedTuple):
+    """A column as messages carry it and warehouses store it, who make no array of it.
+
+    lengths: values of each row. data: the bytes of all rows, one after the other.
+    """
+
+    form: Format
+    lengths: list[int]
+    data: memoryview
+
+    def sizes(self) -> list[int]:
+        """Bytes of each row."""
+        each = self.form.value_bytes
+        return [length * each for length in self.lengths]
+
+    @classmethod
+    def of(cls, column: Ragged) -> "Packed":
+        """The same column; its bytes are not copied."""
+        return cls(format_of(column), column.lengths.tolist(), as_bytes(column.values))
+
+
+@lru_cache(maxsize=1024)
+def known_format(dtype: str, tail: tuple[int, ...]) -> Format:
+    """The format; few are ever met, and every column of every message asks for one."""
+    return Format(dtype, tail)
+
+
 def format_of(column: Ragged) -> Format:
     """The format of a column's values."""
-    return Format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
+    return known_format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
 
 
 def as_bytes(values: Array) -> memoryview:
