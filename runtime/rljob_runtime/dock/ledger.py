@@ -180,15 +180,14 @@ class ControllerLedger:
         for batch in news.batches:
             self._batch(batch)
         for row in news.rows:
-            self._add(warehouse, row)
-            self.batches[row.batch].count(warehouse, known=1)
+            self._add(warehouse, row).known[warehouse] += 1
         for column in news.columns:
             entry = self.entries.get(column.uid)
             if entry is not None:
                 entry.version = column.version
                 self.batches[entry.batch].column_came(entry, column.column, column.length)
         for name, uid in news.acks:
-            self.batches[name].count(warehouse, acked=1)
+            self.batches[name].acked[warehouse] += 1
             if uid in self.entries:
                 self._remove(self.entries[uid])
         for name in news.drops:
@@ -318,7 +317,7 @@ class ControllerLedger:
             self.batches[told.name] = batch
         return batch
 
-    def _add(self, warehouse: int, row: RowNotice) -> None:
+    def _add(self, warehouse: int, row: RowNotice) -> BatchLedger:
         entry = Entry(
             uid=row.uid,
             batch=row.batch,
@@ -329,10 +328,12 @@ class ControllerLedger:
             version=row.version,
             warehouse=warehouse,
             lengths=dict(row.lengths),
-            missing=set(self.needs - set(row.lengths)),
+            missing=set(self.needs.difference(row.lengths)),
         )
         self.entries[row.uid] = entry
-        self.batches[row.batch].add(entry)
+        batch = self.batches[row.batch]
+        batch.add(entry)
+        return batch
 
     def _remove(self, entry: Entry) -> None:
         """The row is acknowledged, dropped or lost."""
