@@ -66,7 +66,7 @@ class OurSide:
         client = next(iter(self._clients.values()))
         if way == "view":
             with client.view(claim.rows, columns) as found:
-                yield [column.values for column in found.values()]
+                yield [array for column in found.values() for array in column.arrays]
         else:
             yield [column.values for column in client.read(claim.rows, columns).values()]
 

@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from rljob_runtime.actors.whereabouts import Warehouses
+from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
@@ -48,6 +49,7 @@ class WarehouseActor:
         )
         self._thread = ServerThread(self._server)
         self._address = self._thread.start()
+        collect_rarely()
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""
@@ -88,6 +90,7 @@ class ControllerActor:
             )
         )
         self._address = self._thread.start()
+        collect_rarely()
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""

@@ -70,6 +70,11 @@ class Ragged:
         """Values of every row, views."""
         return [self.row(i) for i in range(len(self))]
 
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """All values in the arrays that they lie in: one."""
+        return [self.values]
+
     def take(self, rows: Sequence[int]) -> "Ragged":
         """A copy of these rows in this order; a row may be taken many times."""
         return Ragged.from_rows([self.row(i) for i in rows], like=self)
@@ -96,12 +101,13 @@ class Ragged:
 
 
 class Apart:
-    """One column of n rows (at least one) whose rows lie in arrays of their own; else as Ragged.
+    """One column of n rows (at least one) that lie in several arrays; else as Ragged.
 
-    Raises ValueError when they differ in type or trailing shape, or no column can have their type.
+    arrays: a row each; with `lengths`, whole rows that follow each other. Raises ValueError when they
+    differ in type or trailing shape, or no column can have their type.
     """
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: Sequence[Array], lengths: Sequence[int] | None = None) -> None:
         kinds = {(array.dtype, array.shape[1:]) for array in arrays}
         if len(kinds) != 1:
             raise ValueError(f"rows of one column differ in type or trailing shape: {kinds}")
@@ -110,15 +116,23 @@ class Apart:
                 f"dtype {arrays[0].dtype} {arrays[0].shape} cannot be a column; use arrays of one "
                 f"of {[*DTYPES]}"
             )
-        self._arrays = arrays
+        self._arrays, self._lengths = arrays, lengths
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._arrays) if self._lengths is None else len(self._lengths)
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """All values in the arrays that they lie in, which are views."""
+        return self._arrays
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Values of each row along the first axis."""
-        return np.array([len(array) for array in self._arrays], dtype=np.int64)
+        lengths = self._lengths
+        if lengths is None:
+            lengths = [len(array) for array in self._arrays]
+        return np.array(lengths, dtype=np.int64)
 
     @property
     def form(self) -> "Format":
@@ -128,28 +142,64 @@ class Apart:
     @property
     def num_bytes(self) -> int:
         """Of all rows."""
-        return sum(array.nbytes for array in self._arrays)
+        return sum([array.nbytes for array in self._arrays])
 
     @cached_property
     def values(self) -> Array:
         """Values of all rows, row after row; a copy, made at the first use."""
         return np.concatenate(self._arrays)
 
+    @cached_property
+    def _rows(self) -> Sequence[Array]:
+        if self._lengths is None:
+            return self._arrays
+        rows: list[Array] = []
+        left = iter(self._arrays)
+        array, place = next(left), 0
+        for length in self._lengths:
+            if place + length > len(array):
+                array, place = next(left), 0
+            rows.append(array[place : place + length])
+            place += length
+        return rows
+
     def row(self, i: int) -> Array:
         """Values of row i [length, ...], a view."""
-        return self._arrays[i]
+        return self._rows[i]
 
     def rows(self) -> list[Array]:
         """Values of every row, views."""
-        return list(self._arrays)
+        return list(self._rows)
 
-    def buffers(self) -> list[memoryview]:
-        """The bytes of the rows, one after the other; small rows are joined."""
+    def buffer(self) -> "Buffer":
+        """The bytes of the rows, one after the other; those of large ones are copied later."""
         if self.num_bytes < JOINED_BYTES * len(self._arrays):
-            return [as_bytes(self.values)]
+            return as_bytes(self.values)
+        return Scattered(self._arrays, self.num_bytes)
+
+
+class Scattered:
+    """The bytes of arrays of one type, one after the other, before anybody has joined them."""
+
+    def __init__(self, arrays: Sequence[Array], num_bytes: int) -> None:
+        self._arrays, self._num_bytes = arrays, num_bytes
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def views(self) -> list[memoryview]:
+        """Of each array."""
         return [as_bytes(array) for array in self._arrays]
 
+    def copy_to(self, target: memoryview) -> None:
+        """Join them there, in one call whatever their number."""
+        first = self._arrays[0]
+        shape = (sum([len(array) for array in self._arrays]), *first.shape[1:])
+        joined = np.frombuffer(target, dtype=first.dtype).reshape(shape)
+        np.concatenate(self._arrays, out=joined)
 
+
+Buffer = memoryview | bytes | Scattered
 Column = Ragged | Apart
 
 

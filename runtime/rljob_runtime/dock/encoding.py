@@ -4,6 +4,7 @@ Client and servers share this code. Values are little-endian, C order; in a payl
 at a 64-byte boundary.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.columns import (
     DTYPES,
     Apart,
-    Array,
+    Buffer,
     Column,
     Format,
     Packed,
@@ -39,15 +40,15 @@ def padding(num_bytes: int) -> bytes:
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Any]]:
+def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Buffer]]:
     """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
     entries: list[dict[str, Any]] = []
-    buffers: list[Any] = []
+    buffers: list[Buffer] = []
     for name, column in columns.items():
         form = column.form if isinstance(column, Apart) else format_of(column)
         entries.append(descriptor(name, form, column.lengths))
-        data = column.buffers() if isinstance(column, Apart) else [as_bytes(column.values)]
-        buffers += [*data, padding(sum(map(len, data)))]
+        data = column.buffer() if isinstance(column, Apart) else as_bytes(column.values)
+        buffers += [data, padding(len(data))]
     return entries, buffers
 
 
@@ -92,19 +93,29 @@ def column_of(entry: Fields, data: memoryview) -> Ragged:
 
 
 def apart_of(entry: Fields, parts: Sequence[memoryview]) -> Apart:
-    """A column from its header entry and its bytes in several parts: its rows are views of them, but
-    for a row that lies in more than one. Raises MalformedFrame.
+    """A column from its header entry and its bytes in several parts: the rows of a part are views of
+    it, but for a row that lies in more than one. Raises MalformedFrame.
     """
     form, lengths, size = _described(entry.text("name"), entry)
-    if size != sum(map(len, parts)) or not lengths:
+    if size != sum(map(len, parts)) or not size:
         raise MalformedFrame(f"column {entry.text('name')!r} has other bytes than its lengths'")
-    dtype, tail, each = DTYPES[form.dtype], form.tail, form.value_bytes
-    rows: list[Array] = []
+    pieces: list[memoryview] = []
     left = [part for part in reversed(parts) if len(part)]
-    for length in lengths:
-        data = _take(left, length * each)
-        rows.append(np.frombuffer(data, dtype=dtype).reshape(length, *tail))
-    return Apart(rows)
+    whole = 0  # bytes of rows at the front of the next part
+    for num_bytes in [length * form.value_bytes for length in lengths]:
+        if left and num_bytes and whole == len(left[-1]):
+            pieces.append(_take(left, whole))
+            whole = 0
+        if left and whole + num_bytes > len(left[-1]):
+            pieces += [_take(left, whole), _take(left, num_bytes)]
+            whole = 0
+        else:
+            whole += num_bytes
+    pieces.append(_take(left, whole))
+    dtype, tail = DTYPES[form.dtype], form.tail
+    arrays = [np.frombuffer(piece, dtype=dtype) for piece in pieces if len(piece)]
+    each = math.prod(tail)
+    return Apart([array.reshape(len(array) // each, *tail) for array in arrays], lengths)
 
 
 def _take(left: list[memoryview], num_bytes: int) -> memoryview:

@@ -63,6 +63,11 @@ def row_data(row: "StoredRow", record: "BatchRecord") -> list[Any]:
     return [uid, row.batch, group, group_index, group_size, sample, row.version, lengths]
 
 
+def group_of(data: list[Any]) -> tuple[str, str]:
+    """Batch and group of a row's wire form."""
+    return data[1], data[2]
+
+
 def encode_notices(
     notices: Iterable[Notice], *, state: str, needs: frozenset[str]
 ) -> dict[str, Any]:
