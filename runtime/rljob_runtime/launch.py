@@ -30,6 +30,7 @@ from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
 from rljob_runtime.remote import EVENTS_NAME
 from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
@@ -123,11 +124,13 @@ def _run(
                 stop=stop,
                 desk=desk,
                 joined=guardian.watch_descendants,
+                watch=RowWatch(cast.dock),
             )
             guardian.watch_descendants()
-            if latest:
-                driver.resume(latest)
-            ending = _drive(driver, log)
+            with driver.watch:
+                if latest:
+                    driver.resume(latest)
+                ending = _drive(driver, log)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:

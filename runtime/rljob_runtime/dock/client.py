@@ -137,6 +137,8 @@ class DockClient(DockAccess):
         asked = time.monotonic()
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
         self._traffic.wait_seconds += time.monotonic() - asked
+        if answer.has("waited"):
+            self._traffic.waited(answer.numbers("waited"))
         lease = answer.text("lease")
         claimed = zip(unpack_values(answer.binary("rows")), answer.items("attempts"), strict=True)
         rows = tuple([RowMeta._make((*place, attempt, lease)) for place, attempt in claimed])
