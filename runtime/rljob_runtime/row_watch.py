@@ -7,7 +7,7 @@ what it saw. Nothing waits for it: what cannot be asked is left out.
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -69,12 +69,13 @@ def _since(first: int, counts: list[int]) -> list[int]:
 
 
 class RowWatch:
-    """Watches a dock between its start and its end; a context manager."""
+    """Watches a dock between its start and its end; a context manager. tell: called with each look."""
 
-    def __init__(self, dock: DockAddress) -> None:
+    def __init__(self, dock: DockAddress, tell: Callable[[Mapping[str, RowCounts]], None]) -> None:
         self._access = DockAccess(
             dock, owner="watch", timeout_seconds=ANSWER_SECONDS, shared_memory=None
         )
+        self._tell = tell
         self._course = RowCourse()
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -100,6 +101,7 @@ class RowWatch:
                 counts = self._access.rows_by_state(timeout_seconds=ANSWER_SECONDS)
             except DockError:
                 continue  # a controller that starts anew
+            self._tell(counts)
             with self._lock:
                 self._course.add(now, counts)
         self._access.close()
