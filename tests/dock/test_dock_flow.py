@@ -113,3 +113,16 @@ def test_each_state_tells_rows_that_lack_columns_are_ready_are_leased_and_are_do
         "reward": RowCounts(lacking=4, ready=1, leased=1, acknowledged=0),
         "update": RowCounts(lacking=6, ready=0, leased=0, acknowledged=0),
     }
+
+
+def test_a_producer_tells_how_long_it_waited_for_room(make_dock, rows_of) -> None:
+    dock = make_dock(warehouses=2, capacity=16_000)
+    feeder, watcher = dock.client("feed"), dock.client("watch")
+    feeder.put_rows("t", rows_of("t", groups=4, samples=4, reserve_bytes=900), total=16)
+    threading.Timer(PAUSE, watcher.drop_batch, ["t"]).start()
+
+    feeder.put_rows("u", rows_of("u", groups=4, samples=4, reserve_bytes=900), total=16)
+    waits = feeder.take_traffic().waits
+
+    assert list(waits) == ["room"]
+    assert PAUSE - LOOK_SECONDS <= waits["room"] < 2 * PAUSE

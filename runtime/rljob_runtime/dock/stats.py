@@ -9,14 +9,17 @@ from rljob_runtime.dock.columns import Column
 from rljob_runtime.dock.frames import Fields
 from rljob_runtime.dock.graph import StateGraph
 
+ROOM = "room"
+"""In place of a state that is waited for, where a warehouse was full."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
     """What one client did since it was last asked. rows: written or acknowledged first.
 
     rows_read, bytes_read: by column, of its values; bytes_written: likewise. wait_seconds: in claims.
-    waits: seconds of them by the state that was waited for. shared_paths, tcp_paths: warehouses that
-    it reads in their memory, and over TCP.
+    waits: seconds of them by the state that was waited for, and those for ROOM. shared_paths,
+    tcp_paths: warehouses that it reads in their memory, and over TCP.
     """
 
     rows: int = 0
@@ -49,6 +52,23 @@ class Traffic:
         """Count seconds of waiting, by the state that was waited for."""
         for state, more in seconds.items():
             self.waits[state] = self.waits.get(state, 0.0) + more
+
+
+class RoomWaits:
+    """Seconds that a call waited for room. Warehouses are asked at the same time, each by one thread."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def add(self, warehouse: int, answer: Fields) -> None:
+        """What a warehouse's answer says."""
+        if answer.has("waited"):
+            before = self._seconds.get(warehouse, 0.0)
+            self._seconds[warehouse] = before + answer.number("waited")
+
+    def waits(self) -> dict[str, float]:
+        """The longest wait, as traffic counts it; empty where there was room."""
+        return {ROOM: max(self._seconds.values())} if self._seconds else {}
 
 
 def flow_event(reports: Iterable[Mapping[str, Traffic]], graph: StateGraph) -> dict[str, Any]:
