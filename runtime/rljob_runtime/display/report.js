@@ -261,7 +261,7 @@ function dataPath(pairs) {
 function waited(state) {
   const pairs = Object.entries(state.waits).sort((a, b) => b[1] - a[1]);
   const whom = pairs.map(([name, value]) => `${name} ${seconds(value)}`).join(", ");
-  return seconds(state.wait_seconds) + (whom && ` (${whom})`);
+  return seconds(state.wait_seconds + (state.waits.room || 0)) + (whom && ` (${whom})`);
 }
 
 function copies(warehouse) {

@@ -11,6 +11,9 @@ from itertools import islice
 from rljob_runtime.dock.frames import pack_value
 from rljob_runtime.dock.shares import Share, Shares
 
+LOOKED_AT = 1024
+"""Groups among which a column is looked for that a waiting claim lacks."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Entry:
@@ -219,7 +222,7 @@ class BatchLedger:
             found, whole = self._shares.groups(share, groups)
             groups = found if whole else groups
         if known or share is None:
-            for group in groups:
+            for group in islice(groups, LOOKED_AT):
                 lacks = [entry.missing for entry in group.rows.values() if entry.missing]
                 if lacks:
                     return frozenset().union(*lacks)
