@@ -26,8 +26,7 @@ def test_lines_show_who_waited_for_whom_what_flowed_and_how_full_it_was(events_o
     waits = {name: values["waits"] for name, values in event["states"].items()}
     assert at_step_3["dock-waits"]["update for reward"] == waits["update"]["reward"]
     assert at_step_3["dock-waits"]["generate for feed"] == waits["generate"]["feed"]
-    assert at_step_3["dock-bytes-per-second"]["reward → update"] == 128 * 300 / seconds
-    assert set(at_step_3["dock-rows-per-second"].values()) == {128 / seconds}
+    assert at_step_3["dock-edges"]["reward → update"] == 128 * 300 / seconds
     assert at_step_3["dock-held"] == {"warehouse 0": 128 * 700}
 
 
@@ -49,7 +48,7 @@ def test_lines_beyond_the_colours_are_told_apart_by_their_dashes(events_of) -> N
             pairs = [{"from": "a", "to": str(i), "rows": 1, "bytes": 1} for i in range(7)]
             event["edges"] = pairs
 
-    [chart] = [c for c in dock_charts(RunHistory.of(events)) if c.key == "dock-rows-per-second"]
+    [chart] = [c for c in dock_charts(RunHistory.of(events)) if c.key == "dock-edges"]
 
     looks = [(trace["line"]["color"], trace["line"]["dash"]) for trace in chart.figure["data"]]
     assert len(set(looks)) == len(looks) == 7
@@ -77,9 +76,9 @@ def test_rows_are_shown_from_the_steps_start_and_done_counts_from_there() -> Non
 
     seconds, states = rows_of_step(step, {"rows": rows})
 
-    assert seconds == [0.0, 2.0, 7.0]
-    assert states["generate"]["ready"] == [9, 4, 0]
-    assert states["generate"]["done"] == [0, 2, 8]
+    assert seconds == [0.0, 2.0, 7.0, 10.0]
+    assert states["generate"]["ready"] == [9, 4, 0, 0]
+    assert states["generate"]["done"] == [0, 2, 8, 8]
 
 
 def test_each_state_has_a_panel_whose_areas_add_up_to_its_rows(events_of) -> None:
@@ -93,7 +92,7 @@ def test_each_state_has_a_panel_whose_areas_add_up_to_its_rows(events_of) -> Non
     ]
     for number in ("", "2", "3", "4"):
         areas = [trace["y"] for trace in data if trace["yaxis"] == f"y{number}"]
-        assert [sum(counts) for counts in zip(*areas, strict=True)] == [128] * 5
+        assert [sum(counts) for counts in zip(*areas, strict=True)] == [128] * 6
         assert layout[f"yaxis{number}"]["range"] == [0, 128]
     bottoms = [layout[f"yaxis{number}"]["domain"] for number in ("", "2", "3", "4")]
     assert all(upper[0] > lower[1] for upper, lower in itertools.pairwise(bottoms))

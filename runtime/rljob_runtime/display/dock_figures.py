@@ -16,7 +16,6 @@ from rljob_runtime.display.figures import (
     shown_steps,
 )
 from rljob_runtime.display.history import RunHistory, number
-from rljob_runtime.events import Event
 
 MAX_LINES = 16
 DASHES = ("solid", "dot", "dash", "dashdot")
@@ -28,13 +27,11 @@ Point = tuple[str, float]
 def dock_charts(history: RunHistory) -> list[Chart]:
     """All charts of the dock that the run has data for, in reading order."""
     waits = "Seconds that workers of a state waited in a step for rows of another, added up."
-    rows = "Rows that a state read of those of another, over the step's seconds."
     moved = "Bytes of columns that a state read of another's, over the step's seconds."
     held = "Bytes in each warehouse at its fullest moment of a step."
     made = [
         _chart(history, "dock-waits", "Who waits for whom", waits, _waits, " s"),
-        _chart(history, "dock-rows-per-second", "Rows a second", rows, _rates("rows"), ""),
-        _chart(history, "dock-bytes-per-second", "Bytes a second", moved, _rates("bytes"), "B"),
+        _chart(history, "dock-edges", "Bytes a second from state to state", moved, _rates, "B"),
         _chart(history, "dock-held", "Held", held, _held, "B", None),
         staleness_chart(history),
     ]
@@ -53,13 +50,15 @@ def staleness_chart(history: RunHistory) -> Chart | None:
         "type": "bar",
         "x": [*shown],
         "y": [ages[age] for age in shown],
+        "width": 0.6,
         "marker": {"color": "@generate"},
         "hovertemplate": "%{y:,} rows",
     }
     axis = {"range": [-0.7, max(ages) + 0.7], "dtick": max(1, len(shown) // 8)}
     figure = {"data": [bar], "layout": {"showlegend": False, "xaxis": axis, "yaxis": {}}}
     note = "Rows of the run by how many weight versions they were behind the weights they trained."
-    return Chart(key="dock-staleness", title="Staleness of rows", note=note, figure=figure)
+    title = "Staleness of rows"
+    return Chart(key="dock-staleness", title=title, note=note, figure=figure, wide=True)
 
 
 def _waits(history: RunHistory, step: int) -> Iterator[Point]:
@@ -68,18 +67,10 @@ def _waits(history: RunHistory, step: int) -> Iterator[Point]:
             yield f"{state} for {awaited}", number(seconds)
 
 
-def _rates(what: str) -> Callable[[RunHistory, int], Iterator[Point]]:
-    def rates(history: RunHistory, step: int) -> Iterator[Point]:
-        seconds = number(history.steps[step]["seconds"])
-        for edge in history.docks[step].get("edges", []):
-            yield edge_name(edge), number(edge[what]) / seconds
-
-    return rates
-
-
-def edge_name(edge: Event) -> str:
-    """`generate → reward`"""
-    return f"{edge['from']} → {edge['to']}"
+def _rates(history: RunHistory, step: int) -> Iterator[Point]:
+    seconds = number(history.steps[step]["seconds"])
+    for edge in history.docks[step].get("edges", []):
+        yield f"{edge['from']} → {edge['to']}", number(edge["bytes"]) / seconds
 
 
 def _held(history: RunHistory, step: int) -> Iterator[Point]:
@@ -119,4 +110,5 @@ def _chart(
         traces += lines
         drawn.append((curve, values))
     axis = axis_layout(drawn) | {"ticksuffix": unit, "rangemode": "tozero"}
-    return Chart(key=key, title=title, note=note, figure=figure_of(history, traces, yaxis=axis))
+    figure = figure_of(history, traces, yaxis=axis)
+    return Chart(key=key, title=title, note=note, figure=figure, wide=True)

@@ -16,8 +16,8 @@ KINDS = {
 """What a row can be at a state, from below, with its colour."""
 MAX_STEPS = 100
 PANEL_PIXELS, REST_PIXELS = 92, 74
-GAP = 0.25
-"""Between two panels, of a panel's height."""
+GAP = 0.3
+"""Above each panel for its state's name, of a panel's height."""
 
 
 def row_figures(history: RunHistory) -> list[dict[str, Any]]:
@@ -25,10 +25,9 @@ def row_figures(history: RunHistory) -> list[dict[str, Any]]:
     shown = []
     for step in shown_steps(history, MAX_STEPS):
         seconds, states = rows_of_step(history.steps[step], history.docks.get(step, {}))
-        if len(seconds) > 1:
+        if len(seconds) > 2:
             height = PANEL_PIXELS * len(states) + REST_PIXELS
-            figure = _figure(seconds, states, until=float(history.steps[step]["seconds"]))
-            shown.append({"step": step, "height": height, "figure": figure})
+            shown.append({"step": step, "height": height, "figure": _figure(seconds, states)})
     return shown
 
 
@@ -37,7 +36,8 @@ def rows_of_step(
 ) -> tuple[list[float], Mapping[str, Mapping[str, list[int]]]]:
     """When rows were looked at, in seconds from the step's start, and what they were at each state.
 
-    What was seen last before the start stands at 0, and `done` counts from there.
+    What was seen last before the start stands at 0, and `done` counts from there; what was seen last
+    stands at the step's end too.
     """
     rows = dock.get("rows") or {}
     if not rows:
@@ -49,23 +49,23 @@ def rows_of_step(
         state: {kind: _kept(kind, counts[kind][first:]) for kind in KINDS}
         for state, counts in rows["states"].items()
     }
-    return [max(second, 0.0) for second in seconds[first:]], states
+    end = max(step["seconds"], seconds[-1])
+    return [*(max(second, 0.0) for second in seconds[first:]), end], states
 
 
 def _kept(kind: str, counts: Sequence[int]) -> list[int]:
-    return [max(0, count - counts[0]) for count in counts] if kind == "done" else list(counts)
+    kept = [max(0, count - counts[0]) for count in counts] if kind == "done" else list(counts)
+    return [*kept, kept[-1]]
 
 
-def _figure(
-    seconds: list[float], states: Mapping[str, Mapping[str, list[int]]], *, until: float
-) -> Figure:
+def _figure(seconds: list[float], states: Mapping[str, Mapping[str, list[int]]]) -> Figure:
     traces: list[Figure] = []
     layout: Figure = {"showlegend": True, "annotations": []}
     most = max(max(map(sum, zip(*kinds.values(), strict=True))) for kinds in states.values())
-    panel = 1 / (len(states) + GAP * (len(states) - 1))
+    panel = 1 / (len(states) * (1 + GAP))
     for i, (state, kinds) in enumerate(states.items()):
         number = "" if i == 0 else str(i + 1)
-        top = 1 - i * panel * (1 + GAP)
+        top = 1 - panel * (GAP + i * (1 + GAP))
         traces += [_area(seconds, kinds[kind], kind, state, number) for kind in KINDS]
         layout[f"yaxis{number}"] = {
             "domain": [max(0.0, top - panel), top],
@@ -75,7 +75,7 @@ def _figure(
         }
         layout["annotations"].append(_label(state, top))
     layout["xaxis"] = {
-        "range": [0, max(until, seconds[-1])],
+        "range": [0, seconds[-1]],
         "anchor": f"y{len(states)}" if len(states) > 1 else "y",
         "tickformat": ".3~g",
         "hoverformat": ".3~g",

@@ -266,7 +266,7 @@ function waited(state) {
 
 function copies(warehouse) {
   if (warehouse.replicated === undefined) return "one";
-  const alone = warehouse.times_alone ? `; alone ${warehouse.times_alone} times, at the end of ${warehouse.steps_alone} steps` : "";
+  const alone = warehouse.times_alone ? `; alone ${warehouse.times_alone} ×, at the end of ${warehouse.steps_alone} steps` : "";
   return warehouse.replicated ? "two" + alone : make("span", "wrong", "one of two" + alone);
 }
 
@@ -297,7 +297,7 @@ function dock() {
   const dropped = data.dock.dropped.map((d) => [DROPPED[d.reason] || d.reason, number(d.rows, 9), d.steps.join(", ")]);
   const add = (title, ...content) => byId("dock-card").append(make("h3", "", title), ...content);
   if (states.length) add("Flow by state, over the run", table(["state", "rows", "read", "written", "waited for", "read through"], states, 1));
-  if (edges.length) add("Flow from state to state, over the run", table(["", "rows", "bytes", "rows", "bytes"], edges, 1));
+  if (edges.length) add("Flow from state to state, over the run", table(["from and to", "rows", "bytes", "rows", "bytes"], edges, 1));
   if (stores.length) add("Fullest moment", table(["", "held", "capacity", "share", "copies of a row"], stores, 1));
   add("Rows dropped and generated again", dropped.length ? table(["reason", "rows", "steps"], dropped, 1) : make("p", "under", "none"));
 }
