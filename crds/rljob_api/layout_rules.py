@@ -148,7 +148,7 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The dock holds a whole step, and the steps that are generated ahead of it."""
     warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_stale
-    prompts = steps * -(-spec.batch.global_batch_size // warehouses)
+    prompts = held_prompts(spec)
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     of = "a step" if steps == 1 else f"{steps} steps"
     if needed > capacity:
@@ -182,6 +182,12 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"is 2, but {warehouses} warehouses on 2 nodes would keep some rows twice on one node; "
             f"use dock.warehouses: {warehouses - 1} or {warehouses + 1}, or replicas: 1",
         )
+
+
+def held_prompts(spec: RLJobSpec) -> int:
+    """Prompts that the fullest warehouse keeps at most: of a step, and of those generated ahead of it."""
+    steps = 1 + spec.flow.most_stale
+    return steps * -(-spec.batch.global_batch_size // num_warehouses(spec))
 
 
 def group_bytes(spec: RLJobSpec) -> int:

@@ -256,7 +256,12 @@ def test_only_the_job_and_the_operator_reach_the_pods(built):
 
     within, operator, metrics = policy["ingress"]
     assert within == {"from": [{"podSelector": {"matchLabels": names.pod_selector(identity())}}]}
-    assert [port["port"] for port in operator["ports"] + metrics["ports"]] == [8265, 8266, 8080]
+    assert [port["port"] for port in operator["ports"] + metrics["ports"]] == [
+        8265,
+        8266,
+        8080,
+        8266,
+    ]
     assert all(rule["from"] for rule in policy["ingress"])
 
 

@@ -55,11 +55,13 @@ class WarehouseActor:
         """Where it listens."""
         return self._address
 
-    def room(self) -> dict[str, int]:
-        """Capacity, and the most that was used since the last call, in bytes."""
+    def room(self) -> dict[str, int | bool]:
+        """Capacity, and the most that was used since the last call, in bytes; where rows are held twice,
+        whether its own are now, and how often they were not."""
         store = self._server.store
         peak, store.peak_bytes = store.peak_bytes, store.charged_bytes
-        return {"peak_bytes": peak, "capacity_bytes": store.capacity_bytes}
+        room = {"peak_bytes": peak, "capacity_bytes": store.capacity_bytes}
+        return {**room, **self._server.replication()}
 
 
 @ray.remote

@@ -118,6 +118,11 @@ class Fields:
         """A list of maps."""
         return [Fields(_typed(name, item, dict)) for item in self.items(name)]
 
+    def numbers(self, name: str) -> dict[str, float]:
+        """A map of floats."""
+        items = _typed(name, self.map.get(name), dict)
+        return {str(key): _typed(name, value, float) for key, value in items.items()}
+
     def has(self, name: str) -> bool:
         """True when the field is there and not null."""
         return self.map.get(name) is not None

@@ -71,7 +71,8 @@ class Grant:
 class ControllerLedger:
     """Metadata of one state's rows. epoch: unique for each start, part of every lease's id.
 
-    leases: all live equally long, so that the first is the first to expire.
+    leases: all live equally long, so that the first is the first to expire. acknowledged: rows, as
+    the warehouses told since it started.
     """
 
     state: str
@@ -84,6 +85,7 @@ class ControllerLedger:
     leases: OrderedDict[str, Lease] = field(default_factory=OrderedDict)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
     expired_leases: int = 0
+    acknowledged: int = 0
     _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
     _announced: dict[str, Announced] = field(default_factory=dict)
     _granted: int = 0
@@ -190,6 +192,7 @@ class ControllerLedger:
             self.batches[name].acked[warehouse] += 1
             if uid in self.entries:
                 self._remove(self.entries[uid])
+        self.acknowledged += len(news.acks)
         for name in news.drops:
             self._drop(name)
         self._forget_old()
@@ -245,6 +248,11 @@ class ControllerLedger:
         reasons += ["no row of it was put"] if batch is None else batch.reasons(request.share)
         holders = self._holders(request.batch)
         return head + "; ".join(reasons + holders or ["its rows became ready just now"])
+
+    def next_lacks(self, request: ClaimRequest) -> frozenset[str] | None:
+        """What a waiting claim waits for, as BatchLedger.next_lacks."""
+        batch = self.batches.get(request.batch)
+        return None if batch is None else batch.next_lacks(request.share)
 
     def _holders(self, batch: str) -> list[str]:
         counts: dict[str, int] = {}
