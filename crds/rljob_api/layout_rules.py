@@ -166,17 +166,18 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The two warehouses of a row do not go together; each warehouse's other one is the next."""
     if spec.dock.replicas == 1:
         return
-    warehouses = num_warehouses(spec)
+    warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
     if warehouses < 2:
         yield Problem(
             REPLICAS,
             "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1",
         )
-    elif pods(spec).warehouse == 2 and warehouses % 2:
+    elif warehouses % nodes:
+        fewer = warehouses // nodes * nodes
         yield Problem(
             REPLICAS,
-            f"is 2, but {warehouses} warehouses on 2 nodes would keep some rows twice on one node; "
-            f"use dock.warehouses: {warehouses - 1} or {warehouses + 1}, or replicas: 1",
+            f"is 2, but {warehouses} warehouses on {nodes} nodes leave room on some, where both of a "
+            f"row's could meet; use dock.warehouses: {fewer} or {fewer + nodes}, or replicas: 1",
         )
     elif spec.accelerator.type != "emulated":
         yield from copies_on_one_node(spec)
