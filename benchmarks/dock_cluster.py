@@ -41,11 +41,10 @@ PAPER_RATE = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured. queue_nodes: sizes at which TransferQueue is. queue: its programs."""
+    """How much is measured. queue_nodes: sizes at which TransferQueue is."""
 
     nodes: tuple[int, ...]
     queue_nodes: tuple[int, ...]
-    queue: Path
     prompts: int
     repetitions: int
     shapes: tuple[SampleFlow, ...]
@@ -56,6 +55,7 @@ def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
     """Steps by layout and S, after one that warms up; the layouts take turns at each S."""
     flow = table1.TABLE1[0]
     states = table1.states(flow, STATES_OF_STEP)
+    programs = make_environment("transferqueue", QUEUE)
     steps: dict[str, dict[int, list[Step]]] = {DOCK: {}, CENTRAL: {}, PEER: {}}
     for nodes in plan.nodes:
         systems: dict[str, Servers] = {
@@ -63,12 +63,10 @@ def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
             CENTRAL: DockServers(1, states),
         }
         if nodes in plan.queue_nodes:
-            systems[PEER] = QueueServers(nodes, plan.queue)
+            systems[PEER] = QueueServers(nodes, programs)
         for layout, servers in systems.items():
-            rate = plan.rate
-            with Cluster(
-                nodes, servers, states, megabytes_per_second=rate, folder=folder
-            ) as cluster:
+            cluster = Cluster(nodes, servers, states, megabytes_per_second=plan.rate, folder=folder)
+            with cluster:
                 taken = [
                     cluster.step(table1.columns(flow), plan.prompts)
                     for _ in range(plan.repetitions + 1)
@@ -197,7 +195,6 @@ def main() -> None:
     plan = Plan(
         nodes=NODES,
         queue_nodes=NODES,
-        queue=make_environment("transferqueue", QUEUE),
         prompts=PROMPTS_A_NODE,
         repetitions=options.repetitions,
         shapes=table1.TABLE1,
