@@ -22,6 +22,8 @@ from rljob_api.topology import (
 )
 from rljob_api.volumes import BYTES_PER_ITEM
 
+REPLICAS = "spec.dock.replicas"
+
 
 def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Devices belong to roles only when separated; a role that is left open gets some."""
@@ -165,22 +167,31 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if spec.dock.replicas == 1:
         return
     warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
-    path = "spec.dock.replicas"
     if warehouses < 2:
         yield Problem(
-            path, "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1"
+            REPLICAS,
+            "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1",
         )
-    elif nodes < 2 and spec.accelerator.type != "emulated":
+    elif warehouses % nodes:
+        fewer = warehouses // nodes * nodes
         yield Problem(
-            path,
+            REPLICAS,
+            f"is 2, but {warehouses} warehouses on {nodes} nodes leave room on some, where both of a "
+            f"row's could meet; use dock.warehouses: {fewer} or {fewer + nodes}, or replicas: 1",
+        )
+    elif spec.accelerator.type != "emulated":
+        yield from copies_on_one_node(spec)
+
+
+def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
+    """A cluster's node takes all its pods along, those with emulated devices too: the operator asks
+    this of every job, the contract of those that cannot be meant for one machine."""
+    warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
+    if spec.dock.replicas == 2 and nodes < 2:
+        yield Problem(
+            REPLICAS,
             f"is 2, but all {warehouses} warehouses are on one node and go with it; use 2 nodes or "
             "more, or replicas: 1",
-        )
-    elif nodes == 2 and warehouses % 2:
-        yield Problem(
-            path,
-            f"is 2, but {warehouses} warehouses on 2 nodes would keep some rows twice on one node; "
-            f"use dock.warehouses: {warehouses - 1} or {warehouses + 1}, or replicas: 1",
         )
 
 
