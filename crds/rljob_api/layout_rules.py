@@ -14,6 +14,7 @@ from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.topology import (
     num_nodes,
     num_warehouses,
+    open_prompts,
     pods,
     roles,
     rollout_replicas,
@@ -50,23 +51,6 @@ def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
                 f"spec.placement.{name}",
                 f"is {value}, which leaves none of {_devices(spec)} to the other role; lower it",
             )
-
-
-def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Generation runs ahead only on devices of its own."""
-    flow = spec.flow
-    if flow.mode == "async" and spec.placement.mode == "colocated":
-        yield Problem(
-            "spec.flow.mode",
-            "is async, but with placement colocated a device either generates or trains; set "
-            "placement.mode: separated, or use streaming",
-        )
-    if flow.max_staleness is not None and flow.mode != "async":
-        yield Problem(
-            "spec.flow.maxStaleness",
-            f"is {flow.max_staleness}, but with mode {flow.mode} no sample is ever stale; leave it "
-            "out or set mode: async",
-        )
 
 
 def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -146,11 +130,16 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The dock holds a whole step, and the steps that are generated ahead of it."""
-    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_stale
-    prompts = steps * -(-spec.batch.global_batch_size // warehouses)
+    """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts.
+
+    Those that go on are there twice while they move to the next step's.
+    """
+    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    held = -(-spec.batch.global_batch_size // warehouses), -(-open_prompts(spec) // warehouses)
+    prompts = steps * held[0] + 2 * held[1]
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     of = "a step" if steps == 1 else f"{steps} steps"
+    of += " and those that go on" if held[1] else ""
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
@@ -187,7 +176,8 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
-    sample = len(response_columns(params)) * batch.max_response_length + len(scalar_columns(params))
+    columns = len(response_columns(params)) + (spec.flow.partial_rollout is not None)  # versions
+    sample = columns * batch.max_response_length + len(scalar_columns(params))
     return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
 
 
@@ -227,7 +217,6 @@ def _multiples(of: int, near: int) -> str:
 
 LAYOUT_RULES: tuple[Rule, ...] = (
     placement_rule,
-    flow_rule,
     update_degrees_rule,
     rollout_degrees_rule,
     rollout_share_rule,

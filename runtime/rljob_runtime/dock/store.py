@@ -108,10 +108,11 @@ class WarehouseStore:
         may read them. A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom;
         nothing is stored then.
         """
-        self.graph.check_write(state, list(columns))
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
         fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
+        for batch in {self.rows[uids[i]].batch for i in fresh}:
+            self.graph.check_write(state, list(columns), self.batches[batch].states)
         for name, column in columns.items():
             if len(column) != len(uids):
                 raise DockRefused(f"column {name} has {len(column)} rows, the write {len(uids)}")
