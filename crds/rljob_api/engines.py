@@ -162,8 +162,9 @@ class PartialRollout(Section):
     too few prompts are done then, all go on for as many again."""
 
     extra_prompts: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Prompts that are open beside the globalBatchSize that a step trains on; default and most:
-    globalBatchSize. Samples are extraPrompts / globalBatchSize steps older on average."""
+    """Prompts that are open beside the globalBatchSize that a step trains on, shared out among the
+    rollout replicas; default and most: globalBatchSize. Samples are extraPrompts / globalBatchSize
+    versions older on average."""
 
 
 class Flow(Section):

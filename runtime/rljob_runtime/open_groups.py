@@ -15,7 +15,8 @@ class OpenGroups:
 
     oldest: version of the weights of each group's oldest token; of those that work now, where it has
     none. prompts: groups of a whole batch. budget: tokens that a group's samples make at a time.
-    forced: groups whose oldest token would be too old in the next step; they run to their end.
+    forced: groups whose oldest token would be too old in the next step, or all where none may go on;
+    they run to their end. trained: numbers in the batch of the groups that are in it.
     """
 
     step: int

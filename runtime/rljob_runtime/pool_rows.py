@@ -21,8 +21,9 @@ GROUP_COLUMNS = ("prompt", "task", "position")
 BEGUN_COLUMNS = ("begun", "begun_logprobs", "begun_versions", "ended")
 VERSIONS = "versions"
 """In a batch: the version of the weights that drew each token, int32."""
-ENDS = ("", "stop", "length")
-"""How a sample has ended; by their numbers in the column `ended`."""
+End = Literal["", "stop", "length"]
+ENDS: tuple[End, ...] = ("", "stop", "length")
+"""How a sample has ended, if it has; by their numbers in the column `ended`."""
 
 Columns = Mapping[str, NDArray[Any]]
 
@@ -34,7 +35,7 @@ class OpenSample:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    end: Literal["", "stop", "length"] = ""
+    end: End = ""
 
     def add(self, tokens: Sequence[int], logprobs: Sequence[float], version: int) -> None:
         """More tokens, drawn by one version of the weights."""
