@@ -143,8 +143,13 @@ RULES: dict[str, list[tuple[str, str]]] = {
     ],
     "spec.flow": [
         (
-            "self.mode == 'async' || !has(self.maxStaleness)",
-            "maxStaleness needs mode: async; with other modes no sample is ever stale",
+            "self.mode == 'async' || has(self.partialRollout) || !has(self.maxStaleness)",
+            "maxStaleness needs mode: async or partialRollout; else no sample is ever stale",
+        ),
+        (
+            "self.mode != 'async' || !has(self.partialRollout) || !has(self.maxStaleness)"
+            " || self.maxStaleness > 1",
+            "maxStaleness must be at least 2 for mode: async with partialRollout",
         ),
     ],
     "spec.placement": [
@@ -237,6 +242,16 @@ RULES: dict[str, list[tuple[str, str]]] = {
         (
             "self.flow.mode != 'async' || self.placement.mode == 'separated'",
             "flow.mode: async needs placement.mode: separated; or use streaming",
+        ),
+        (
+            "!has(self.flow.partialRollout)"
+            " || self.flow.partialRollout.budgetTokens < self.batch.maxResponseLength",
+            "flow.partialRollout.budgetTokens must be less than batch.maxResponseLength",
+        ),
+        (
+            "!has(self.flow.partialRollout) || !has(self.flow.partialRollout.extraPrompts)"
+            " || self.flow.partialRollout.extraPrompts <= self.batch.globalBatchSize",
+            "flow.partialRollout.extraPrompts must be at most batch.globalBatchSize",
         ),
         *(_legal_devices(product) for product in ONE_NODE),
         *(

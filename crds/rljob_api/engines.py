@@ -7,6 +7,8 @@ from pydantic import Field
 from rljob_api.base import Section
 
 Dtype = Literal["float32", "bfloat16"]
+MAX_STALENESS = 64
+"""Largest flow.maxStaleness, and the largest default."""
 
 
 class RolloutParallelism(Section):
@@ -152,6 +154,19 @@ class Placement(Section):
     job trains, where updateDevices is given: `kubectl scale rljob NAME --replicas N`."""
 
 
+class PartialRollout(Section):
+    """Long samples stop after so many tokens of a step and go on in the next one."""
+
+    budget_tokens: int = Field(ge=1, le=10_000_000)
+    """Tokens that a sample makes in one step, after which it waits for the next step's weights. Where
+    too few prompts are done then, all go on for as many again."""
+
+    extra_prompts: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Prompts that are open beside the globalBatchSize that a step trains on, shared out among the
+    rollout replicas; default and most: globalBatchSize. Samples are extraPrompts / globalBatchSize
+    versions older on average."""
+
+
 class Flow(Section):
     """How stages follow each other."""
 
@@ -160,14 +175,34 @@ class Flow(Section):
     begins when the one before it has ended; `async`: with placement `separated`, generation also runs
     ahead of the update."""
 
-    max_staleness: int | None = Field(default=None, ge=1, le=64)
-    """For `async`: how many versions older than the weights that it trains a sample may be; default: 1.
-    The dock holds so many steps more."""
+    max_staleness: int | None = Field(default=None, ge=1, le=MAX_STALENESS)
+    """For `async` and partialRollout: how many versions older than the weights that it trains a sample's
+    first token may be. Default: 1; with partialRollout what a sample of maxResponseLength takes. With
+    `async` alone the dock holds so many steps more."""
+
+    partial_rollout: PartialRollout | None = None
+    """Long samples go on in the next step, so that no step waits for them; without it, every sample is
+    finished in the step that began it."""
 
     stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
     """A stage of a step that takes longer fails the run, and the error names who is missing."""
 
     @property
+    def most_ahead(self) -> int:
+        """Versions that the weights may be behind when generation begins a step's batch."""
+        if self.mode != "async":
+            return 0
+        return 1 if self.partial_rollout else self.max_staleness or 1
+
+    @property
     def most_stale(self) -> int:
-        """Versions that a sample may be behind the weights that it trains."""
-        return (self.max_staleness or 1) if self.mode == "async" else 0
+        """Versions that a sample's first token may be behind the weights that it trains."""
+        if self.partial_rollout is None:
+            return self.most_ahead
+        assert self.max_staleness is not None, "resolve() fills flow.maxStaleness"
+        return self.max_staleness
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether older weights than those that it trains may have drawn a sample."""
+        return self.mode == "async" or self.partial_rollout is not None

@@ -14,6 +14,7 @@ from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.topology import (
     num_nodes,
     num_warehouses,
+    open_prompts,
     pods,
     roles,
     rollout_replicas,
@@ -52,23 +53,6 @@ def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
                 f"spec.placement.{name}",
                 f"is {value}, which leaves none of {_devices(spec)} to the other role; lower it",
             )
-
-
-def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Generation runs ahead only on devices of its own."""
-    flow = spec.flow
-    if flow.mode == "async" and spec.placement.mode == "colocated":
-        yield Problem(
-            "spec.flow.mode",
-            "is async, but with placement colocated a device either generates or trains; set "
-            "placement.mode: separated, or use streaming",
-        )
-    if flow.max_staleness is not None and flow.mode != "async":
-        yield Problem(
-            "spec.flow.maxStaleness",
-            f"is {flow.max_staleness}, but with mode {flow.mode} no sample is ever stale; leave it "
-            "out or set mode: async",
-        )
 
 
 def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -148,11 +132,12 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The dock holds a whole step, and the steps that are generated ahead of it."""
-    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_stale
-    prompts = held_prompts(spec)
+    """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
+    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    prompts, going_on = held_prompts(spec), open_prompts(spec)
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     of = "a step" if steps == 1 else f"{steps} steps"
+    of += " and those that go on" if going_on else ""
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
@@ -196,15 +181,19 @@ def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def held_prompts(spec: RLJobSpec) -> int:
-    """Prompts that the fullest warehouse keeps at most: of a step, and of those generated ahead of it."""
-    steps = 1 + spec.flow.most_stale
-    return steps * -(-spec.batch.global_batch_size // num_warehouses(spec))
+    """Prompts that the fullest warehouse keeps at most: of a step, of those generated ahead of it, and
+    the open ones, which are there twice while they move to the next step's.
+    """
+    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    step, going_on = spec.batch.global_batch_size, open_prompts(spec)
+    return steps * -(-step // warehouses) + 2 * -(-going_on // warehouses)
 
 
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
-    sample = len(response_columns(params)) * batch.max_response_length + len(scalar_columns(params))
+    columns = len(response_columns(params)) + (spec.flow.partial_rollout is not None)  # versions
+    sample = columns * batch.max_response_length + len(scalar_columns(params))
     return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
 
 
@@ -244,7 +233,6 @@ def _multiples(of: int, near: int) -> str:
 
 LAYOUT_RULES: tuple[Rule, ...] = (
     placement_rule,
-    flow_rule,
     update_degrees_rule,
     rollout_degrees_rule,
     rollout_share_rule,

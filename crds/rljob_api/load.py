@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rljob_api.annotations import annotation_problems
 from rljob_api.cluster_rules import CLUSTER_RULES
+from rljob_api.flow_rules import FLOW_RULES
 from rljob_api.layout_rules import LAYOUT_RULES
 from rljob_api.messages import problem_of, show
 from rljob_api.pod_rules import POD_RULES
@@ -58,7 +59,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
 def rule_problems(spec: RLJobSpec) -> list[Problem]:
     """What the cross-field rules find. A rule ends where it meets a section that is broken."""
     problems: list[Problem] = []
-    for rule in (*RULES, *LAYOUT_RULES, *CLUSTER_RULES, *POD_RULES):
+    for rule in (*RULES, *LAYOUT_RULES, *FLOW_RULES, *CLUSTER_RULES, *POD_RULES):
         found = iter(rule(spec))
         while (problem := _next(found)) is not None:
             problems.append(problem)

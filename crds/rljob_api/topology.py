@@ -7,7 +7,13 @@ are in bounds, not that they fit together.
 import math
 from dataclasses import dataclass
 
-from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.engines import (
+    MAX_STALENESS,
+    Flow,
+    Placement,
+    RolloutParallelism,
+    UpdateParallelism,
+)
 from rljob_api.infrastructure import Accelerator
 from rljob_api.rljob import RLJob, RLJobSpec
 
@@ -170,6 +176,7 @@ def resolve(job: RLJob) -> RLJob:
     if accelerator.type != "emulated" and accelerator.memory is None:
         accelerator = accelerator.model_copy(update={"memory": ASCEND_MEMORY})
     filled = {
+        "flow": _resolved_flow(spec),
         "update": spec.update.model_copy(update={"parallelism": update}),
         "rollout": spec.rollout.model_copy(update={"parallelism": rollout}),
         "placement": placement,
@@ -178,6 +185,20 @@ def resolve(job: RLJob) -> RLJob:
         "accelerator": accelerator,
     }
     return job.model_copy(update={"spec": spec.model_copy(update=filled)})
+
+
+def open_prompts(spec: RLJobSpec) -> int:
+    """Prompts that a partial rollout carries from a step to the next; 0 without one."""
+    partial = spec.flow.partial_rollout
+    return (partial.extra_prompts or spec.batch.global_batch_size) if partial else 0
+
+
+def _resolved_flow(spec: RLJobSpec) -> Flow:
+    flow = spec.flow
+    if flow.partial_rollout is None or flow.max_staleness is not None:
+        return flow
+    steps = -(-spec.batch.max_response_length // flow.partial_rollout.budget_tokens)
+    return flow.model_copy(update={"max_staleness": min(steps + flow.most_ahead, MAX_STALENESS)})
 
 
 def _left(devices: int, used: int) -> int | None:

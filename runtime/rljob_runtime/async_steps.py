@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import DockError
 from rljob_runtime.run_ahead import Action, RunAhead
 from rljob_runtime.stages import BatchCalls, Interrupted
@@ -80,8 +79,8 @@ class AsyncSteps:
         if what == "sync":
             stages.sync(number)
         elif what == "generate":
-            name = BatchName(kind="train", step=number, attempt=self.attempts[number])
-            calls = self.batches[number] = BatchCalls(batch=name)
+            calls = self.driver.begin_batch(number, self.attempts[number])
+            self.batches[number] = calls
             self._start(number, (*GENERATION, "reward"))
             cast = self.driver.cast
             stages.account(calls, cast.rollout_members(), [cast.feeder, *cast.rewards])
@@ -133,15 +132,22 @@ class AsyncSteps:
             driver.save()
 
     def _failed(self, number: int, error: DockError) -> None:
-        """Start the batch over, unless it was trained on before it failed."""
-        driver, calls = self.driver, self.batches[number]
-        if driver.stages.settle(calls):
-            self._updated(number)
-            return
-        driver.starts_over(calls.batch, error)
-        self.attempts[number] += 1
-        self._forget(number)
-        self.run_ahead.failed(number)
+        """Start the batch over, unless it was trained on before it failed.
+
+        In a partial rollout all batches that are on their way: each was made of what others left over.
+        """
+        driver = self.driver
+        for lost in sorted(self.batches) if driver.pools else [number]:
+            calls = self.batches[lost]
+            if driver.stages.settle(calls):
+                self._updated(lost)
+                continue
+            driver.starts_over(calls.batch, error)
+            self.attempts[lost] += 1
+            self._forget(lost)
+            self.run_ahead.failed(lost)
+        if driver.pools:
+            driver.pools.start_over()
 
     def _forget(self, number: int) -> None:
         del self.batches[number]

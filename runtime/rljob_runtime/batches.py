@@ -1,6 +1,7 @@
 """Names of batches and rows in the dock: `train/12`, `eval/40`, and `train/12/3/0` for a row.
 
-A retried step appends its attempt (`train/12~1`): new rows in the dock, the same seeds.
+A retried step appends its attempt (`train/12~1`): new rows in the dock, the same seeds. `pool/12` are
+the prompts that a partial rollout works on for step 12.
 """
 
 from dataclasses import dataclass
@@ -9,9 +10,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchName:
-    """A step's training rows or an evaluation's rows."""
+    """A step's training rows, an evaluation's rows, or the open prompts of a step."""
 
-    kind: Literal["train", "eval"]
+    kind: Literal["train", "eval", "pool"]
     step: int
     attempt: int = 0
 

@@ -24,9 +24,11 @@ class RunState:
     """Where a run stands after `step` steps.
 
     Everything random derives from (seed, step), and data order from the same, so that these two are
-    the position of the data and of the random numbers. The dock is empty between steps; dock_rows
-    says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share.
+    the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
+    dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
+    spec_digest: digest of the fields that a resumed run must share. Of a partial rollout, prompts by
+    their positions in the training stream: first_new_prompt, the first that was never begun, and
+    open_prompts, those that were begun and not trained on; a resumed run begins them anew.
     """
 
     step: int
@@ -34,6 +36,8 @@ class RunState:
     weight_version: int
     dock_rows: int
     spec_digest: str
+    first_new_prompt: int = 0
+    open_prompts: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

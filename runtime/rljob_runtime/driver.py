@@ -22,6 +22,7 @@ from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
+from rljob_runtime.pools import Pools
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
@@ -38,7 +39,7 @@ class Driver:
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
     are asked for. joined: called when new processes belong to the run. watch: of the dock. step: steps
     that are done, which is also the version of the weights. dropped: rows of steps that started over,
-    by reason.
+    by reason. pools: of a partial rollout.
     """
 
     job: RLJob
@@ -53,12 +54,14 @@ class Driver:
     watch: RowWatch
     step: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
+    pools: Pools | None = field(init=False)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
     elastic: Elastic = field(init=False)
 
     def __post_init__(self) -> None:
+        self.pools = Pools.of(self.job.spec)
         self.stages = Stages(job=self.job, cast=self.cast, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
@@ -113,12 +116,15 @@ class Driver:
         """One step; repeated from its prompts when the dock loses a part of it before the update."""
         started = time.time()
         for attempt in range(MAX_STEP_ATTEMPTS):
-            calls = BatchCalls(batch=BatchName(kind="train", step=self.step + 1, attempt=attempt))
+            calls = self.begin_batch(self.step + 1, attempt)
             try:
                 self._carry_out(calls, self._training_stages())
                 break
             except (DockError, Interrupted) as error:
-                if self.stages.settle(calls):
+                trained = self.stages.settle(calls)
+                if self.pools:
+                    self.pools.start_over()
+                if trained:
                     break  # what it was needed for is done
                 if isinstance(error, Interrupted):
                     raise
@@ -127,6 +133,11 @@ class Driver:
         self.stages.sync(self.step)
         self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
         self.tell_step(calls, time.time() - started)
+
+    def begin_batch(self, step: int, attempt: int) -> BatchCalls:
+        """A training batch whose stages can be started."""
+        name = BatchName(kind="train", step=step, attempt=attempt)
+        return BatchCalls(batch=name, now=self.pools.begin(step) if self.pools else None)
 
     def starts_over(self, batch: BatchName, error: DockError) -> None:
         """Tell that a batch is generated again. Raises the error at the last attempt."""
@@ -160,7 +171,7 @@ class Driver:
                 done=self.step,
                 held=self.stages.held,
                 steps=self.job.spec.steps,
-                max_staleness=self.job.spec.flow.most_stale,
+                max_staleness=self.job.spec.flow.most_ahead,
             ),
         ).run()
 
@@ -173,10 +184,16 @@ class Driver:
             self.stages.finish(calls, together)
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
-        """Write the step's events: what ran when, its metrics, what went through the dock."""
+        """Write the step's events: what ran when, its metrics, what went through the dock.
+
+        In a partial rollout, its prompts are not open any more.
+        """
         stages = self.stages
         self.step_seconds.append(seconds)
         stages.tell(calls)
+        if self.pools:
+            lineages = [report.lineage for report in calls.reports("update")]
+            self.pools.trained({place for lineage in lineages for place in lineage.positions})
         peaks = [call for _, call in sorted(calls.peaks.items())]
         metrics = step_metrics(
             self.job,
@@ -210,6 +227,9 @@ class Driver:
         folder = folder_for_all(checkpoint, shared=self.shared)
         self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
         self.step = state.step
+        if self.pools:
+            self.pools.first_new = state.first_new_prompt
+            self.pools.open = set(state.open_prompts)
 
     def save(self) -> None:
         """Checkpoint the last whole step."""
@@ -226,6 +246,8 @@ class Driver:
                 weight_version=self.step,
                 dock_rows=0,
                 spec_digest=self.spec_digest,
+                first_new_prompt=self.pools.first_new if self.pools else 0,
+                open_prompts=sorted(self.pools.open) if self.pools else [],
             )
         )
         self.log.write("checkpoint", step=self.step, path=str(path), seconds=time.time() - started)

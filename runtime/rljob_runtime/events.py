@@ -39,8 +39,8 @@ run_finished  status (succeeded, failed, interrupted); [message, seconds, step, 
 Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, pass_rate,
 groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl, clip_fraction,
 mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
-response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max,
-memory/peak_bytes/<device>.
+response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
+partial_rollout/going_on, partial_rollout/mixed_share, memory/peak_bytes/<device>.
 """
 
 import json

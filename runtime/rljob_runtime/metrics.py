@@ -84,7 +84,7 @@ def step_metrics(
         "pass_rate": mean_and_deviation(passes)[0],
         "groups/with_signal": sum(report.groups_with_signal for report in rewarded)
         / max(sum(report.groups for report in rewarded), 1),
-        "response_length/mean": response_tokens / max(samples, 1),
+        "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
         "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
@@ -99,7 +99,8 @@ def step_metrics(
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
         "reward/errors": float(sum(report.failed for report in rewarded)),
         **updated[0].metrics,
-        **(_staleness(ages) if spec.flow.mode == "async" else {}),
+        **(_staleness(ages) if spec.flow.off_policy else {}),
+        **(_partial_rollout(generated, updated) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in enumerate(peaks)
@@ -117,6 +118,16 @@ def step_metrics(
 def _staleness(ages: Counter[int]) -> Mapping[str, float]:
     mean = sum(age * rows for age, rows in ages.items()) / max(ages.total(), 1)
     return {"staleness": mean, "staleness/max": float(max(ages, default=0))}
+
+
+def _partial_rollout(generated: Sequence[Any], updated: Sequence[Any]) -> Mapping[str, float]:
+    tokens = sum((report.lineage.tokens_by_age for report in updated), Counter[int]())
+    rows = sum(report.rows_by_age.total() for report in updated)
+    return {
+        "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),
+        "partial_rollout/going_on": float(sum(report.going_on for report in generated)),
+        "partial_rollout/mixed_share": sum(r.lineage.mixed for r in updated) / max(rows, 1),
+    }
 
 
 def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:

@@ -58,6 +58,8 @@ def spec_digest(job: RLJob) -> str:
     """Digest of what a resumed run must share with the run that it goes on with. job: resolved."""
     free = {"steps", "checkpoint", "evaluation", "dock", *CLUSTER_ONLY}
     fields = job.spec.model_dump(mode="json", exclude=free)
+    if job.spec.flow.partial_rollout is None:  # a job that says nothing of it keeps its digest
+        del fields["flow"]["partial_rollout"]
     if job.spec.placement.mode == "separated":  # how many devices generate, and what follows
         del fields["placement"]["rollout_devices"]
         del fields["rollout"]["parallelism"]["data"]

@@ -17,6 +17,7 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import DockError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.placement import Cast, Member
+from rljob_runtime.pools import Round
 from rljob_runtime.reward_errors import tell_reward_errors
 from rljob_runtime.span_events import write_spans
 from rljob_runtime.spans import Span
@@ -32,10 +33,12 @@ class Interrupted(Exception):
 class BatchCalls:
     """The calls of one batch by stage; a stage that was not started is missing.
 
-    peaks: of the memory of each device, by its number. traffic: of whoever moves rows.
+    now: the round of a partial rollout that makes the batch. peaks: of the memory of each device, by
+    its number. traffic: of whoever moves rows.
     """
 
     batch: BatchName
+    now: Round | None = None
     of_stage: dict[str, list[Any]] = field(default_factory=dict)
     peaks: dict[int, Any] = field(default_factory=dict)
     traffic: list[Any] = field(default_factory=list)
@@ -75,7 +78,7 @@ class Stages:
     def start(self, calls: BatchCalls, stages: Iterable[str]) -> None:
         """Begin these stages of the batch: feed, generate, reward, reference, update."""
         for stage in stages:
-            calls.of_stage[stage] = self._start(stage, calls.batch)
+            calls.of_stage[stage] = self._start(stage, calls.batch, calls.now)
 
     def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
@@ -98,14 +101,16 @@ class Stages:
         tell_reward_errors(self.log, batch, calls.reports("reward"))
 
     def settle(self, calls: BatchCalls) -> bool:
-        """Drop a batch that cannot go on, and say whether it was trained on all the same.
+        """Drop a batch that cannot go on, with its pools, and say whether it was trained on all the same.
 
         The update ranks agree before the first of them trains, so all have trained or none has.
         """
         self.wait_for_warehouses()
-        with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
-            drop = [self.cast.feeder.drop.remote(calls.batch)]
-            self.wait("drop", drop, interruptible=False)
+        pools = (calls.now.pool, calls.now.next_pool) if calls.now else ()
+        for batch in (calls.batch, *pools):
+            with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
+                drop = [self.cast.feeder.drop.remote(batch)]
+                self.wait("drop", drop, interruptible=False)
         updates = calls.of_stage.get("update", [])
         self.ended("update", updates)
         trained = len(calls.reports("update"))
@@ -207,13 +212,22 @@ class Stages:
             f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)"
         )
 
-    def _start(self, stage: str, batch: BatchName) -> list[Any]:
+    def _start(self, stage: str, batch: BatchName, now: Round | None) -> list[Any]:
         cast = self.cast
         if stage == "feed":
-            return [cast.feeder.feed.remote(batch, self.held)]
+            feeder = cast.feeder
+            fed = (
+                feeder.feed_pool.remote(now, self.held)
+                if now
+                else feeder.feed.remote(batch, self.held)
+            )
+            return [fed]
         if stage == "generate":
             workers = cast.generating()
-            return [w.generate.remote(batch, (i, len(workers))) for i, w in enumerate(workers)]
+            shares = [(worker, (rank, len(workers))) for rank, worker in enumerate(workers)]
+            if now:
+                return [w.partial_rollout.remote(batch, now, share) for w, share in shares]
+            return [w.generate.remote(batch, share) for w, share in shares]
         if stage == "reward":
             return [worker.score.remote(batch) for worker in cast.rewards]
         if stage == "reference":

@@ -218,7 +218,36 @@ ACROSS = [
     (
         {"spec.flow.maxStaleness": 2},
         "spec.flow.maxStaleness",
-        "is 2, but with mode streaming no sample is ever stale; leave it out or set mode: async",
+        "is 2, but with mode streaming no sample is ever stale; leave it out, or set mode: async or "
+        "partialRollout",
+    ),
+    (
+        {"spec.flow.partialRollout": {"budgetTokens": 64}},
+        "spec.flow.partialRollout.budgetTokens",
+        "is 64, but no response is longer than 64 tokens (spec.batch.maxResponseLength); lower it, or ",
+    ),
+    (
+        {"spec.flow.partialRollout": {"budgetTokens": 4, "extraPrompts": 17}},
+        "spec.flow.partialRollout.extraPrompts",
+        "is 17, more than the 16 prompts of a step (spec.batch.globalBatchSize), which must be able ",
+    ),
+    (
+        {
+            **SEPARATED,
+            "spec.placement.updateDevices": 2,
+            "spec.flow": {
+                "mode": "async",
+                "maxStaleness": 1,
+                "partialRollout": {"budgetTokens": 4},
+            },
+        },
+        "spec.flow.maxStaleness",
+        "is 1, which mode async uses up by running ahead; with partialRollout use 2 or more, or mode",
+    ),
+    (
+        {"spec.flow.partialRollout": {"budgetTokens": 4}, "spec.dock.capacity": "64Ki"},
+        "spec.dock.capacity",
+        "is 64Ki, but each of 1 warehouses keeps up to 48 prompts of a step and those that go on",
     ),
     (
         {

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.base import parse_quantity
+from rljob_api.engines import MAX_STALENESS
 from rljob_api.load import read_job
 from rljob_api.topology import Mesh, Pods, Roles, pods, resolve, roles, rollout_mesh, update_mesh
 
@@ -67,6 +68,37 @@ def test_a_node_has_a_worker_and_a_warehouse_unless_told_otherwise(job):
 
     assert pods(job(nodes).spec) == Pods(head=1, worker=4, warehouse=4)
     assert pods(job(nodes | {"spec.dock": {"warehouses": 2}}).spec).warehouse == 2
+
+
+@pytest.mark.parametrize(
+    ("flow", "stale", "ahead"),
+    [
+        ({}, 0, 0),
+        ({"partialRollout": {"budgetTokens": 20}}, 4, 0),
+        ({"partialRollout": {"budgetTokens": 20}, "mode": "sync", "maxStaleness": 2}, 2, 0),
+        ({"partialRollout": {"budgetTokens": 20}, "mode": "async"}, 5, 1),
+        ({"partialRollout": {"budgetTokens": 20}, "mode": "async", "maxStaleness": 9}, 9, 1),
+        ({"mode": "async", "maxStaleness": 9}, 9, 9),
+    ],
+)
+def test_a_sample_may_be_as_old_as_its_longest_response_takes_unless_told_otherwise(
+    job, flow, stale, ahead
+):
+    separated = {"mode": "separated", "updateDevices": 2, "rolloutDevices": 2}
+    changes = {"spec.placement": separated, DEVICES: 4} if flow.get("mode") == "async" else {}
+
+    resolved = resolve(job({"spec.flow": flow, **changes})).spec.flow
+
+    assert (resolved.most_stale, resolved.most_ahead) == (stale, ahead)
+    assert resolved.off_policy == (stale > 0)
+
+
+def test_no_default_bound_is_beyond_what_may_be_said(job):
+    wordy = job(
+        {"spec.flow": {"partialRollout": {"budgetTokens": 1}}, "spec.batch.maxResponseLength": 900}
+    )
+
+    assert resolve(wordy).spec.flow.most_stale == MAX_STALENESS
 
 
 def test_a_resolved_job_is_what_its_own_manifest_says(job):

@@ -97,6 +97,14 @@ REFUSED = [
     ({"placement": {"mode": "separated"}}, "spec.placement.*updateDevices"),
     ({"flow": {"mode": "async"}}, "flow.mode: async needs placement.mode: separated"),
     ({"flow": {"maxStaleness": 2}}, "spec.flow.*maxStaleness needs mode: async"),
+    (
+        {"flow": {"partialRollout": {"budgetTokens": 999}}},
+        "budgetTokens must be less than batch.maxResponseLength",
+    ),
+    (
+        {"flow": {"partialRollout": {"budgetTokens": 1, "extraPrompts": 999}}},
+        "extraPrompts must be at most batch.globalBatchSize",
+    ),
     ({"dock": {"capacity": "much"}}, "spec.dock.capacity"),
     ({"accelerator": {"type": "ascend910c", "devicesPerNode": 3}}, "devicesPerNode of ascend910c"),
     ({"accelerator": {"injection": "dra"}}, "spec.accelerator.*injection"),

@@ -134,6 +134,35 @@ def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
     assert end is not None and end.done
 
 
+def test_a_share_with_a_limit_begins_before_the_last_group_was_put() -> None:
+    made = ledger()
+    put(made, [notice for notice in rows(6) if notice.group_index in (0, 1, 2, 5)], total=12)
+
+    first = made.claim(ask("1", share=Share(1, 2), limit=2), 0.0)
+    assert made.claim(ask("2", share=Share(1, 2), limit=2), 0.0) is None, "group 3 comes before 5"
+    made.apply(0, Broadcast(acks=[("b", "b/1/0"), ("b", "b/1/1")]))
+    assert made.claim(ask("3", share=Share(1, 2), limit=2), 0.0) is None
+    made.apply(0, Broadcast(rows=[row(3, 0, ready=True), row(3, 1, ready=True)]))
+    second = made.claim(ask("4", share=Share(1, 2), limit=4), 0.0)
+    balanced = made.claim(ask("5", share=Share(0, 2, 6), limit=4), 0.0)
+
+    assert first is not None and uids(first) == ["b/1/0", "b/1/1"]
+    assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
+    assert balanced is None, "lengths of group 4 are not known"
+
+
+def test_groups_that_left_before_a_controller_started_hold_a_share_up_until_all_are_put() -> None:
+    made = ledger()
+    batch = BatchNotice(name="b", total=6, states=STATES, known=4, acked=2)
+    made.apply_snapshot(0, "w1", [batch], [row(1, 0, ready=True), row(1, 1, ready=True)], 0.0)
+
+    assert made.claim(ask("1", share=Share(0, 1), limit=2), 0.0) is None
+    made.apply(0, Broadcast(rows=[row(2, 0, ready=True), row(2, 1, ready=True)]))
+    grant = made.claim(ask("2", share=Share(0, 1), limit=2), 0.0)
+
+    assert grant is not None and uids(grant) == ["b/1/0", "b/1/1"]
+
+
 def test_a_share_with_a_limit_gives_whole_groups_and_what_came_back_first() -> None:
     made = ledger()
     put(made, rows(3, size=3))

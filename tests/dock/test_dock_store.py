@@ -292,6 +292,39 @@ def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
     assert all(not row.cells and not row.acks for row in store.rows.values())
 
 
+def test_rows_that_skip_a_state_come_with_what_it_would_have_written(make_store) -> None:
+    store = make_store()
+    columns = {"response": column([1], [2]), "logprobs": column([1], [2], dtype="float32")}
+
+    put(store, heads(0, 2), states=("reward", "update"), columns=columns)
+
+    assert store.stuck_state() == ("reward", 2)
+    with pytest.raises(DockRefused, match="carry column 'logprobs', which state generate writes"):
+        store.put_rows(
+            "c",
+            total=2,
+            states=("generate", "update"),
+            heads=heads(0, 2, batch="c"),
+            columns=columns,
+            group_columns={"prompt": column([1])},
+        )
+
+
+def test_a_state_that_is_the_only_one_acknowledges_without_its_columns(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2), states=("generate",))
+    both = ["b/0/0", "b/0/1"]
+
+    with pytest.raises(DockRefused, match="it must write"):
+        columns = {"response": column([1], [1])}
+        store.write(state="generate", lease="l", uids=both, columns=columns, version=1)
+    first = store.write(state="generate", lease="l", uids=both, columns={}, version=None)
+    again = store.write(state="generate", lease="l", uids=both, columns={}, version=None)
+
+    assert (first.stored, again.duplicates) == (2, tuple(both))
+    assert store.rows == {} and store.charged_bytes == 0
+
+
 def test_reading_a_column_that_is_not_there_is_refused(make_store) -> None:
     store = make_store()
     put(store, heads(0, 2))

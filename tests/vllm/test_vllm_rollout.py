@@ -3,6 +3,7 @@
 # T tokens, V vocabulary
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -181,6 +182,40 @@ def test_greedy_takes_the_likeliest_token(engine, reference):
         for _ in range(12):
             ids.append(int(reference(torch.tensor([ids])).logits[0, -1].argmax()))
     assert sample.token_ids == ids[len(PROMPTS[1]) :]
+
+
+def test_a_greedy_sample_in_parts_is_the_sample_of_one_part(engine):
+    how = sampling(greedy=True, stopped=lambda ids: sum(ids) % 31 == 0)
+    whole = generate(engine, groups(1), how)
+
+    first = generate(engine, [replace(group, budget=5) for group in groups(1)], how)
+    rest = [
+        replace(group, begun=first[uid].token_ids)
+        for group in groups(1)
+        for uid in group.uids
+        if first[uid].finish == "budget"
+    ]
+    second = generate(engine, rest, how)
+
+    assert second, "no sample was longer than the budget"
+    for uid, sample in whole.items():
+        begun, end = first[uid], second.get(uid)
+        assert begun.token_ids + (end.token_ids if end else []) == sample.token_ids
+        logprobs = begun.logprobs + (end.logprobs if end else [])
+        assert logprobs == pytest.approx(sample.logprobs, abs=1e-4)
+        assert (end or begun).finish == sample.finish
+
+
+def test_a_sample_that_goes_on_does_not_repeat_its_first_draws(engine, reference):
+    flat = {name: torch.zeros(shape) for name, shape in engine._shapes.items()}
+    engine.load_weights(flat.items(), version=1)  # every token is as likely whatever comes before
+    group = replace(groups(1)[0], budget=6)
+
+    first = generate(engine, [group], sampling(eos_ids=()))["train/0/0/0"]
+    second = generate(engine, [replace(group, begun=first.token_ids)], sampling(eos_ids=()))
+    engine.load_weights(reference.named_parameters(), version=2)
+
+    assert second["train/0/0/0"].token_ids != first.token_ids
 
 
 def test_probe_gives_the_logprobs_of_given_tokens(engine, reference):

@@ -19,6 +19,7 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
 from rljob_runtime.folders import Folder, folder_for_all
+from rljob_runtime.pools import Round
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
@@ -103,6 +104,14 @@ class DeviceWorker:
         """Generate this device's share: (place among the devices that generate, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
         return self._states.generate.run(batch, self._states.sampling(batch.kind), share)
+
+    def partial_rollout(
+        self, batch: BatchName, now: Round, share: tuple[int, int]
+    ) -> "GenerateReport":
+        """As `generate`, out of the open groups of a round."""
+        state = self._states.partial_rollout
+        assert state is not None, f"device {self._seat.rank} has no partial rollout"
+        return state.run(batch, now, self._states.sampling("train"), share)
 
     def reference(self, batch: BatchName) -> "Span":
         """Score this device's share under the reference model."""

@@ -19,6 +19,8 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.flow import EVALUATION_STATES, written_bytes
 from rljob_runtime.folders import Folder
 from rljob_runtime.models.tokenizer import load_tokenizer
+from rljob_runtime.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
+from rljob_runtime.pools import Round
 
 
 @ray.remote
@@ -47,6 +49,19 @@ class PromptFeeder:
         assert evaluation is not None, "an evaluation batch without spec.evaluation"
         prompts = self._source.heldout()
         return self._put(batch, prompts, evaluation.samples_per_prompt, version, EVALUATION_STATES)
+
+    def feed_pool(self, now: Round, version: int) -> int:
+        """Put a round's fresh groups behind those that went on; otherwise as `feed`."""
+        sizes, rows = self._spec.batch, []
+        prompts = self._source.train_at(now.fresh)
+        first = now.groups - len(now.fresh)
+        for place, (position, prompt) in enumerate(zip(now.fresh, prompts, strict=True), first):
+            columns = group_columns(prompt.token_ids, _task(prompt), position)
+            samples = [OpenSample() for _ in range(sizes.samples_per_prompt)]
+            rows += pool_rows(now.pool, place, columns, samples, version=version)
+        total = now.groups * sizes.samples_per_prompt
+        self._dock.put_rows(str(now.pool), rows, total=total, states=POOL_STATES)
+        return len(rows)
 
     def drop(self, batch: BatchName) -> int:
         """Free the batch's rows; claims that wait for it end. Returns rows freed."""

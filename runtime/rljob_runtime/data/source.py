@@ -53,6 +53,11 @@ class PromptSource:
         """The prompts of a training step, globalBatchSize of them; steps count from 1."""
         return self.draw("train", step, self._batch.global_batch_size)
 
+    def train_at(self, positions: Sequence[int]) -> list[Prompt]:
+        """The prompts at these places of the training stream: step s asks those from (s − 1) ×
+        globalBatchSize on."""
+        return [self._at("train", position) for position in positions]
+
     def draw(self, stream: str, step: int, num_prompts: int) -> list[Prompt]:
         """A batch of training items in an order of the stream's own.
 

@@ -71,9 +71,11 @@ CURVE_CHARTS: tuple[tuple[str, str, str, tuple[Curve, ...]], ...] = (
     (
         "staleness",
         "Staleness",
-        "How many weight versions a step's samples are behind the weights that they train.",
+        "How many weight versions a step's samples (by their first tokens) are behind the weights that "
+        "they train; with a partial rollout also of all tokens.",
         (
             Curve(metric="staleness", name="mean", colour="@generate"),
+            Curve(metric="staleness/tokens", name="mean of tokens", colour="@update"),
             Curve(metric="staleness/max", name="oldest", colour="@muted", smooth=False),
         ),
     ),

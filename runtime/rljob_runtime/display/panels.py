@@ -42,6 +42,8 @@ METRICS: tuple[
     ("gradient norm", "gradient_norm", figure),
     ("staleness", "staleness", figure),
     ("oldest sample", "staleness/max", figure),
+    ("staleness, tokens", "staleness/tokens", figure),
+    ("groups going on", "partial_rollout/going_on", count),
 )
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 NUMBER_WIDTH = 30

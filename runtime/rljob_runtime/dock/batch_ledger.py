@@ -81,6 +81,7 @@ class BatchLedger:
 
     known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
     had before it restarted. settled: the state was done before a restart, so nothing is missed.
+    gone: numbers of groups that left while others were still to come.
     """
 
     name: str
@@ -93,6 +94,7 @@ class BatchLedger:
     groups: dict[str, GroupLedger] = field(default_factory=dict)
     ready_rows: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
     ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
+    gone: set[int] = field(default_factory=set)
     _shares: Shares = field(default_factory=Shares)
 
     @property
@@ -145,6 +147,8 @@ class BatchLedger:
         self.ready_rows.pop(entry.uid, None)
         if not group.rows:
             del self.groups[entry.group]
+            if self.num_known < self.total:
+                self.gone.add(group.index)
         self._sort_in(entry.group)
 
     def column_came(self, entry: Entry, column: str, length: int) -> None:
@@ -230,13 +234,24 @@ class BatchLedger:
 
     def _choose_share(self, share: Share, limit: int | None) -> list[Entry]:
         if self.num_known != self.total:
-            return []
+            early = limit is not None and not share.window
+            return _next_in_order(self._first_of(share), limit or 0) if early else []
         groups, whole = self._shares.groups(share, self.groups.values())
         if limit is not None:
             return _next_in_order(groups, limit)
         if not whole or not all(group.ready for group in groups):
             return []
         return [entry for group in groups for entry in group.in_order()]
+
+    def _first_of(self, share: Share) -> list[GroupLedger]:
+        """The share's groups before the first that is still to come."""
+        there = {group.index: group for group in self.groups.values()}
+        found: list[GroupLedger] = []
+        index = share.rank
+        while index in there or index in self.gone:
+            found += [there[index]] if index in there else []
+            index += share.of
+        return found
 
     def _now_ready(self, entry: Entry) -> None:
         entry.pack()

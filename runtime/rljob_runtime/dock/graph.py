@@ -20,7 +20,8 @@ class State:
     """A consumer of rows, e.g. reward: needs (prompt, response), writes (reward,).
 
     A row is ready for the state once it has all columns of `needs`. Writing all columns of `writes`
-    acknowledges it; a state that writes nothing acknowledges explicitly.
+    acknowledges it; a state that writes nothing, or is the only one that the row passes, may
+    acknowledge without columns.
     """
 
     name: str
@@ -79,8 +80,7 @@ class StateGraph:
         passed = [self.state(name) for name in states]
         if not passed:
             raise DockRefused(f"rows of {batch} pass no state; name at least one")
-        written = {column: state.name for state in self.states for column in state.writes}
-        coming = {column for state in passed for column in state.writes}
+        written = {column: state.name for state in passed for column in state.writes}
         early = sorted(set(columns) & set(written))
         if early:
             raise DockRefused(
@@ -88,7 +88,7 @@ class StateGraph:
                 f"{written[early[0]]} writes; leave it out"
             )
         for state in passed:
-            missing = sorted(set(state.needs) - coming - set(columns))
+            missing = sorted(set(state.needs) - set(written) - set(columns))
             if missing:
                 raise DockRefused(
                     f"rows of {batch} pass state {state.name}, which needs {missing}, but neither "
@@ -96,11 +96,15 @@ class StateGraph:
                     f"{list(states)})"
                 )
 
-    def check_write(self, name: str, columns: Sequence[str]) -> None:
-        """Refuse a write of the state that lacks one of its columns or has one of another state's."""
+    def check_write(self, name: str, columns: Sequence[str], passed: Sequence[str]) -> None:
+        """Refuse a write of the state that lacks one of its columns or has one of another state's.
+
+        passed: states of the rows. Where it is the only one, nobody waits for its columns, and it may
+        acknowledge without any.
+        """
         state = self.state(name)
         missing = sorted(set(state.writes) - set(columns))
-        if missing:
+        if missing and (columns or set(passed) != {name}):
             raise DockRefused(
                 f"state {name} wrote columns {sorted(columns)}; it must write {sorted(state.writes)}"
             )

@@ -117,10 +117,11 @@ class WarehouseStore:
         may read them. A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom;
         nothing is stored then.
         """
-        self.graph.check_write(state, list(columns))
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
         fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
+        for batch in {self.rows[uids[i]].batch for i in fresh}:
+            self.graph.check_write(state, list(columns), self.batches[batch].states)
         rows = [self.rows[uids[i]] for i in fresh]
         if columns:
             self._add_columns(rows, fresh, columns, len(uids), version)

@@ -94,17 +94,19 @@ class TorchRollout:
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
     ) -> Iterator[list[Generated]]:
-        """Yield responses as they finish, several at a time; each uid once.
+        """Yield samples as they end, several at a time; each uid once.
 
-        A response ends with the end token that stopped it. Raises ConfigError for a prompt that
-        leaves no room for max_response_length. `load_weights` between two chunks takes effect at
-        the next token; a sample's version is the one that it began with.
+        A sample that was begun goes on with the noise that it would have had: made in two parts by
+        one version of the weights, it has the tokens of one. A response ends with the end token that
+        stopped it. Raises ConfigError for a prompt that leaves no room for max_response_length.
+        `load_weights` between two chunks takes effect at the next token; a sample's version is the
+        one that it began with.
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
         batch = _Batch(
             model=self._model,
-            slots=Slots(self._cache, sampling.max_response_length),
+            slots=Slots(self._cache, sampling),
             waiting=Waiting(self._model, groups, self._device),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
@@ -186,16 +188,19 @@ class _Batch:
     def _advance(self, rows: slice, logits_BV: Tensor) -> list[Generated]:
         """Draw a token for each of these rows; returns the responses that it ends."""
         slots, sampling = self.slots, self.sampling
-        uniforms_B = uniforms(slots.seeds_S[rows], slots.counts_S[rows])
+        uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
         tokens_B, logprobs_B = draw(logits_BV, uniforms_B, sampling)
         slots.append(rows, tokens_B, logprobs_B)
         stopped_B = torch.isin(tokens_B, self.eos)
         if sampling.stopped is not None:
-            texts = (slots.response(row)[0] for row in range(rows.start, rows.stop))
+            texts = (
+                slots.seats[row].group.begun + slots.response(row)[0]
+                for row in range(rows.start, rows.stop)
+            )
             stopped_B |= torch.tensor([sampling.stopped(text) for text in texts]).to(
                 self.eos.device
             )
-        ended_B = stopped_B | (slots.counts_S[rows] >= sampling.max_response_length)
+        ended_B = stopped_B | (slots.counts_S[rows] >= slots.limits_S[rows])
         ended = (ended_B.nonzero()[:, 0] + rows.start).tolist()
         if not ended:
             return []
@@ -211,6 +216,6 @@ class _Batch:
             uid=seat.uid,
             token_ids=token_ids,
             logprobs=logprobs,
-            finish="stop" if stopped else "length",
+            finish=seat.group.finish(stopped, len(token_ids), self.sampling),
             version=seat.version,
         )

@@ -9,13 +9,12 @@ padded on the left, a batch runs until its last sequence ends, and the next batc
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.base import Finish, Generated, PromptGroup, Sampling
 from rljob_runtime.engines.sampling import draw, uniforms
 from rljob_runtime.engines.waiting import check_lengths
 from rljob_runtime.models.transformers_model import TransformersModel
@@ -42,13 +41,13 @@ class TransformersRollout:
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
     ) -> Iterator[list[Generated]]:
-        """Yield the responses of one batch after another; each uid once.
+        """Yield the samples of one batch after another; each uid once. As `TorchRollout.generate`.
 
         Raises ConfigError for a prompt that leaves no room for max_response_length.
         """
         check_lengths(groups, sampling, self._length)
         samples = [
-            (group.token_ids, uid, seed)
+            (group, uid, seed)
             for group in groups
             for uid, seed in zip(group.uids, group.seeds, strict=True)
         ]
@@ -83,12 +82,13 @@ class TransformersRollout:
         """Nothing to make."""
 
     def _run(
-        self, samples: Sequence[tuple[list[int], str, int]], sampling: Sampling
+        self, samples: Sequence[tuple[PromptGroup, str, int]], sampling: Sampling
     ) -> list[Generated]:
         version = self.version
-        running = [_Running(uid=uid) for _, uid, _ in samples]
+        running = [_Running(uid=uid, group=group) for group, uid, _ in samples]
         seeds_B = torch.tensor([seed for _, _, seed in samples], device=self._device)
-        tokens, mask = self._padded([prompt for prompt, _, _ in samples])
+        places_B = torch.tensor([len(g.begun) for g, _, _ in samples], device=self._device)
+        tokens, mask = self._padded([group.prefix for group, _, _ in samples])
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         cache = DynamicCache()
         while not all(sample.finish for sample in running):
@@ -99,10 +99,10 @@ class TransformersRollout:
                 past_key_values=cache,
                 use_cache=True,
             )
-            step_B = torch.full_like(seeds_B, max(len(sample.tokens) for sample in running))
             tokens_B, logprobs_B = draw(
-                output.logits[:, -1].float(), uniforms(seeds_B, step_B), sampling
+                output.logits[:, -1].float(), uniforms(seeds_B, places_B), sampling
             )
+            places_B = places_B + 1
             for sample, token, logprob in zip(
                 running, tokens_B.tolist(), logprobs_B.tolist(), strict=True
             ):
@@ -121,27 +121,28 @@ class TransformersRollout:
 
 @dataclass(slots=True, kw_only=True)
 class _Running:
-    """A response so far; finish: None while it runs."""
+    """The new tokens of a sample; finish: None while it runs."""
 
     uid: str
+    group: PromptGroup
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    finish: Literal["stop", "length"] | None = None
+    finish: Finish | None = None
 
     def append(self, token: int, logprob: float, sampling: Sampling) -> None:
-        """One more token, unless the response has ended."""
+        """One more token, unless the sample has ended."""
         if self.finish:
             return
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        if token in sampling.eos_ids or (sampling.stopped and sampling.stopped(self.tokens)):
-            self.finish = "stop"
-        elif len(self.tokens) >= sampling.max_response_length:
-            self.finish = "length"
+        text = self.group.begun + self.tokens
+        stopped = token in sampling.eos_ids or bool(sampling.stopped and sampling.stopped(text))
+        if stopped or len(self.tokens) >= self.group.limit(sampling):
+            self.finish = self.group.finish(stopped, len(self.tokens), sampling)
 
     def generated(self, version: int) -> Generated:
-        """The finished response."""
-        assert self.finish, "the response still runs"
+        """The sample, which has ended."""
+        assert self.finish, "the sample still runs"
         return Generated(
             uid=self.uid,
             token_ids=self.tokens,

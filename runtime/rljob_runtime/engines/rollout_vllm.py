@@ -13,7 +13,7 @@ so it is told that they are not, and gets the tensor under both names.
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from rljob_runtime.engines.vllm_limits import (
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import read_config
 from rljob_runtime.models.weights import HEAD, check_weights, read_weights
+from rljob_runtime.seeds import derive_seed
 
 if TYPE_CHECKING:
     from vllm import LLMEngine, RequestOutput, SamplingParams
@@ -116,22 +117,24 @@ class VllmRollout:
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
     ) -> Iterator[list[Generated]]:
-        """Yield responses as they finish, several at a time; each uid once.
+        """Yield samples as they end, several at a time; each uid once.
 
-        A response ends with the EOS token that stopped it. Raises ConfigError for a prompt that
+        A response ends with the EOS token that stopped it. A sample that was begun draws noise of its
+        own, which is not that of one in one part. Raises ConfigError for a prompt that
         does not fit and for sampling that vLLM cannot do or not report rightly.
         """
         refuse_sampling(sampling, self._truncates)
         refuse_long(groups, sampling, self._max_length)
-        unfinished = {uid for group in groups for uid in group.uids}
+        unfinished = {uid: group for group in groups for uid in group.uids}
         try:
             for group in groups:
                 for uid, seed in zip(group.uids, group.seeds, strict=True):
-                    self._add(uid, group.token_ids, _parameters(sampling, seed))
+                    self._add(uid, group.prefix, _parameters(sampling, seed, group))
             while unfinished:
-                finished = self._step(sampling)
+                finished = self._step(sampling, unfinished)
                 if finished:
-                    unfinished.difference_update(sample.uid for sample in finished)
+                    for sample in finished:
+                        del unfinished[sample.uid]
                     yield finished
         finally:  # the caller may leave early
             self._engine.abort_request(sorted(unfinished))
@@ -191,19 +194,22 @@ class VllmRollout:
     def _add(self, uid: str, token_ids: Sequence[int], parameters: "SamplingParams") -> None:
         self._engine.add_request(uid, {"prompt_token_ids": list(token_ids)}, parameters)
 
-    def _step(self, sampling: Sampling) -> list[Generated]:
-        """One forward pass; the samples that it finished."""
+    def _step(self, sampling: Sampling, groups: Mapping[str, PromptGroup]) -> list[Generated]:
+        """One forward pass; the samples that it ended. groups: of each sample."""
         ended: list[RequestOutput] = []
         aborted: list[str] = []
         for output in self._engine.step():
             if output.finished:
                 ended.append(output)
-            elif sampling.stopped and sampling.stopped(list(output.outputs[0].token_ids)):
+            elif _stopped(output, sampling, groups[output.request_id]):
                 ended.append(output)
                 aborted.append(output.request_id)
         if aborted:
             self._engine.abort_request(aborted)
-        return [_generated(output, sampling, self.version) for output in ended]
+        return [
+            _generated(output, sampling, groups[output.request_id], self.version)
+            for output in ended
+        ]
 
 
 def _import_vllm() -> Any:
@@ -220,7 +226,7 @@ def _import_vllm() -> Any:
     return vllm
 
 
-def _parameters(sampling: Sampling, seed: int) -> "SamplingParams":
+def _parameters(sampling: Sampling, seed: int, group: PromptGroup) -> "SamplingParams":
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -229,8 +235,9 @@ def _parameters(sampling: Sampling, seed: int) -> "SamplingParams":
         temperature=0.0 if sampling.greedy else sampling.temperature,
         top_p=1.0 if sampling.greedy else sampling.top_p,
         top_k=0 if sampling.greedy else sampling.top_k,
-        seed=seed,
-        max_tokens=sampling.max_response_length,
+        # vLLM counts its noise from the request's start: the same seed would repeat the first tokens'.
+        seed=derive_seed(seed, "after", len(group.begun)) if group.begun else seed,
+        max_tokens=group.limit(sampling),
         stop_token_ids=list(sampling.eos_ids),
         ignore_eos=True,  # the model's configuration has no say: eos_ids are all
         logprobs=0,  # of the sampled token alone
@@ -240,17 +247,24 @@ def _parameters(sampling: Sampling, seed: int) -> "SamplingParams":
     )
 
 
-def _generated(output: "RequestOutput", sampling: Sampling, version: int) -> Generated:
+def _stopped(output: "RequestOutput", sampling: Sampling, group: PromptGroup) -> bool:
+    """Whether the response so far ends by its text."""
+    if sampling.stopped is None:
+        return False
+    return sampling.stopped(group.begun + list(output.outputs[0].token_ids))
+
+
+def _generated(
+    output: "RequestOutput", sampling: Sampling, group: PromptGroup, version: int
+) -> Generated:
     completion = output.outputs[0]
     token_ids = list(completion.token_ids)
-    cut = completion.finish_reason == "length" and not (
-        sampling.stopped and sampling.stopped(token_ids)
-    )
+    stopped = completion.finish_reason != "length" or _stopped(output, sampling, group)
     return Generated(
         uid=output.request_id,
         token_ids=token_ids,
         logprobs=list(completion.logprobs.logprobs),
-        finish="length" if cut else "stop",
+        finish=group.finish(stopped, len(token_ids), sampling),
         version=version,
     )
 

@@ -9,6 +9,7 @@ every step costs what they cost; the last ones move into rows that become free.
 import torch
 from torch import Tensor
 
+from rljob_runtime.engines.base import Sampling
 from rljob_runtime.engines.waiting import Admitted, Seat
 from rljob_runtime.models.architecture import Architecture
 
@@ -16,20 +17,23 @@ from rljob_runtime.models.architecture import Architecture
 class Slots:
     """Rows of sequences and the counters of each, on the cache's device.
 
-    cache: [layers, 2, S, N, L, D], owned by the engine. tokens_ST, logprobs_ST: responses so far.
-    counts_S: response tokens. lengths_S: tokens in the cache. seeds_S: of the uniforms.
-    last_S: newest token, not yet in the cache. window: longest of the running lengths.
+    cache: [layers, 2, S, N, L, D], owned by the engine. tokens_ST, logprobs_ST: new tokens so far.
+    counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. lengths_S:
+    tokens in the cache. seeds_S: of the uniforms. last_S: newest token, not yet in the cache. window:
+    longest of the running lengths.
     """
 
-    def __init__(self, cache: Tensor, longest_response: int) -> None:
+    def __init__(self, cache: Tensor, sampling: Sampling) -> None:
         rows, device = cache.shape[2], cache.device
-        self.cache = cache
+        longest_response = sampling.max_response_length
+        self.cache, self._sampling = cache, sampling
         self.seats: list[Seat] = []
         self.window = 0
         self.tokens_ST = torch.zeros(rows, longest_response, dtype=torch.int64, device=device)
         self.logprobs_ST = torch.zeros(rows, longest_response, device=device)
-        counters = torch.zeros(4, rows, dtype=torch.int64, device=device)
-        self.counts_S, self.lengths_S, self.seeds_S, self.last_S = counters
+        counters = torch.zeros(6, rows, dtype=torch.int64, device=device)
+        self.counts_S, self.limits_S, self.begun_S = counters[:3]
+        self.lengths_S, self.seeds_S, self.last_S = counters[3:]
         self._counters = counters
 
     @property
@@ -43,14 +47,16 @@ class Slots:
         rows = slice(len(self.seats), len(self.seats) + len(seats))
         self.cache[:, :, rows, :, : admitted.cache.shape[4]] = admitted.cache
         self.counts_S[rows] = 0
-        self.lengths_S[rows] = torch.tensor([seat.prompt_length for seat in seats])
+        self.limits_S[rows] = torch.tensor([seat.group.limit(self._sampling) for seat in seats])
+        self.begun_S[rows] = torch.tensor([len(seat.group.begun) for seat in seats])
+        self.lengths_S[rows] = torch.tensor([seat.prefix_length for seat in seats])
         self.seeds_S[rows] = torch.tensor([seat.seed for seat in seats])
         self.seats += seats
-        self.window = max(self.window, *(seat.prompt_length for seat in seats))
+        self.window = max(self.window, *(seat.prefix_length for seat in seats))
         return rows
 
     def append(self, rows: slice, tokens_B: Tensor, logprobs_B: Tensor) -> None:
-        """Note one more response token of each of these rows."""
+        """Note one more new token of each of these rows."""
         counts_B = self.counts_S[rows]
         index_B = torch.arange(rows.start, rows.stop, device=counts_B.device)
         self.tokens_ST[index_B, counts_B] = tokens_B
@@ -59,7 +65,7 @@ class Slots:
         counts_B += 1
 
     def response(self, row: int) -> tuple[list[int], list[float]]:
-        """Tokens and log-probs of a row so far."""
+        """New tokens of a row so far, and their log-probs."""
         count = int(self.counts_S[row])
         return self.tokens_ST[row, :count].tolist(), self.logprobs_ST[row, :count].tolist()
 

@@ -7,7 +7,7 @@ and kept until its last one has got one.
 # B samples, G groups, N key/value heads, P longest prompt, D head width, V vocabulary
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,16 +21,17 @@ PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The sequence of a row. seed: of its uniforms. version: of the weights that it began with.
-
-    response: its ids so far; kept only where the caller tests them after each token.
-    """
+    """The sequence of a row. seed: of its uniforms. version: of the weights that it began with."""
 
     uid: str
     seed: int
-    prompt_length: int
+    group: PromptGroup
     version: int
-    response: list[int] = field(default_factory=list)
+
+    @property
+    def prefix_length(self) -> int:
+        """Tokens before its first new one."""
+        return len(self.group.token_ids) + len(self.group.begun)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,7 @@ class Waiting:
         counts: list[int] = []
         width = 0
         for group in self._groups[self._next_group :]:
-            width = max(width, len(group.token_ids))
+            width = max(width, len(group.prefix))
             if rows <= 0 or (counts and (len(counts) + 1) * width > PREFILL_TOKENS):
                 break
             counts.append(min(rows, len(group.uids)))
@@ -86,7 +87,7 @@ class Waiting:
 
     def _prefill(self, num_groups: int) -> tuple[Tensor, Tensor]:
         first = self._next_group
-        prompts = [torch.tensor(g.token_ids) for g in self._groups[first : first + num_groups]]
+        prompts = [torch.tensor(g.prefix) for g in self._groups[first : first + num_groups]]
         tokens_GP = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths_G = torch.tensor([len(prompt) for prompt in prompts])
         return self._model.prefill(tokens_GP.to(self._device), lengths_G.to(self._device))
@@ -101,7 +102,7 @@ class Waiting:
             Seat(
                 uid=group.uids[sample],
                 seed=group.seeds[sample],
-                prompt_length=len(group.token_ids),
+                group=group,
                 version=version,
             )
             for sample in range(first, first + count)

@@ -25,6 +25,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer, make_stopped
 from rljob_runtime.models.weights import load_weights_into, save_hf
 from rljob_runtime.states.generate import Generate
+from rljob_runtime.states.partial_rollout import PartialRollout
 from rljob_runtime.states.reference import Reference
 from rljob_runtime.states.update import Update
 from rljob_runtime.states.weight_sync import WeightSync
@@ -42,6 +43,7 @@ class DeviceStates:
     policy: PolicyModel | None
     engine: UpdateEngine | None
     generate: Generate | None
+    partial_rollout: PartialRollout | None
     reference: Reference | None
     update: Update | None
     weight_sync: WeightSync
@@ -118,7 +120,7 @@ def make_states(
             spec=spec,
             group=group,
         )
-    generate = None
+    generate = partial_rollout = None
     if rollout is not None:
         generate = Generate(
             engine=rollout,
@@ -126,12 +128,15 @@ def make_states(
             run_seed=spec.seed,
             timeout_seconds=spec.flow.stage_timeout_seconds,
         )
+        if spec.flow.partial_rollout is not None:
+            partial_rollout = PartialRollout(engine=rollout, dock=generate.dock, spec=spec)
     return DeviceStates(
         spec=spec,
         source=model,
         policy=policy if engine else None,
         engine=engine,
         generate=generate,
+        partial_rollout=partial_rollout,
         reference=_reference(spec, seat, model=model, backend=backend, client=client),
         update=update,
         weight_sync=WeightSync(

@@ -50,6 +50,7 @@ class Generate:
             samples=samples,
             prompt_tokens=sum(len(group.token_ids) * len(group.uids) for group in groups),
             response_tokens=tokens,
+            sample_tokens=tokens,
             clipped=clipped,
             span=Span.since(started),
         )

@@ -44,7 +44,7 @@ class Training:
             lengths = [len(response) for response in samples.responses]
             old_T = self._engine.logprobs(samples)
             samples.fields["old_logprobs"] = list(torch.split(old_T, lengths))
-        if self._spec.flow.mode == "async":
+        if self._spec.flow.off_policy:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
         for group in samples.by_group():
             if len(self._groups) < self._mini_groups:

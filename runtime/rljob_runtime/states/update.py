@@ -21,6 +21,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.shares import Share
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError, DockLost
+from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
@@ -47,9 +48,10 @@ class Update:
         its share; WorkerError from the engine.
         """
         rows: list[RowMeta] = []
+        lineage = Lineage() if self.spec.flow.partial_rollout else None
         training = Training(self.engine, self.spec, num_ranks=self.share[1])
         try:
-            started = self._read(batch, rows, training)
+            started = self._read(batch, rows, training, lineage)
             metrics = training.finish()
         finally:
             training.discard()
@@ -58,9 +60,13 @@ class Update:
         except DockError as error:  # trained all the same, and never again
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
         ages = Counter(batch.step - 1 - row.version for row in rows)
-        return UpdateReport(metrics=metrics, rows_by_age=ages, span=Span.since(started))
+        return UpdateReport(
+            metrics=metrics, rows_by_age=ages, lineage=lineage, span=Span.since(started)
+        )
 
-    def _read(self, batch: BatchName, rows: list[RowMeta], training: Training) -> float:
+    def _read(
+        self, batch: BatchName, rows: list[RowMeta], training: Training, lineage: Lineage | None
+    ) -> float:
         """Give the share to the training as it comes; returns when the first rows came.
 
         Ends once all ranks have theirs: one that trains alone would wait for ever.
@@ -73,6 +79,8 @@ class Update:
             for part in self._claims(batch):
                 started = started or time.time()
                 rows += part
+                if lineage is not None:
+                    lineage.add(self.dock, part, version=batch.step - 1)
                 training.add(read_samples(self.dock, part, fields=fields, scalars=["reward"]))
         except DockError as error:
             failure = error

@@ -1,0 +1,58 @@
+"""Rules on how stages follow each other: what makes samples stale, and what bounds it.
+
+Pure functions from a spec to problems, called by `load`.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+from rljob_api.topology import open_prompts
+
+
+def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Generation runs ahead only on devices of its own; samples are stale where something makes them so."""
+    flow = spec.flow
+    if flow.mode == "async" and spec.placement.mode == "colocated":
+        yield Problem(
+            "spec.flow.mode",
+            "is async, but with placement colocated a device either generates or trains; set "
+            "placement.mode: separated, or use streaming",
+        )
+    if flow.max_staleness is not None and not flow.off_policy:
+        yield Problem(
+            "spec.flow.maxStaleness",
+            f"is {flow.max_staleness}, but with mode {flow.mode} no sample is ever stale; leave it "
+            "out, or set mode: async or partialRollout",
+        )
+
+
+def partial_rollout_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A budget that ends some samples, and no more open prompts than a step can train on."""
+    flow, batch, path = spec.flow, spec.batch, "spec.flow.partialRollout"
+    partial = flow.partial_rollout
+    if partial is None:
+        return
+    if partial.budget_tokens >= batch.max_response_length:
+        yield Problem(
+            f"{path}.budgetTokens",
+            f"is {partial.budget_tokens}, but no response is longer than "
+            f"{batch.max_response_length} tokens (spec.batch.maxResponseLength); lower it, or leave "
+            "partialRollout out",
+        )
+    if open_prompts(spec) > batch.global_batch_size:
+        yield Problem(
+            f"{path}.extraPrompts",
+            f"is {partial.extra_prompts}, more than the {batch.global_batch_size} prompts of a step "
+            "(spec.batch.globalBatchSize), which must be able to take all that get too old; lower it",
+        )
+    if flow.mode == "async" and flow.max_staleness == 1:
+        yield Problem(
+            "spec.flow.maxStaleness",
+            "is 1, which mode async uses up by running ahead; with partialRollout use 2 or more, or "
+            "mode: streaming",
+        )
+
+
+FLOW_RULES: tuple[Rule, ...] = (flow_rule, partial_rollout_rule)

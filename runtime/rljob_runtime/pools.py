@@ -1,0 +1,94 @@
+"""Which prompts are open in a partial rollout: fed, carried from step to step, trained on once. Pure.
+
+The driver's side: it knows prompts by their positions in the training stream, counted from 0, and no
+sample. Which groups go on is decided by the workers (`open_groups`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from rljob_api.rljob import RLJobSpec
+from rljob_api.topology import open_prompts
+from rljob_runtime.batches import BatchName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One step's generation: groups of `pool` go into the step's batch, and the others into `next_pool`.
+
+    groups: of `pool`. fresh: positions of those that the feeder puts there, at its last places; the
+    others have come from the round before. next_groups: of `next_pool`, once it is full.
+    """
+
+    pool: BatchName
+    next_pool: BatchName
+    groups: int
+    fresh: tuple[int, ...]
+    next_groups: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Pools:
+    """The open prompts of a run.
+
+    prompts: of a step. extra: that are open beside them; none after the last step, so that nothing is
+    generated in vain. steps: of the run. first_new: position of the first prompt that was never fed.
+    open: positions that were fed and not trained on.
+    """
+
+    prompts: int
+    extra: int
+    steps: int
+    first_new: int = 0
+    open: set[int] = field(default_factory=set)
+    _under_way: set[int] = field(default_factory=set)
+    _carried: int = 0
+    _lives: int = 0
+
+    @classmethod
+    def of(cls, spec: RLJobSpec) -> "Pools | None":
+        """Those of a job with a partial rollout."""
+        extra = open_prompts(spec)
+        if not extra:
+            return None
+        return cls(prompts=spec.batch.global_batch_size, extra=extra, steps=spec.steps)
+
+    def begin(self, step: int) -> Round:
+        """The next step's round. Rounds begin in order, each once the one before has put its groups."""
+        groups, carried = self._groups(step), self._carried
+        fresh = self._take(groups - carried)
+        self._carried = groups - self.prompts
+        return Round(
+            pool=self._name(step),
+            next_pool=self._name(step + 1),
+            groups=groups,
+            fresh=fresh,
+            next_groups=self._groups(step + 1),
+        )
+
+    def trained(self, positions: Iterable[int]) -> None:
+        """These were trained on."""
+        self.open.difference_update(positions)
+        self._under_way &= self.open
+
+    def start_over(self) -> None:
+        """What is under way is lost, and fed again: the next round has only fresh groups."""
+        self._under_way.clear()
+        self._carried = 0
+        self._lives += 1  # a batch's name is never used again
+
+    def _take(self, count: int) -> tuple[int, ...]:
+        """The first positions that are open and not under way, and then new ones."""
+        again = sorted(self.open - self._under_way)[:count]
+        new = range(self.first_new, self.first_new + count - len(again))
+        self.first_new = new.stop
+        taken = (*again, *new)
+        self.open.update(taken)
+        self._under_way.update(taken)
+        return taken
+
+    def _groups(self, step: int) -> int:
+        return self.prompts + (self.extra if step < self.steps else 0)
+
+    def _name(self, step: int) -> BatchName:
+        return BatchName(kind="pool", step=step, attempt=self._lives)

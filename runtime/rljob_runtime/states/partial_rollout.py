@@ -1,0 +1,193 @@
+"""The generate state of a partial rollout: open groups in, complete groups and open ones out.
+
+Called by the device worker once a step in place of `generate`. A group is put into the step's batch as
+soon as its last sample has ended, so that rewards and the update begin while others still grow; which
+ones, and which go on in the next step's pool, is decided by `open_groups`.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.batches import BatchName
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.flow import state_graph, written_bytes
+from rljob_runtime.open_groups import OpenGroups
+from rljob_runtime.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
+from rljob_runtime.pools import Round
+from rljob_runtime.seeds import derive_seed
+from rljob_runtime.spans import Span
+from rljob_runtime.states.reports import GenerateReport
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialRollout:
+    """Works on one worker's share of each step's pool."""
+
+    engine: RolloutEngine
+    dock: DockClient
+    spec: RLJobSpec
+
+    def run(
+        self, batch: BatchName, now: Round, sampling: Sampling, share: tuple[int, int]
+    ) -> GenerateReport:
+        """Complete the share's part of the batch, and put the other groups into the next pool.
+
+        share: (place among the rollout workers, their number). Raises DockTimeout when groups do not
+        come.
+        """
+        started = time.time()
+        timeout = self.spec.flow.stage_timeout_seconds
+        claim = self.dock.claim(str(now.pool), share=share, timeout_seconds=timeout)
+        work = self._work(batch, now, read_pool(self.dock, claim.rows))
+        work.put_complete(group for group in work.groups if work.groups[group].complete)
+        while True:
+            for ended in self.engine.generate(work.asked(), sampling):
+                work.add(ended)
+            if work.choice.full:
+                break
+        work.put_going_on()
+        return work.report(started)
+
+    def _work(self, batch: BatchName, now: Round, groups: dict[int, OpenGroup]) -> "_Work":
+        partial, sizes = self.spec.flow.partial_rollout, self.spec.batch
+        assert partial is not None, "this state is of a partial rollout"
+        version = self.engine.version
+        choice = OpenGroups(
+            step=batch.step,
+            max_staleness=self.spec.flow.most_stale,
+            prompts=sizes.global_batch_size,
+            budget=partial.budget_tokens,
+            oldest={place: group.oldest(version) for place, group in groups.items()},
+        )
+        return _Work(
+            dock=self.dock, spec=self.spec, batch=batch, now=now, groups=groups, choice=choice
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Work:
+    """One step's groups of one worker. members: place of each sample in pool and group by its uid."""
+
+    dock: DockClient
+    spec: RLJobSpec
+    batch: BatchName
+    now: Round
+    groups: dict[int, OpenGroup]
+    choice: OpenGroups
+    members: dict[str, tuple[int, int]] = field(init=False)
+    new_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.members = {
+            row.uid: (place, number)
+            for place, group in self.groups.items()
+            for number, row in enumerate(group.rows)
+        }
+
+    def asked(self) -> list[PromptGroup]:
+        """What the engine makes next, the oldest groups first; begun samples one by one."""
+        found: list[PromptGroup] = []
+        for place in self.choice.unfinished:
+            group, budget = self.groups[place], self.choice.budget_of(place)
+            left = [number for number, sample in enumerate(group.samples) if not sample.end]
+            fresh = [number for number in left if not group.samples[number].tokens]
+            begun = [[number] for number in left if group.samples[number].tokens]
+            found += [self._prompt_group(group, part, budget) for part in (fresh, *begun) if part]
+        return found
+
+    def add(self, ended: Sequence[Generated]) -> None:
+        """Note what was made, and put the groups that it completes."""
+        complete = []
+        for made in ended:
+            place, number = self.members[made.uid]
+            sample = self.groups[place].samples[number]
+            sample.add(made.token_ids, made.logprobs, made.version)
+            self.new_tokens += len(made.token_ids)
+            if made.finish != "budget":
+                sample.end = made.finish
+                if self.groups[place].complete:
+                    complete.append(place)
+        self.put_complete(complete)
+
+    def put_complete(self, places: Iterable[int]) -> None:
+        """Put complete groups into the batch, as far as it has room for them."""
+        reserve = written_bytes(self.spec, states=self._later_states)
+        rows: list[NewRow] = []
+        taken: list[OpenGroup] = []
+        for place in places:
+            slot = self.choice.completed(place)
+            if slot is not None:
+                taken.append(self.groups[place])
+                rows += batch_rows(self.batch, slot, self.groups[place], reserve_bytes=reserve)
+        self._put(self.batch, rows, self.spec.batch.global_batch_size, self._later_states, taken)
+
+    def put_going_on(self) -> None:
+        """Put all others into the next pool."""
+        rows: list[NewRow] = []
+        going_on = self.choice.going_on()
+        for place, after in going_on.items():
+            group = self.groups[place]
+            rows += pool_rows(
+                self.now.next_pool,
+                after,
+                group.columns,
+                group.samples,
+                version=self.choice.oldest[place],
+            )
+        taken = [self.groups[place] for place in going_on]
+        self._put(self.now.next_pool, rows, self.now.next_groups, POOL_STATES, taken)
+
+    def report(self, started: float) -> GenerateReport:
+        """Sums over what was trained on, and what was made."""
+        trained = [self.groups[place] for place in self.choice.trained]
+        samples = [sample for group in trained for sample in group.samples]
+        return GenerateReport(
+            samples=len(samples),
+            prompt_tokens=sum(len(group.prompt) * len(group.samples) for group in trained),
+            response_tokens=self.new_tokens,
+            sample_tokens=sum(len(sample.tokens) for sample in samples),
+            clipped=sum(sample.end == "length" for sample in samples),
+            going_on=len(self.groups) - len(trained),
+            span=Span.since(started),
+        )
+
+    @property
+    def _later_states(self) -> tuple[str, ...]:
+        """The states that rows of a batch pass."""
+        return tuple(n for n in state_graph(self.spec).names if n not in POOL_STATES)
+
+    def _put(
+        self,
+        name: BatchName,
+        rows: Sequence[NewRow],
+        total_groups: int,
+        states: tuple[str, ...],
+        taken: Sequence[OpenGroup],
+    ) -> None:
+        """Put rows where they go on, and let go of what they were made of."""
+        if not rows:
+            return
+        total = total_groups * self.spec.batch.samples_per_prompt
+        self.dock.put_rows(str(name), rows, total=total, states=states)
+        self.dock.acknowledge([row for group in taken for row in group.rows])
+
+    def _prompt_group(
+        self, group: OpenGroup, numbers: Sequence[int], budget: int | None
+    ) -> PromptGroup:
+        return PromptGroup(
+            group=group.rows[0].group,
+            token_ids=group.prompt,
+            uids=[group.rows[number].uid for number in numbers],
+            seeds=[self._seed(group, group.rows[number].sample) for number in numbers],
+            begun=list(group.samples[numbers[0]].tokens),  # it grows when the sample ends
+            budget=budget,
+        )
+
+    def _seed(self, group: OpenGroup, sample: int) -> int:
+        """The seed that the sample has in a run that finishes every sample in its step."""
+        step, index = divmod(group.position, self.spec.batch.global_batch_size)
+        return derive_seed(self.spec.seed, "train", step + 1, index, sample)

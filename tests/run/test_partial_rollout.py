@@ -1,0 +1,125 @@
+"""Whole runs whose long samples go on in the next step: every prompt once, through losses and a stop."""
+
+import json
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from whole_runs import Finished, finish, run, start, wait_for_event, wait_for_text
+
+from rljob_api.load import load_job
+from rljob_runtime.data.source import PromptSource
+from rljob_runtime.models.tokenizer import ByteTokenizer
+
+pytestmark = [pytest.mark.ray]
+
+STEPS, PROMPTS, SAMPLES, BUDGET = 8, 8, 4, 3
+PARTIAL = {"partialRollout": {"budgetTokens": BUDGET, "extraPrompts": 6}}
+LEDGER = '''
+import json
+def reward(prompt, response, answer):
+    """Scores as it should, and notes what it was asked."""
+    with open({file!r}, "a") as ledger:
+        ledger.write(json.dumps([prompt, response]) + "\\n")
+    return float(response.strip() == answer)
+'''
+
+
+def noted_rewards(folder: Path) -> list[dict[str, Any]]:
+    """A reward whose every question is a line of `ledger.jsonl`."""
+    (folder / "ledger.py").write_text(LEDGER.format(file=str(folder / "ledger.jsonl")))
+    return [{"name": "noted", "type": "python", "python": {"path": "ledger.py"}}]
+
+
+def prompts_of(job: Path) -> Counter[str]:
+    """How often each prompt is to be answered in the whole run."""
+    spec = load_job(job).spec
+    source = PromptSource(
+        spec.data, batch=spec.batch, tokenizer=ByteTokenizer(), seed=spec.seed, base_dir=job.parent
+    )
+    texts = Counter(prompt.text for step in range(1, STEPS + 1) for prompt in source.train(step))
+    return Counter({text: times * SAMPLES for text, times in texts.items()})
+
+
+def metrics(finished: Finished, name: str) -> list[float]:
+    """One metric of all steps."""
+    return [event["metrics"][name] for event in finished.of_kind("step")]
+
+
+def state_of(finished: Finished) -> dict[str, Any]:
+    """The newest checkpoint's."""
+    file = Path(finished.of_kind("checkpoint")[-1]["path"]) / "state.json"
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+def test_every_prompt_is_answered_and_trained_once_whatever_steps_its_samples_take(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(
+        steps=STEPS,
+        checkpoint={},
+        flow={"mode": "streaming", **PARTIAL},
+        dock={"warehouses": 2},
+        rewards=noted_rewards(tmp_path),
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    noted = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert Counter(prompt for prompt, _ in noted) == prompts_of(job)
+    assert max(len(response) for _, response in noted) > BUDGET, "no sample needed a second step"
+    assert metrics(finished, "partial_rollout/going_on") == [6.0] * (STEPS - 1) + [0.0]
+    assert max(metrics(finished, "partial_rollout/mixed_share")) > 0
+    ages = metrics(finished, "staleness"), metrics(finished, "staleness/tokens")
+    assert sum(ages[0]) > sum(ages[1]) > 0, "later tokens are drawn by newer weights"
+    assert max(metrics(finished, "staleness/max")) in (1, 2, 3)
+    trained = [sum(event["staleness"].values()) for event in finished.of_kind("step")]
+    assert trained == [PROMPTS * SAMPLES] * STEPS
+    state = state_of(finished)
+    assert (state["first_new_prompt"], state["open_prompts"]) == (STEPS * PROMPTS, [])
+
+
+def test_open_prompts_outlive_a_lost_warehouse_and_an_interrupt(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    ahead = {
+        "checkpoint": {},
+        "accelerator": {"type": "emulated", "devicesPerNode": 2},
+        "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+        "flow": {"mode": "async", "maxStaleness": 3, **PARTIAL},
+    }
+    job = job_file(steps=200, **ahead)
+
+    process = start(job, tmp_path / "run")
+    wait_for_event(tmp_path / "run", "step", 3, process)
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "WarehouseActor" in "".join(child.cmdline()):  # never empty: a step is ahead
+            child.kill()
+    wait_for_text(tmp_path / "run", "starts over", process)
+    again = len((tmp_path / "run" / "events.jsonl").read_text().split('"kind":"step"'))
+    wait_for_event(tmp_path / "run", "step", again + 2, process)
+    process.send_signal(signal.SIGINT)
+    interrupted = finish(process, tmp_path / "run")
+    left = state_of(interrupted)
+    last = left["step"] + 4
+    changed = yaml.safe_load(job.read_text())
+    changed["spec"]["steps"] = last
+    job.write_text(yaml.safe_dump(changed))
+    resumed = run(job, tmp_path / "run", "--resume")
+
+    assert interrupted.code == 3, interrupted.output
+    assert left["first_new_prompt"] == left["step"] * PROMPTS + len(left["open_prompts"])
+    assert len(left["open_prompts"]) >= 6
+    assert resumed.code == 0, resumed.output
+    assert [event["step"] for event in resumed.of_kind("step")] == [*range(1, last + 1)]
+    assert max(metrics(resumed, "staleness/max")) <= 3
+    state = state_of(resumed)
+    assert state["step"] == last
+    assert state["first_new_prompt"] == last * PROMPTS + len(state["open_prompts"])
