@@ -19,7 +19,7 @@ from rljob_runtime.models.tokenizer import ByteTokenizer
 pytestmark = [pytest.mark.ray]
 
 STEPS, PROMPTS, SAMPLES, BUDGET = 8, 8, 4, 3
-PARTIAL = {"partialRollout": {"budgetTokens": BUDGET, "extraPrompts": 6}}
+PARTIAL = {"partialRollout": {"budgetTokens": BUDGET}}  # of 5 or 6 that a right answer has
 LEDGER = '''
 import json
 def reward(prompt, response, answer):
@@ -75,7 +75,7 @@ def test_every_prompt_is_answered_and_trained_once_whatever_steps_its_samples_ta
     noted = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert Counter(prompt for prompt, _ in noted) == prompts_of(job)
     assert max(len(response) for _, response in noted) > BUDGET, "no sample needed a second step"
-    assert metrics(finished, "partial_rollout/going_on") == [6.0] * (STEPS - 1) + [0.0]
+    assert metrics(finished, "partial_rollout/going_on") == [float(PROMPTS)] * (STEPS - 1) + [0.0]
     assert max(metrics(finished, "partial_rollout/mixed_share")) > 0
     ages = metrics(finished, "staleness"), metrics(finished, "staleness/tokens")
     assert sum(ages[0]) > sum(ages[1]) > 0, "later tokens are drawn by newer weights"
@@ -116,7 +116,7 @@ def test_open_prompts_outlive_a_lost_warehouse_and_an_interrupt(
 
     assert interrupted.code == 3, interrupted.output
     assert left["first_new_prompt"] == left["step"] * PROMPTS + len(left["open_prompts"])
-    assert len(left["open_prompts"]) >= 6
+    assert len(left["open_prompts"]) >= PROMPTS
     assert resumed.code == 0, resumed.output
     assert [event["step"] for event in resumed.of_kind("step")] == [*range(1, last + 1)]
     assert max(metrics(resumed, "staleness/max")) <= 3

@@ -103,7 +103,8 @@ class DeviceWorker:
     def generate(self, batch: BatchName, share: tuple[int, int]) -> "GenerateReport":
         """Generate this device's share: (place among the devices that generate, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
-        return self._states.generate.run(batch, self._states.sampling(batch.kind), share)
+        sampling = self._states.sampling(held_out=batch.kind == "eval")
+        return self._states.generate.run(batch, sampling, share)
 
     def partial_rollout(
         self, batch: BatchName, now: Round, share: tuple[int, int]
@@ -111,7 +112,7 @@ class DeviceWorker:
         """As `generate`, out of the open groups of a round."""
         state = self._states.partial_rollout
         assert state is not None, f"device {self._seat.rank} has no partial rollout"
-        return state.run(batch, now, self._states.sampling("train"), share)
+        return state.run(batch, now, self._states.sampling(held_out=False), share)
 
     def reference(self, batch: BatchName) -> "Span":
         """Score this device's share under the reference model."""

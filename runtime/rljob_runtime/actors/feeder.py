@@ -52,7 +52,7 @@ class PromptFeeder:
 
     def feed_pool(self, now: Round, version: int) -> int:
         """Put a round's fresh groups behind those that went on; otherwise as `feed`."""
-        sizes, rows = self._spec.batch, []
+        sizes, rows = self._spec.batch, list[NewRow]()
         prompts = self._source.train_at(now.fresh)
         first = now.groups - len(now.fresh)
         for place, (position, prompt) in enumerate(zip(now.fresh, prompts, strict=True), first):

@@ -121,7 +121,8 @@ class DockClient(DockAccess):
         limit: rows at most. whole_groups: only groups of which every row is ready (all rows of a
         group; at least one group even when it is larger than the limit). share=(rank, of): exactly
         the groups with number % of == rank, once all are ready, in order of (group, sample); with a
-        limit, the next of these groups that this state has not been given, as far as they are ready.
+        limit, the next of these groups that this state has not been given, as far as they are ready,
+        whether or not all of the batch was put.
         Share(rank, of, window): groups of nearly the same length as other ranks', as many of each
         `window` groups; known once all rows of a window are ready.
         `done` (then without rows): the state has acknowledged all of the batch, or of the share.

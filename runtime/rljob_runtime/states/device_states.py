@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -49,10 +49,10 @@ class DeviceStates:
     weight_sync: WeightSync
     tokenizer: Tokenizer
 
-    def sampling(self, kind: Literal["train", "eval"]) -> Sampling:
-        """How responses are drawn: the rollout's way in training, the evaluation's otherwise."""
+    def sampling(self, *, held_out: bool) -> Sampling:
+        """How responses are drawn: the rollout's way in training, the evaluation's to `held_out` prompts."""
         rollout, evaluation = self.spec.rollout, self.spec.evaluation
-        held_out = kind == "eval" and evaluation is not None
+        assert evaluation is not None or not held_out, "an evaluation without spec.evaluation"
         temperature = evaluation.temperature if held_out and evaluation else rollout.temperature
         return Sampling(
             temperature=temperature or 1.0,
