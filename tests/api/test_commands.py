@@ -88,6 +88,12 @@ def test_plan_prints_one_json_object_for_programs(rljob):
         "states": ["generate", "reward", "update"],
         "controllers": 3,
         "warehouses": 1,
+        "replicas": 1,
+        "heldGB": 16
+        * 4
+        * (128 + 8 * (2 * 64 + 1))
+        / 1024**3,  # prompts, their two columns of tokens
+        "capacityGB": 1.0,
     }
     assert {"at100MBps", "at1GBps"} <= set(plan["dispatchSeconds"])
     assert {"redundantGB", "releasedGBPerDevice"} <= set(plan["resharding"])

@@ -1,6 +1,7 @@
 """A whole dock on this machine, one process a server: for tests, benchmarks and use on its own."""
 
 import json
+import random
 import secrets
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.errors import DockError
 
 STOP_SECONDS = 5.0
+PORTS = range(20_000, 32_000)
 
 
 class LocalDock:
@@ -150,11 +152,20 @@ class LocalDock:
 
 
 def _free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
+    """Ports that nobody listens on, of those that no system gives to outgoing connections."""
+    probes: list[socket.socket] = []
     try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
+        for port in random.sample(PORTS, len(PORTS)):
+            probe = socket.socket()
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                probe.close()
+                continue
+            probes.append(probe)
+            if len(probes) == count:
+                return [int(probe.getsockname()[1]) for probe in probes]
     finally:
         for probe in probes:
             probe.close()
+    raise DockError(f"fewer than {count} ports of {PORTS} are free on this machine")
