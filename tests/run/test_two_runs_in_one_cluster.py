@@ -13,13 +13,13 @@ from rljob_api.ray_resources import EMULATED
 
 pytestmark = [pytest.mark.ray]
 
-STEPS, ROWS = 4, 32
+STEPS, ROWS = 15, 32
 PACE = '''
 import os, time
 def reward(prompt, response, answer):
-    """Slow steps until both runs are under way."""
+    """Steps of four seconds until both runs are under way."""
     if not os.path.exists({free!r}):
-        time.sleep(1 / 32)
+        time.sleep(1 / 8)
     return 0.0
 '''
 
