@@ -11,14 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from peers.environment import make_environment
+from peers.environment import QUEUE, make_environment
 from results import Result, quantile, report, summarize
 from sample_flow.machine import Copying, round_trips
 from sample_flow.measure import Runner
 from sample_flow.payload import COLUMNS, Payload, num_bytes
 from sample_flow.processes import Group
 
-QUEUE = ["transferqueue==0.1.11", "ray==2.60.0", "tensordict==0.15.3"]
 CAPACITY_BYTES = 768 << 20
 OBJECT_STORE_BYTES = 2 << 30
 OURS = {"read": "rljob", "view": "rljob, in place"}

@@ -1,31 +1,37 @@
 """The transfer dock over several machines: linearity, bytes and rates, on network namespaces.
 
 S nodes with links of one speed put 64 prompts each and read all rows as three states, with a warehouse
-a node and with one for all; bytes are counted on the warehouses' links and held against Eq. 1 and 4
-of MindSpeed RL (arXiv:2507.19017). Needs root and iproute2; says so and ends where they are missing.
+a node, with one for all, and with TransferQueue and a storage unit a node; bytes are counted on the
+warehouses' links and held against Eq. 1 and 4 of MindSpeed RL (arXiv:2507.19017). Needs root and
+iproute2; says so and ends where they are missing.
 """
 
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from figures import Figures
+from peers.environment import QUEUE, make_environment
 from sample_flow import table1
-from sample_flow.cluster import Cluster, Step
+from sample_flow.cluster import Cluster, Servers, Step
+from sample_flow.dock_servers import DockServers
 from sample_flow.model import Model, busiest_bytes, fit
 from sample_flow.network import NoNetworks
+from sample_flow.queue_servers import QueueServers
 from sample_flow.wire import compare_with_sockets
 
 from rljob_api.volumes import GB, SampleFlow
 
-NODES, QUICK_NODES = (1, 2, 4, 8), (1, 2, 4)
+NODES, QUICK_NODES, QUICK_QUEUE_NODES = (1, 2, 4, 8), (1, 2, 4), (1, 2)
 PROMPTS_A_NODE = 64
 LINK_RATE = 50.0
-LAYOUTS = {"a warehouse a node": False, "one warehouse": True}
+DOCK, CENTRAL = "rljob, a warehouse a node", "rljob, one warehouse"
+PEER = "TransferQueue, a unit a node"
+FLAT = 1.1
 STATES_OF_STEP = 3
 VOLUME_NODES, VOLUME_CONTROLLERS, VOLUME_BYTES = 4, 5, 48 << 20
 PAPER_NODES, PAPER_CONTROLLERS = 48, 10
@@ -35,9 +41,10 @@ PAPER_RATE = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured."""
+    """How much is measured. queue_nodes: sizes at which TransferQueue is."""
 
     nodes: tuple[int, ...]
+    queue_nodes: tuple[int, ...]
     prompts: int
     repetitions: int
     shapes: tuple[SampleFlow, ...]
@@ -47,16 +54,19 @@ class Plan:
 def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
     """Steps by layout and S, after one that warms up; the layouts take turns at each S."""
     flow = table1.TABLE1[0]
-    steps: dict[str, dict[int, list[Step]]] = {layout: {} for layout in LAYOUTS}
+    states = table1.states(flow, STATES_OF_STEP)
+    programs = make_environment("transferqueue", QUEUE)
+    steps: dict[str, dict[int, list[Step]]] = {DOCK: {}, CENTRAL: {}, PEER: {}}
     for nodes in plan.nodes:
-        for layout, central in LAYOUTS.items():
-            with Cluster(
-                nodes,
-                table1.states(flow, STATES_OF_STEP),
-                central=central,
-                megabytes_per_second=plan.rate,
-                folder=folder,
-            ) as cluster:
+        systems: dict[str, Servers] = {
+            DOCK: DockServers(nodes, states),
+            CENTRAL: DockServers(1, states),
+        }
+        if nodes in plan.queue_nodes:
+            systems[PEER] = QueueServers(nodes, programs)
+        for layout, servers in systems.items():
+            cluster = Cluster(nodes, servers, states, megabytes_per_second=plan.rate, folder=folder)
+            with cluster:
                 taken = [
                     cluster.step(table1.columns(flow), plan.prompts)
                     for _ in range(plan.repetitions + 1)
@@ -70,17 +80,21 @@ def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
 
 def linearity_figures(figures: Figures, steps: dict[str, dict[int, list[Step]]]) -> list[Any]:
     """Dispatch times as rows of a table, and how they grow."""
-    for layout, limit in zip(LAYOUTS, (1.1, None), strict=True):
-        of = steps[layout]
+    for layout, of in steps.items():
         least, most = min(of), max(of)
         ratio = _seconds(of[most]) / _seconds(of[least])
+        limit = FLAT if layout == DOCK else None
         figures.add(f"dispatch at S = {most} beside S = {least}, {layout}", ratio, "×", limit)
+    most = max(steps[PEER])
+    ratio = _seconds(steps[PEER][most]) / _seconds(steps[DOCK][most])
+    figures.add(f"dispatch at S = {most}, {PEER}, beside the dock", ratio, "×")
     return [
         {
             "nodes": nodes,
             "layout": layout,
             "seconds": [step.seconds for step in taken],
-            "other_node": taken[0].other_node,
+            "put_seconds": median(step.put_seconds for step in taken),
+            "other_node": median(step.other_node for step in taken),
             "busy": max(step.busy for step in taken),
         }
         for layout, of in steps.items()
@@ -96,8 +110,9 @@ def volumes(figures: Figures, plan: Plan, folder: Path) -> list[dict[str, Any]]:
         rows = max(2, VOLUME_BYTES // each // VOLUME_NODES)
         flow = table1.reduced(shape, rows * VOLUME_NODES)
         states = table1.states(shape, VOLUME_CONTROLLERS)
+        servers = DockServers(VOLUME_NODES, states)
         with Cluster(
-            VOLUME_NODES, states, central=False, megabytes_per_second=0, folder=folder
+            VOLUME_NODES, servers, states, megabytes_per_second=0, folder=folder
         ) as cluster:
             step = cluster.step(table1.columns(shape), rows)
         counts = {"warehouses": VOLUME_NODES, "controllers": VOLUME_CONTROLLERS}
@@ -130,19 +145,19 @@ def model_of(
 
     def bytes_of(layout: str, nodes: int) -> float:
         flow = table1.reduced(table1.TABLE1[0], plan.prompts * nodes)
-        warehouses = 1 if LAYOUTS[layout] else nodes
+        warehouses = 1 if layout == CENTRAL else nodes
         return busiest_bytes(flow, warehouses=warehouses, controllers=STATES_OF_STEP)
 
     points = [
         (bytes_of(layout, nodes), _seconds(taken))
-        for layout, of in steps.items()
-        for nodes, taken in of.items()
+        for layout in (DOCK, CENTRAL)
+        for nodes, taken in steps[layout].items()
         if nodes != largest
     ]
     model = fit(points, megabytes_per_second=plan.rate)
-    for layout, of in steps.items():
+    for layout in (DOCK, CENTRAL):
         said = model.seconds(bytes_of(layout, largest), megabytes_per_second=plan.rate)
-        error = abs(said / _seconds(of[largest]) - 1)
+        error = abs(said / _seconds(steps[layout][largest]) - 1)
         figures.add(f"model at S = {largest}, {layout}: off by", 100 * error, "%", 10)
     return {
         "fixed_seconds": model.fixed_seconds,
@@ -179,14 +194,21 @@ def main() -> None:
     options = parser.parse_args()
     plan = Plan(
         nodes=NODES,
+        queue_nodes=NODES,
         prompts=PROMPTS_A_NODE,
         repetitions=options.repetitions,
         shapes=table1.TABLE1,
         rate=options.rate,
     )
     if options.quick:
-        few = table1.TABLE1[:1]
-        plan = Plan(nodes=QUICK_NODES, prompts=16, repetitions=2, shapes=few, rate=options.rate)
+        plan = replace(
+            plan,
+            nodes=QUICK_NODES,
+            queue_nodes=QUICK_QUEUE_NODES,
+            prompts=16,
+            repetitions=2,
+            shapes=table1.TABLE1[:1],
+        )
     figures = Figures()
     try:
         with tempfile.TemporaryDirectory(prefix="rljob-bench-") as scratch:

@@ -7,7 +7,7 @@ from results import figure
 
 PICTURE = "images/dock-linearity.svg"
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 380, 64, 44, 24, 56
-COLORS = ("#2f6db3", "#b9812b")
+COLORS = ("#2f6db3", "#b9812b", "#7a4fa3")
 
 
 def cluster_parts(document: dict[str, Any]) -> list[str]:
@@ -72,7 +72,7 @@ def _model(model: dict[str, Any]) -> list[str]:
 
 
 def linearity_picture(document: dict[str, Any]) -> str:
-    """Dispatch time by S, both layouts, as an SVG."""
+    """Dispatch time by S, a line for each layout, as an SVG."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for row in document["linearity"]:
         lines.setdefault(row["layout"], []).append((row["nodes"], median(row["seconds"])))
@@ -86,6 +86,7 @@ def linearity_picture(document: dict[str, Any]) -> str:
         )
 
     parts = [*_axes(place, sorted({n for line in lines.values() for n, _ in line}), highest)]
+    lowest = min(lines, key=lambda layout: lines[layout][-1][1])
     for color, (layout, line) in zip(COLORS, lines.items(), strict=True):
         points = [place(*point) for point in line]
         path = " ".join(f"{x},{y}" for x, y in points)
@@ -93,7 +94,8 @@ def linearity_picture(document: dict[str, Any]) -> str:
         parts += [f'<circle cx="{x}" cy="{y}" r="4" fill="{color}"/>' for x, y in points]
         x, y = points[-1]
         label = f"{layout}: {line[-1][1]:.2f} s"
-        parts.append(f'<text x="{x}" y="{y - 12}" text-anchor="end" fill="{color}">{label}</text>')
+        y += 22 if layout == lowest else -12
+        parts.append(f'<text x="{x}" y="{y}" text-anchor="end" fill="{color}">{label}</text>')
     body = "\n  ".join(parts)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '

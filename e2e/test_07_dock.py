@@ -1,21 +1,28 @@
-"""The dock between pods: in a node through shared memory and over TCP, and between nodes."""
+"""The dock between pods: in a node through shared memory and over TCP, and between nodes.
+
+One job whose rows are held twice; at the end its warehouses are killed, by turns, while it trains.
+"""
 
 import json
 from typing import Any
 
 import pytest
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, holds, small
+from support.jobs import STARTED_SECONDS, actors_of, events_of, holds, small, step
 
 JOB = "rows"
 PORT = 29100
 PROBE = "python -m rljob_runtime.dock.probe"
+AGAIN_SECONDS = 180.0
+KILL_WAREHOUSE = """for p in /proc/[0-9]*; do
+grep -qsa 'Warehous[e]Actor' $p/cmdline && kill -9 ${p#/proc/} && echo killed; done"""
+"""The brackets keep the pattern from finding this script itself."""
 
 
 @pytest.fixture(scope="module")
 def by_node(cluster: Cluster) -> dict[str, dict[str, Manifest]]:
     """Worker and warehouse pod of each node; the first node's warehouse pod serves a dock of its own."""
-    cluster.apply(small(JOB, nodes=2, steps=5000))
+    cluster.apply(small(JOB, nodes=2, steps=5000, dock={"replicas": 2}))
     cluster.wait_for_job(
         JOB, "its pods are there", lambda job: holds(job, "ClusterReady"), seconds=STARTED_SECONDS
     )
@@ -76,3 +83,52 @@ def test_memory_is_not_shared_between_nodes_and_that_is_said(
 
     assert "warehouse" in said
     assert not [line for line in said.splitlines() if line.startswith("{")]
+
+
+def goes_on(cluster: Cluster) -> Manifest:
+    """The job some steps later: the first of them may have been done when this was called."""
+    seen = step(cluster.job(JOB))
+    return cluster.wait_for_job(
+        JOB,
+        f"it trains beyond step {seen + 4}",
+        lambda j: step(j) > seen + 4,
+        seconds=AGAIN_SECONDS,
+    )
+
+
+def test_no_row_is_made_again_where_each_is_held_twice_and_warehouses_die(
+    cluster: Cluster, by_node: dict[str, dict[str, Manifest]]
+) -> None:
+    cluster.wait_for_job(JOB, "it trains", lambda j: step(j) > 2, seconds=STARTED_SECONDS)
+    first, last = (by_node[node]["warehouse"]["metadata"]["name"] for node in sorted(by_node))
+
+    for _ in range(2):
+        assert "killed" in cluster.run(first, "sh", "-c", KILL_WAREHOUSE)
+        goes_on(cluster)
+    cluster.kill_pod(last)
+    cluster.wait(
+        "v1",
+        "Pod",
+        "another warehouse pod is there",
+        lambda pods: last not in pods and sum(is_warehouse(pod) for pod in pods.values()) == 2,
+        seconds=AGAIN_SECONDS,
+    )
+    after = goes_on(cluster)
+
+    assert after["status"]["attempt"] == 0
+    events = events_of(cluster, JOB)
+    assert [e for e in events if e["kind"] == "dock" and e.get("dropped")] == []
+    assert [e for e in events if e["kind"] == "warning" and "starts over" in e["message"]] == []
+    where = actors_of(cluster, JOB)["WarehouseActor"]
+    assert len({node_of(cluster, pod) for pod in where}) == 2
+
+
+def is_warehouse(pod: Manifest) -> bool:
+    """Whether it is a pod of warehouses that runs."""
+    role = pod["metadata"].get("labels", {}).get("rljob.io/role")
+    return role == "warehouse" and pod["status"].get("phase") == "Running"
+
+
+def node_of(cluster: Cluster, pod: str) -> str:
+    (found,) = [p for p in cluster.pods(JOB) if p["metadata"]["name"] == pod]
+    return str(found["spec"]["nodeName"])

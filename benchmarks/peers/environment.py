@@ -8,6 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
+QUEUE = ["transferqueue==0.1.11", "ray==2.60.0", "tensordict==0.15.3"]
 INDEX_OF_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 

@@ -1,36 +1,51 @@
-"""A dock over several machines: S nodes, each with a link for its worker and one for its warehouse.
+"""A system that carries samples over several machines: S nodes, each with a link for its worker and one
+for its share of the data.
 
-So no row is ever read where it lies, whatever S is. With `central`, one warehouse holds the rows of
-all nodes: the same code as a central replay buffer. A state's controller sits beside a worker.
+So no row is ever read where it lies, whatever S is.
 """
 
-import json
-import secrets
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psutil
 from sample_flow.network import Network
 from sample_flow.processes import Process
 
-PORT = 7001
-CAPACITY_BYTES = 1 << 30
-CHUNK_ROWS = 8
+CLAIMED_ROWS = 8
+
+
+class Servers(Protocol):
+    """A system's servers.
+
+    side: its name in `sample_flow.side`. python: of its workers. machines: names of those that it needs
+    beside the workers'; data: those of them that hold rows, by number. put_rows: rows that a worker
+    puts at a time; 0: all of them.
+    """
+
+    side: str
+    python: str
+    machines: Sequence[str]
+    data: Sequence[str]
+    put_rows: int
+
+    def start(self, network: Network, workers: Sequence[str], folder: Path) -> Any:
+        """Answers the address for its sides. folder: for logs."""
+
+    def close(self) -> None:
+        """End them; also after a start that failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """What one step took.
 
-    put_seconds, read_seconds: of its two phases. put_bytes, read_bytes: over each warehouse's link,
-    headers included, received while rows were put and sent while they were read. notice_bytes: sent
-    while they were put, nearly all of it broadcast. held_bytes: by each warehouse between the two.
-    other_node: share of reads of a row that lies at another node. busy: share of the processors'
-    time.
+    put_seconds, read_seconds: of its two phases. put_bytes, read_bytes: over the link of each machine
+    with data, headers included, received while rows were put and sent while they were read.
+    notice_bytes: sent while they were put, nearly all of it broadcast. held_bytes: by each server
+    between the two, where it says. other_node: share of reads of a row that lies at another node.
+    busy: share of the processors' time.
     """
 
     put_seconds: float
@@ -58,19 +73,17 @@ class Cluster:
     def __init__(
         self,
         nodes: int,
+        servers: Servers,
         states: Mapping[str, Sequence[str]],
         *,
-        central: bool,
         megabytes_per_second: float,
         folder: Path,
     ) -> None:
-        self._states, self._folder, self._log = states, folder, folder / "servers.log"
+        self._servers, self._states, self._folder = servers, states, folder
         self._workers = [f"worker{i}" for i in range(nodes)]
-        self._warehouses = [f"dock{i}" for i in range(1 if central else nodes)]
         self._network = Network(
-            [*self._workers, *self._warehouses], megabytes_per_second=megabytes_per_second
+            [*self._workers, *servers.machines], megabytes_per_second=megabytes_per_second
         )
-        self._servers: list[subprocess.Popen[str]] = []
         self._nodes: list[Process] = []
         self._steps = 0
 
@@ -91,87 +104,45 @@ class Cluster:
         self._steps += 1
         batch, total = f"step-{self._steps}", rows * len(self._nodes)
         for number, node in enumerate(self._nodes):
-            node.ask("make", batch=batch, lengths=lengths, first=number * rows, count=rows)
+            place = {"first": number * rows, "count": rows, "chunk": self._servers.put_rows or rows}
+            node.ask("make", batch=batch, lengths=lengths, **place)
         psutil.cpu_percent()
         start = self._traffic()
-        put = self._all("put", batch=batch, total=total, chunk=CHUNK_ROWS)
+        put = self._all("put", batch=batch, total=total)
         between = self._traffic()
-        reports = self._nodes[0].ask("stats")
-        work = self._all("work", batch=batch, chunk=CHUNK_ROWS)
-        end = self._traffic()
+        held = self._nodes[0].ask("held")
+        work = self._all("work", batch=batch, chunk=CLAIMED_ROWS)
+        end, busy = self._traffic(), psutil.cpu_percent() / 100
+        self._nodes[0].ask("drop", batch=batch)
         return Step(
             put_seconds=max(ended for _, ended in put) - min(began for began, _ in put),
             read_seconds=max(w["ended"] for w in work) - min(w["began"] for w in work),
             put_bytes=_grown(start, between, "received"),
             notice_bytes=_grown(start, between, "sent"),
             read_bytes=_grown(between, end, "sent"),
-            held_bytes=[r["bytes"] for role, r in reports.items() if "warehouse" in role],
-            other_node=_other_node([w["read"] for w in work]),
-            busy=psutil.cpu_percent() / 100,
+            held_bytes=held,
+            other_node=self._other_node([w["read"] for w in work], total),
+            busy=busy,
         )
 
     def close(self) -> None:
         """End the processes and the network."""
         for node in self._nodes:
             node.close()
-        for server in self._servers:
-            server.kill()
-            server.wait()
         self._nodes.clear()
-        self._servers.clear()
+        self._servers.close()
         self._network.__exit__()
 
     def _start(self) -> None:
-        graph = [
-            {"name": state, "needs": list(columns) or ["scalar0"], "writes": []}
-            for state, columns in self._states.items()
-        ]
-        shared = {"graph": graph, "token": secrets.token_urlsafe(16)}
-        warehouses = [(self._network.address(name), PORT) for name in self._warehouses]
-        controllers = {
-            state: (self._network.address(self._workers[i % len(self._workers)]), PORT + i)
-            for i, state in enumerate(self._states)
-        }
-        for index, (host, port) in enumerate(warehouses):
-            place = {"index": index, "host": host, "port": port, "warehouses": []}
-            config = {**shared, **place, "capacity_bytes": CAPACITY_BYTES}
-            self._serve("warehouse", self._warehouses[index], config)
-        for i, (state, (host, port)) in enumerate(controllers.items()):
-            place = {"state": state, "host": host, "port": port, "warehouses": warehouses}
-            self._serve("controller", self._workers[i % len(self._workers)], {**shared, **place})
-        for server in self._servers:
-            assert server.stdout is not None, "a server without its output"
-            if not server.stdout.readline():
-                raise RuntimeError(f"a server of the dock ended:\n{self._log.read_text()[-2000:]}")
-        address = {"token": shared["token"], "warehouses": warehouses, "controllers": controllers}
-        for number, name in enumerate(self._workers):
-            log = self._folder / f"{name}.log"
-            prefix = self._network.prefix(name)
-            node = Process(sys.executable, log, module="sample_flow.node", prefix=prefix)
+        address = self._servers.start(self._network, self._workers, self._folder)
+        states = {state: list(columns) for state, columns in self._states.items()}
+        for name in self._workers:
+            log, prefix = self._folder / f"{name}.log", self._network.prefix(name)
+            node = Process(self._servers.python, log, module="sample_flow.node", prefix=prefix)
             self._nodes.append(node)
-            node.tell(
-                "open",
-                number=number,
-                address={**address, "shared_memory": "none"},
-                states={state: list(columns) for state, columns in self._states.items()},
-            )
+            node.tell("open", side=self._servers.side, address=address, states=states)
         for node in self._nodes:
             node.answer()
-
-    def _serve(self, kind: str, machine: str, config: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "rljob_runtime.dock.serve", kind, "--with-parent"]
-        with self._log.open("ab") as errors:
-            server = subprocess.Popen(
-                [*self._network.prefix(machine), *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-            )
-        assert server.stdin is not None, "a server without its input"
-        server.stdin.write(json.dumps(config))
-        server.stdin.close()
-        self._servers.append(server)
 
     def _all(self, do: str, **order: Any) -> list[Any]:
         for node in self._nodes:
@@ -179,14 +150,16 @@ class Cluster:
         return [node.answer() for node in self._nodes]
 
     def _traffic(self) -> list[dict[str, int]]:
-        return [self._network.traffic(name) for name in self._warehouses]
+        return [self._network.traffic(name) for name in self._servers.data]
+
+    def _other_node(self, reads: Sequence[Mapping[str, int]], total: int) -> float:
+        """Also makes sure that nobody left a row out."""
+        everywhere = sum(sum(read.values()) for read in reads)
+        wanted = total * sum(bool(columns) for columns in self._states.values())
+        assert everywhere == wanted, f"{everywhere} of {wanted} rows were read"
+        own = sum(read.get(str(number), 0) for number, read in enumerate(reads))
+        return 1 - own / everywhere
 
 
 def _grown(early: list[dict[str, int]], late: list[dict[str, int]], way: str) -> list[int]:
     return [after[way] - before[way] for before, after in zip(early, late, strict=True)]
-
-
-def _other_node(reads: Sequence[Mapping[str, int]]) -> float:
-    everywhere = sum(sum(read.values()) for read in reads)
-    own = sum(read.get(str(number), 0) for number, read in enumerate(reads))
-    return 1 - own / everywhere

@@ -7,7 +7,9 @@ packets do not count.
 import json
 import os
 import shutil
+import signal
 import subprocess
+from contextlib import suppress
 from typing import Self
 
 SWITCH = "rljob-switch"
@@ -34,6 +36,11 @@ class Network:
             raise NoNetworks("`ip` and `tc` are not installed (iproute2)")
         if os.geteuid() != 0:
             raise NoNetworks("namespaces need root")
+        for name in self._names:
+            if pids := _processes(f"rljob-{name}"):
+                raise NoNetworks(
+                    f"namespace rljob-{name} is in use by processes {pids}; end that benchmark first"
+                )
         self._remove()
         try:
             self._make()
@@ -84,7 +91,15 @@ class Network:
 
     def _remove(self) -> None:
         for namespace in (*(f"rljob-{name}" for name in self._names), SWITCH):
+            for pid in _processes(namespace):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)  # while one lives, so do the links
             subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+
+
+def _processes(namespace: str) -> list[int]:
+    found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
+    return [int(pid) for pid in found.stdout.split()]
 
 
 def _run(*command: str) -> str:

@@ -1,5 +1,6 @@
 """rljob's dock, as the benchmark calls it: one warehouse and three states in processes of their own."""
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,7 +67,7 @@ class OurSide:
         client = next(iter(self._clients.values()))
         if way == "view":
             with client.view(claim.rows, columns) as found:
-                yield [column.values for column in found.values()]
+                yield [array for column in found.values() for array in column.arrays]
         else:
             yield [column.values for column in client.read(claim.rows, columns).values()]
 
@@ -78,9 +79,20 @@ class OurSide:
         """See Side."""
         self._client("update").drop_batch(batch)
 
+    def places(self, claim: Claim) -> list[int]:
+        """See SpreadSide."""
+        return [row.warehouse for row in claim.rows]
+
+    def held_bytes(self) -> list[int]:
+        """See SpreadSide."""
+        servers = self._client("update").stats().servers
+        return [report["bytes"] for role, report in servers.items() if "warehouse" in role]
+
     def _client(self, state: str) -> DockClient:
         if state not in self._clients:
-            self._clients[state] = DockClient(self._address, state=state, owner=state)
+            self._clients[state] = DockClient(
+                self._address, state=state, owner=f"{state}-{os.getpid()}"
+            )
         return self._clients[state]
 
 

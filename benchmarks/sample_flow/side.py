@@ -56,13 +56,22 @@ class Side(Protocol):
         """Leave nothing of a batch."""
 
 
+class SpreadSide(Side, Protocol):
+    """A side whose data lies at several servers, numbered."""
+
+    def places(self, claim: Any) -> list[int]:
+        """The server of each row of a claim."""
+
+    def held_bytes(self) -> list[int]:
+        """What each server holds; [] where the system does not say."""
+
+
 def open_host(name: str, options: dict[str, Any]) -> Host:
     """Start a system. options: as its module's `open_host` takes them."""
     host: Host = import_module(MODULES[name]).open_host(**options)
     return host
 
 
-def open_side(name: str, address: Address) -> Side:
-    """Connect to a system."""
-    side: Side = import_module(MODULES[name]).open_side(address)
-    return side
+def open_side(name: str, address: Address) -> Any:
+    """Connect to a system: its Side, a SpreadSide of those that several machines run."""
+    return import_module(MODULES[name]).open_side(address)

@@ -3,13 +3,10 @@
 `sample_flow.processes` starts it in the side's environment. The clock runs here, around the calls alone.
 """
 
-import json
-import os
-import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
+from sample_flow.orders import obey
 from sample_flow.payload import WORD, Column, Payload, num_bytes, sum_of_words
 from sample_flow.side import Host, Side, open_host, open_side
 
@@ -124,17 +121,5 @@ class Worker:
             host.close()
 
 
-def main() -> None:
-    """Answer each line of standard input; what libraries print goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    worker = Worker()
-    for line in sys.stdin:
-        order = json.loads(line)
-        call: Callable[..., Any] = getattr(worker, order.pop("do"))
-        answers.write(json.dumps(call(**order)) + "\n")
-        answers.flush()
-
-
 if __name__ == "__main__":
-    main()
+    obey(Worker())

@@ -59,7 +59,7 @@ class Dock(Section):
     replicas: int = Field(default=1, ge=1, le=2)
     """Warehouses that hold each row. 2: a lost warehouse comes back with its rows and no step starts
     over; each then holds another one's rows too, so it takes twice the memory; needs two warehouses or
-    more, on a cluster on different nodes."""
+    more, on a cluster two nodes or more with as many on each."""
 
     lease_seconds: float = Field(default=600.0, gt=0, le=86_400)
     """A claim that is neither acknowledged nor renewed for so long goes back to others."""

@@ -23,6 +23,8 @@ from rljob_api.topology import (
 )
 from rljob_api.volumes import BYTES_PER_ITEM
 
+REPLICAS = "spec.dock.replicas"
+
 
 def placement_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Devices belong to roles only when separated; a role that is left open gets some."""
@@ -130,16 +132,12 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts.
-
-    Those that go on are there twice while they move to the next step's.
-    """
+    """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
     warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
-    held = -(-spec.batch.global_batch_size // warehouses), -(-open_prompts(spec) // warehouses)
-    prompts = steps * held[0] + 2 * held[1]
+    prompts, going_on = held_prompts(spec), open_prompts(spec)
     needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     of = "a step" if steps == 1 else f"{steps} steps"
-    of += " and those that go on" if held[1] else ""
+    of += " and those that go on" if going_on else ""
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
@@ -154,23 +152,41 @@ def replicas_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if spec.dock.replicas == 1:
         return
     warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
-    path = "spec.dock.replicas"
     if warehouses < 2:
         yield Problem(
-            path, "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1"
+            REPLICAS,
+            "is 2, but there is 1 warehouse; use dock.warehouses: 2 or more, or replicas: 1",
         )
-    elif nodes < 2 and spec.accelerator.type != "emulated":
+    elif warehouses % nodes:
+        fewer = warehouses // nodes * nodes
         yield Problem(
-            path,
+            REPLICAS,
+            f"is 2, but {warehouses} warehouses on {nodes} nodes leave room on some, where both of a "
+            f"row's could meet; use dock.warehouses: {fewer} or {fewer + nodes}, or replicas: 1",
+        )
+    elif spec.accelerator.type != "emulated":
+        yield from copies_on_one_node(spec)
+
+
+def copies_on_one_node(spec: RLJobSpec) -> Iterator[Problem]:
+    """A cluster's node takes all its pods along, those with emulated devices too: the operator asks
+    this of every job, the contract of those that cannot be meant for one machine."""
+    warehouses, nodes = num_warehouses(spec), pods(spec).warehouse
+    if spec.dock.replicas == 2 and nodes < 2:
+        yield Problem(
+            REPLICAS,
             f"is 2, but all {warehouses} warehouses are on one node and go with it; use 2 nodes or "
             "more, or replicas: 1",
         )
-    elif nodes == 2 and warehouses % 2:
-        yield Problem(
-            path,
-            f"is 2, but {warehouses} warehouses on 2 nodes would keep some rows twice on one node; "
-            f"use dock.warehouses: {warehouses - 1} or {warehouses + 1}, or replicas: 1",
-        )
+
+
+def held_prompts(spec: RLJobSpec) -> int:
+    """Prompts that the fullest warehouse keeps at most: of a step, of those generated ahead of it, and
+    the open ones, which are there twice while they move to the next step's.
+    """
+    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    step, going_on = spec.batch.global_batch_size, open_prompts(spec)
+    return steps * -(-step // warehouses) + 2 * -(-going_on // warehouses)
 
 
 def group_bytes(spec: RLJobSpec) -> int:

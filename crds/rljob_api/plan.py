@@ -11,7 +11,9 @@ from rljob_api import annotations
 from rljob_api.algorithms import grpo
 from rljob_api.annotations import planned
 from rljob_api.architecture import Shape, find_shape
+from rljob_api.base import parse_quantity
 from rljob_api.elastic import device_notes
+from rljob_api.layout_rules import group_bytes, held_prompts
 from rljob_api.memory import ITEM_BYTES, Memory, Phase, plan_memory, update_shard
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob, RLJobSpec
@@ -34,12 +36,15 @@ ROW_SCALARS = ("index", "length", "version")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """The sample flow of a step. controllers: C. warehouses: S."""
+    """The sample flow of a step. controllers: C. warehouses: S. held, capacity: bytes that the fullest
+    warehouse keeps at the longest lengths, and may keep."""
 
     flow: SampleFlow
     states: tuple[str, ...]
     controllers: int
     warehouses: int
+    held: int
+    capacity: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,8 @@ def plan_samples(job: RLJob) -> Samples:
         states=states,
         controllers=planned(stated, annotations.CONTROLLERS, len(states)),
         warehouses=num_warehouses(spec),
+        held=held_prompts(spec) * group_bytes(spec),
+        capacity=parse_quantity(spec.dock.capacity),
     )
 
 

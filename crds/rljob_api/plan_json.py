@@ -34,6 +34,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "states": list(samples.states),
             "controllers": samples.controllers,
             "warehouses": samples.warehouses,
+            "replicas": spec.dock.replicas,
+            "heldGB": samples.held / GB,
+            "capacityGB": samples.capacity / GB,
         },
         "sampleVolume": {
             "responseItems": flow.response_items,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rljob_api.annotations import PREFIX
 from rljob_api.memory import Memory, Phase
-from rljob_api.plan import Plan, Resharding, Samples
+from rljob_api.plan import Plan, Resharding
 from rljob_api.topology import Mesh
 from rljob_api.volumes import GB, dispatch_seconds
 
@@ -18,7 +18,7 @@ def plan_text(plan: Plan) -> str:
         f"{plan.job.metadata.name}: {spec.algorithm.name}, {spec.steps} step{'s' * (spec.steps > 1)}"
     ]
     lines += _section("Devices", _devices(plan))
-    lines += _section("Samples of a step", _samples(plan.samples, plan.job.metadata.annotations))
+    lines += _section("Transfer dock, samples of a step", _samples(plan))
     if plan.resharding:
         strategy = spec.resharding.strategy
         lines += _section(f"Resharding ({strategy})", _resharding(plan.resharding))
@@ -67,7 +67,8 @@ def _ranks(ranks: list[int]) -> str:
     return ",".join(shown if len(shown) <= 4 else [*shown[:2], "…", shown[-1]])
 
 
-def _samples(samples: Samples, stated: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _samples(plan: Plan) -> Iterator[tuple[str, str]]:
+    samples, stated = plan.samples, plan.job.metadata.annotations
     flow = samples.flow
     origin = "; annotations" if any(key.startswith(PREFIX) for key in stated) else ""
     yield "states", f"{', '.join(samples.states)} ({samples.controllers} controllers)"
@@ -83,6 +84,12 @@ def _samples(samples: Samples, stated: dict[str, str]) -> Iterator[tuple[str, st
     yield (
         "each warehouse",
         f"{_number(each)} GB (Eq. 4), {samples.warehouses} in all: {_times(each)}",
+    )
+    twice = plan.job.spec.dock.replicas == 2
+    copies = ", and as much of another's rows" if twice else ""
+    yield (
+        "  keeps at most",
+        f"{_number(samples.held / GB)} of {_number(samples.capacity / GB)} GB{copies}",
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from rljob_api.layout_rules import copies_on_one_node
 from rljob_api.load import read_job
 from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL
 from rljob_api.problems import InvalidJob, Problem
@@ -54,14 +55,15 @@ def job_of(
 
 
 def installation_problems(job: RLJob, settings: Settings) -> tuple[Problem, ...]:
-    """What the job asks for and this installation does not allow."""
+    """What the job asks for and this installation, or any cluster, does not allow."""
+    problems = list(copies_on_one_node(job.spec))
     if job.spec.dock.shared_memory == "required" and settings.shared_memory == "none":
         message = (
             "is required, but this operator gives the pods of a node no folder in common; use auto, or "
             "install the chart with sharedMemory.hostPath: true"
         )
-        return (Problem("spec.dock.sharedMemory", message),)
-    return ()
+        problems.append(Problem("spec.dock.sharedMemory", message))
+    return tuple(problems)
 
 
 def status_of(rljob: Manifest) -> RLJobStatus:

@@ -17,7 +17,7 @@ class Settings:
     unreachable_seconds: how long a pod stays on a node that does not answer.
     emulated_device_plugin: whether nodes offer accelerator.resourceName for emulated devices too.
     egress_cidrs: networks that jobs may reach beside their own pods and DNS.
-    metrics_namespace: whose pods may read Ray's metrics.
+    metrics_namespace: whose pods may read the metrics of Ray and of drivers.
     shared_memory: how pods of a job on one node may share memory; host-path: in a folder of the node's.
     """
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import ray
 
+from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.stats import Traffic, flow_event
 from rljob_runtime.errors import DockError, DockStale
 
@@ -13,9 +14,9 @@ ROOM_TIMEOUT_SECONDS = 5.0
 
 
 def dock_fields(
-    moved: Sequence[Mapping[str, Traffic]], warehouses: Sequence[Any]
+    moved: Sequence[Mapping[str, Traffic]], warehouses: Sequence[Any], graph: StateGraph
 ) -> dict[str, Any]:
-    """Traffic of each state over all workers, and each warehouse's room.
+    """Traffic of each state over all workers, and what each warehouse says of itself.
 
     warehouses: their actors; one that restarts now is left out.
     """
@@ -24,7 +25,7 @@ def dock_fields(
         with contextlib.suppress(ray.exceptions.RayError):
             room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
             rooms.append({"index": index, **room})
-    return {**flow_event(moved), "warehouses": rooms}
+    return {**flow_event(moved, graph), "warehouses": rooms}
 
 
 def reason_of(error: DockError) -> str:

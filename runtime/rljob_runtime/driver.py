@@ -18,10 +18,12 @@ from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import CheckpointError, DockError
 from rljob_runtime.events import EventLog
+from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
 from rljob_runtime.placement import Cast
 from rljob_runtime.pools import Pools
+from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import BatchCalls, Interrupted, Stages
@@ -35,9 +37,9 @@ class Driver:
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
-    are asked for. joined: called when new processes belong to the run. step: steps that are done,
-    which is also the version of the weights. dropped: rows of steps that started over, by reason.
-    pools: of a partial rollout.
+    are asked for. joined: called when new processes belong to the run. watch: of the dock. step: steps
+    that are done, which is also the version of the weights. dropped: rows of steps that started over,
+    by reason. pools: of a partial rollout.
     """
 
     job: RLJob
@@ -49,6 +51,7 @@ class Driver:
     stop: Callable[[], bool]
     desk: ScaleDesk
     joined: Callable[[], None]
+    watch: RowWatch
     step: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
     pools: Pools | None = field(init=False)
@@ -204,8 +207,13 @@ class Driver:
         )
         self.log.write("step", **metrics, phases=stages.take_phases())
         moved = stages.wait("statistics", calls.traffic, interruptible=False)
-        again = again_fields(self.dropped.pop(self.step, {}))
-        self.log.write("dock", step=self.step, **dock_fields(moved, self.cast.warehouses), **again)
+        self.log.write(
+            "dock",
+            step=self.step,
+            **dock_fields(moved, self.cast.warehouses, state_graph(self.job.spec)),
+            rows=self.watch.take(),
+            **again_fields(self.dropped.pop(self.step, {})),
+        )
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""

@@ -20,9 +20,13 @@ step          step, seconds, metrics {name: number}; [phases {name: seconds}, sa
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
 resize        step, from, to (devices that generate), waited_seconds (since it was asked for),
               stopped_seconds (no step ran); [given_up]      step: steps that were done
-dock          step; [warehouses [{index, peak_bytes, capacity_bytes}],
-              states {name: {rows, bytes_read, bytes_written, wait_seconds}},
-              data_paths {state: {shared, tcp}}, dropped {reason: rows}, regenerated]
+dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated, times_alone]}],
+              states {name: {rows, bytes_read, bytes_written, wait_seconds, waits {state: seconds}}},
+              edges [{from, to, rows, bytes}], data_paths {state: {shared, tcp}},
+              rows {start, seconds [], states {name: {lacking [], ready [], leased [], done []}}},
+              dropped {reason: rows}, regenerated]
+              waits: by the state that was waited for, or `room`; edges: what was read of whom
+              rows: at each look, `seconds` after `start` (unix s)
               dropped: rows of the step that were `lost`, or `stale`; so many were generated again
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]

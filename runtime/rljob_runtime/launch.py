@@ -30,7 +30,9 @@ from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
 from rljob_runtime.remote import EVENTS_NAME
 from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_facts import hints, run_facts
+from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
@@ -61,10 +63,11 @@ def run_job(request: RunRequest) -> int:
     display = make_display(place.folder)
     log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
-    stop, desk = StopRequest(), ScaleDesk(job)
+    stop, desk, figures = StopRequest(), ScaleDesk(job), RunFigures()
+    log.subscribe(figures.on_event)
     try:
-        with stop_signals(stop), _status(request, log, desk):
-            ending = _run(request, job, place, log, stop, desk)
+        with stop_signals(stop), _status(request, log, desk, figures):
+            ending = _run(request, job, place, log, stop, desk, figures)
             write_report(place.folder)
             _copy_records(place)
     finally:
@@ -91,6 +94,7 @@ def _run(
     log: EventLog,
     stop: StopRequest,
     desk: ScaleDesk,
+    figures: RunFigures,
 ) -> _Ending:
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
@@ -123,11 +127,13 @@ def _run(
                 stop=stop,
                 desk=desk,
                 joined=guardian.watch_descendants,
+                watch=RowWatch(cast.dock, figures.look),
             )
             guardian.watch_descendants()
-            if latest:
-                driver.resume(latest)
-            ending = _drive(driver, log)
+            with driver.watch:
+                if latest:
+                    driver.resume(latest)
+                ending = _drive(driver, log)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
@@ -209,7 +215,9 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _status(request: RunRequest, log: EventLog, desk: ScaleDesk) -> Iterator[None]:
+def _status(
+    request: RunRequest, log: EventLog, desk: ScaleDesk, figures: RunFigures
+) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
         yield
@@ -222,6 +230,7 @@ def _status(request: RunRequest, log: EventLog, desk: ScaleDesk) -> Iterator[Non
         token=token,
         total_steps=spec.steps,
         desk=desk,
+        figures=figures,
         copied=storage is not None and storage.remote is not None,
     )
     log.subscribe(server.on_event)

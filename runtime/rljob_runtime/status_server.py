@@ -1,9 +1,10 @@
-"""What the operator asks a driver on a cluster: how far it is, and for other rollout devices.
+"""What a driver on a cluster is asked: how far it is, for other rollout devices, and by Prometheus.
 
 GET /status: one JSON document with the last step, the last checkpoint and the rollout devices. PUT
 /scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
-the job cannot change it. Both want the job's token. Subscribes to the event log; started by `launch`
-where the environment names a port; the other side is the operator's `progress`.
+the job cannot change it. Both want the job's token. GET /metrics: figures, for whoever reaches the port.
+Subscribes to the event log; started by `launch` where the environment names a port; the other side of
+the first two is the operator's `progress`.
 """
 
 import hmac
@@ -17,9 +18,10 @@ from typing import Any
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.events import Event
+from rljob_runtime.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 
-PATH, SCALE_PATH = "/status", "/scale"
+PATH, SCALE_PATH, METRICS_PATH = "/status", "/scale", "/metrics"
 MAX_BODY_BYTES = 4096
 SILENT_SECONDS = 30.0
 """A connection that says nothing for so long is closed."""
@@ -30,8 +32,8 @@ REWARD_DIGITS = 4
 class StatusServer:
     """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
 
-    desk: where other numbers of rollout devices are asked for. copied: what counts as the last
-    checkpoint is its copy on remote storage.
+    desk: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
+    what counts as the last checkpoint is its copy on remote storage.
     """
 
     def __init__(
@@ -41,12 +43,13 @@ class StatusServer:
         token: str,
         total_steps: int,
         desk: ScaleDesk,
+        figures: RunFigures,
         copied: bool = False,
         host: str = "",
     ) -> None:
         self._total_steps = total_steps
         self._place = ("copied", "uri") if copied else ("checkpoint", "path")
-        self.desk = desk
+        self.desk, self.figures = desk, figures
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
         self._told.set()  # there is nothing to tell yet
@@ -126,7 +129,9 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
         timeout = SILENT_SECONDS
 
         def do_GET(self) -> None:
-            if self._admits(PATH):
+            if self.path == METRICS_PATH:
+                self._answer(200, server.figures.text().encode(), CONTENT_TYPE)
+            elif self._admits(PATH):
                 self._answer(200, server.document())
 
         def do_PUT(self) -> None:
@@ -163,9 +168,9 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
                 raise ScaleRefused(message, conflict=False)
             return count
 
-        def _answer(self, code: int, body: bytes) -> None:
+        def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
             self.send_response(code)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

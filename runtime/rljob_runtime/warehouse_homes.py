@@ -28,12 +28,9 @@ def warehouse_homes(warehouses: int, *, apart: bool) -> list[dict[str, Any]]:
 
 
 def go_round(pods: list[str], warehouses: int) -> list[str]:
-    """A pod for each warehouse, no more on one than on another plus one; neighbours apart, but with
-    two pods and an odd number of warehouses, which the contract refuses."""
-    homes = [pods[index % len(pods)] for index in range(warehouses)]
-    if len(pods) > 2 and warehouses > 1 and homes[-1] == homes[0]:
-        homes[-1] = pods[1]
-    return homes
+    """A pod for each warehouse, neighbours apart. The contract asks for as many on each: then no pod has
+    room for another one's, and what a lost pod held waits for the one in its place."""
+    return [pods[index % len(pods)] for index in range(warehouses)]
 
 
 def _at(pod: str) -> dict[str, Any]:

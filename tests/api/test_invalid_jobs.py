@@ -272,7 +272,13 @@ ACROSS = [
     (
         {"spec.dock": {"replicas": 2, "warehouses": 3}, "spec.accelerator.nodes": 2},
         "spec.dock.replicas",
-        "3 warehouses on 2 nodes would keep some rows twice on one node; use dock.warehouses: 2 or 4",
+        "is 2, but 3 warehouses on 2 nodes leave room on some, where both of a row's could meet; use "
+        "dock.warehouses: 2 or 4",
+    ),
+    (
+        {"spec.dock": {"replicas": 2, "warehouses": 4}, "spec.accelerator.nodes": 3},
+        "spec.dock.replicas",
+        "use dock.warehouses: 3 or 6, or replicas: 1",
     ),
     (
         {"spec.dock": {"replicas": 2, "warehouses": 2}, "spec.accelerator.type": "ascend910b"},

@@ -225,6 +225,18 @@ def test_warehouses_beyond_the_nodes_share_pods(cluster):
     assert (group["replicas"], group["resources"]) == (2, {"rljob_warehouse": "2"})
 
 
+def test_a_warehouse_pod_has_memory_for_the_rows_of_another_one_too(cluster):
+    def memory(**dock):
+        pod = pods_of(cluster({"accelerator": ASCEND, "dock": dock}))["warehouse"]
+        amounts = pod["containers"][0]["resources"]
+        assert amounts["limits"]["memory"] == amounts["requests"]["memory"]
+        return amounts["requests"]["memory"]
+
+    assert memory(capacity="16Gi") == "18Gi"
+    assert memory(capacity="16Gi", replicas=2) == "34Gi"
+    assert memory(capacity="16Gi", replicas=2, warehouses=4) == "66Gi"
+
+
 def test_warehouses_follow_their_workers_onto_tainted_nodes(cluster):
     taint = {"key": "npu", "operator": "Exists"}
     own = {"worker": {"tolerations": [taint]}, "warehouse": {"tolerations": [taint]}}
@@ -256,7 +268,12 @@ def test_only_the_job_and_the_operator_reach_the_pods(built):
 
     within, operator, metrics = policy["ingress"]
     assert within == {"from": [{"podSelector": {"matchLabels": names.pod_selector(identity())}}]}
-    assert [port["port"] for port in operator["ports"] + metrics["ports"]] == [8265, 8266, 8080]
+    assert [port["port"] for port in operator["ports"] + metrics["ports"]] == [
+        8265,
+        8266,
+        8080,
+        8266,
+    ]
     assert all(rule["from"] for rule in policy["ingress"])
 
 

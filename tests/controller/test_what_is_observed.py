@@ -146,3 +146,19 @@ def test_a_job_that_requires_shared_memory_is_refused_where_pods_share_none():
     assert [problem.path for problem in problems] == ["spec.dock.sharedMemory"]
     assert "sharedMemory.hostPath: true" in str(problems[0])
     assert allowed is not None
+
+
+def test_two_copies_on_one_node_are_refused_on_a_cluster_with_emulated_devices_too():
+    def on(nodes: int) -> dict[str, Any]:
+        spec = {"accelerator": {"nodes": nodes}, "dock": {"warehouses": 2, "replicas": 2}}
+        return rljob(spec=JOB["spec"] | spec)
+
+    refused, problems = job_of(on(1), SETTINGS)
+    on_one_machine, _ = job_of(on(1))
+    apart, _ = job_of(on(2), SETTINGS)
+
+    assert refused is None
+    assert [problem.path for problem in problems] == ["spec.dock.replicas"]
+    assert "2 warehouses are on one node and go with it; use 2 nodes or more" in str(problems[0])
+    assert on_one_machine is not None
+    assert apart is not None

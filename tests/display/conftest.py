@@ -166,10 +166,11 @@ def _step(
             "step": step,
             "seconds": end - now,
             "metrics": metrics,
+            "staleness": {"0": 128},
             "samples": [_group(rng, skill) for _ in range(3)],
         }
     )
-    events.append(_dock(rng, step, end))
+    events.append(_dock(rng, step, now, end))
     return events, end
 
 
@@ -178,19 +179,40 @@ def _phase(step: int, name: str, role: str, device: int | None, start: float, en
     return event | {"role": role, "device": device}
 
 
-def _dock(rng: random.Random, step: int, now: float) -> Event:
-    states = {
-        name: {
+def _dock(rng: random.Random, step: int, start: float, now: float) -> Event:
+    sizes = {"generate": 160, "reference": 90, "reward": 120, "update": 300}
+    before = {"generate": "feed", "reference": "generate", "reward": "generate", "update": "reward"}
+    states = {}
+    for name, size in sizes.items():
+        wait = abs(rng.gauss(0.02, 0.01))
+        states[name] = {
             "rows": 128,
             "bytes_read": 128 * size,
             "bytes_written": 128 * size // 2,
-            "wait_seconds": abs(rng.gauss(0.02, 0.01)),
+            "wait_seconds": wait,
+            "waits": {before[name]: 0.9 * wait},
         }
-        for name, size in (("generate", 160), ("reference", 90), ("reward", 120), ("update", 300))
+    edges = [
+        {"from": before[name], "to": name, "rows": 128, "bytes": 128 * size}
+        for name, size in sizes.items()
+    ]
+    seconds = [0.1 * i for i in range(5)]
+    course = {"lacking": [0] * 5, "ready": [128, 90, 0, 0, 0], "leased": [0, 38, 40, 8, 0]}
+    rows = {
+        "start": start - 0.05,
+        "seconds": seconds,
+        "states": {name: {**course, "done": [0, 0, 88, 120, 128]} for name in sizes},
     }
-    warehouses = [{"index": 0, "peak_bytes": 128 * 700, "capacity_bytes": 2**30}]
-    event = {"time": now, "kind": "dock", "step": step, "warehouses": warehouses, "states": states}
-    return event | {"data_paths": {name: {"shared": 2, "tcp": 0} for name in states}}
+    return {
+        "time": now,
+        "kind": "dock",
+        "step": step,
+        "warehouses": [{"index": 0, "peak_bytes": 128 * 700, "capacity_bytes": 2**30}],
+        "states": states,
+        "edges": edges,
+        "data_paths": {name: {"shared": 2, "tcp": 0} for name in states},
+        "rows": rows,
+    }
 
 
 def _group(rng: random.Random, skill: float) -> Event:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.display.dock_figures import dock_charts
 from rljob_runtime.display.document import document
 from rljob_runtime.display.figures import charts, moving_average, phase_chart, shown_steps
 from rljob_runtime.display.history import RunHistory
@@ -179,26 +178,6 @@ def test_evaluations_have_error_bars_of_their_interval(events_of) -> None:
     assert points["x"] == [0, 20, 40]
     assert points["error_y"]["array"][1] == pytest.approx(1.96 * evaluation["stderr"])
     assert points["error_y"]["arrayminus"][1] == pytest.approx(1.96 * evaluation["stderr"])
-
-
-def test_the_dock_shows_who_waited_what_moved_and_how_full_it_was(events_of) -> None:
-    history = RunHistory.of(events_of(steps=5))
-    event = history.docks[3]
-
-    drawn = {chart.key: chart.figure["data"] for chart in dock_charts(history)}
-
-    waits = {trace["name"]: trace["y"][2] for trace in drawn["dock-waits"]}
-    assert waits == {name: values["wait_seconds"] for name, values in event["states"].items()}
-    moved = {trace["name"]: trace["y"][2] for trace in drawn["dock-moved"]}
-    assert moved["update"] == 128 * 300 + 128 * 150
-    (held,) = drawn["dock-held"]
-    assert (held["name"], held["y"][2]) == ("warehouse 0", 128 * 700)
-
-
-def test_a_run_without_events_of_the_dock_has_no_charts_of_it(events_of) -> None:
-    history = RunHistory.of([event for event in events_of(steps=5) if event["kind"] != "dock"])
-
-    assert dock_charts(history) == []
 
 
 def test_charts_of_metrics_that_the_run_lacks_are_left_out(events_of) -> None:

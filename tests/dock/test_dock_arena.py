@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock.arena import ALIGNMENT_BYTES, Arena
 from rljob_runtime.dock.cells import CellMemory, NoRoom, runs_of
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.memory import Memory
 
 SIZE = 4096
@@ -105,8 +105,8 @@ def cells(request: pytest.FixtureRequest) -> Iterator[CellMemory]:
     memory.close()
 
 
-def column(*rows: list[int]) -> Ragged:
-    return Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows])
+def column(*rows: list[int]) -> Packed:
+    return Packed.of(Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows]))
 
 
 def values(cell) -> list[int]:
@@ -130,13 +130,13 @@ def test_only_the_rows_that_are_asked_for_are_stored(cells) -> None:
 def test_a_fragmented_arena_holds_all_that_is_free(cells) -> None:
     blocks = cells.store({"a": column(*[[i] * 100 for i in range(10)])}, range(10))
     cells.free(row["a"] for row in blocks[::2])
-    big = column(list(range(200)), list(range(300)))
+    rows = [list(range(200)), list(range(300))]
 
     cells.require(2000)
-    stored = cells.store({"a": big}, range(2))
+    stored = cells.store({"a": column(*rows)}, range(2))
 
     assert len(stored[1]["a"].spans) > 1
-    assert [values(row["a"]) for row in stored] == [row.tolist() for row in big.rows()]
+    assert [values(row["a"]) for row in stored] == rows
     assert [values(row["a"]) for row in blocks[1::2]] == [[i] * 100 for i in range(1, 10, 2)]
 
 

@@ -11,6 +11,7 @@ import pytest
 from rljob_runtime.dock.channel import Channel, Identity
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.frames import Fields, Frame, Kind
+from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.peer import Peer
 from rljob_runtime.dock.subscription import Subscription
 from rljob_runtime.dock.thread import ServerThread
@@ -187,6 +188,30 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
     with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
         link._on_frame(peer, Frame(kind=Kind.NOTICE, fields=Fields({})))
     await link.stop()
+
+
+def test_a_large_put_is_told_in_parts_that_cut_no_group(make_dock, rows_of, monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.broadcast.NOTICES", 5)
+    told: list[list[str]] = []
+    take = ControllerServer._take_notices
+
+    def listen(self, warehouse: int, fields: Fields) -> None:
+        told.append([group for _, batch, group, *_ in fields.items("row") if batch == "t"])
+        take(self, warehouse, fields)
+
+    monkeypatch.setattr(ControllerServer, "_take_notices", listen)
+    dock = make_dock(graph=StateGraph(states=(State(name="generate", needs=("prompt",)),)))
+
+    feeder, worker = dock.client("feed"), dock.client("generate")
+    feeder.put_rows("s", rows_of("s", groups=1, samples=1), total=1)
+    worker.claim("s", timeout_seconds=5)  # the controller has subscribed
+
+    feeder.put_rows("t", rows_of("t", groups=6, samples=4), total=24)
+
+    claimed = [worker.claim("t", whole_groups=True, limit=4, timeout_seconds=5) for _ in range(6)]
+    assert [len(claim.rows) for claim in claimed] == [4] * 6
+    assert len(told) > 2
+    assert all(groups.count(group) in (0, 4) for groups in told for group in groups)
 
 
 def test_a_controller_that_does_not_listen_is_cut_off(make_dock, rows_of, monkeypatch) -> None:

@@ -1,14 +1,16 @@
 """Frames and columns on the wire: round trips, and whatever bytes come in."""
 
+import itertools
+import math
 import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
-from rljob_runtime.dock.encoding import decode_columns, encode_columns
+from rljob_runtime.dock.encoding import apart_of, decode_columns, encode_columns
 from rljob_runtime.dock.frames import (
     HEAD,
     MAGIC,
@@ -45,6 +47,32 @@ def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
     assert np.array_equal(back["a"].values, values)
     assert back["a"].lengths.tolist() == lengths
     assert back["b"].row(0).tolist() == [0, 1, 2]
+
+
+@given(
+    tail=st.lists(st.integers(1, 3), max_size=2),
+    lengths=st.lists(st.integers(0, 4), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(0, 300), max_size=4),
+)
+@settings(max_examples=200)
+def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -> None:
+    values = np.arange(sum(lengths) * math.prod(tail), dtype=np.int32)
+    values = values.reshape(sum(lengths), *tail)
+    assume(values.size)
+    entries, buffers = encode_columns(
+        {"a": Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))}
+    )
+    data = memoryview(buffers[0])
+    ends = sorted(4 * (cut % (len(data) // 4 + 1)) for cut in cuts)
+    parts = [data[a:b] for a, b in itertools.pairwise([0, *ends, len(data)])]
+
+    found = apart_of(Fields(entries[0]), parts)
+
+    starts = [sum(lengths[:i]) for i in range(len(lengths))]
+    expected = [values[s : s + n].tolist() for s, n in zip(starts, lengths, strict=True)]
+    assert [row.tolist() for row in found.rows()] == expected
+    assert np.array_equal(np.concatenate(found.arrays), values)
+    assert found.lengths.tolist() == lengths
 
 
 @pytest.mark.parametrize(

@@ -394,3 +394,21 @@ def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:
         made.apply(0, Broadcast(batches=[BatchNotice(name=name, total=1, states=STATES)]))
 
     assert [*made.batches] == ["b2", "b3"]
+
+
+@pytest.mark.parametrize("share", [None, Share(0, 1), Share(0, 2, 2)])
+def test_a_waiting_claim_is_told_the_columns_that_its_next_rows_lack(share: Share | None) -> None:
+    made = ledger()
+    claim = ask(share=share)
+    before = made.next_lacks(claim)
+    put(made, rows(2, ready=False), total=6)
+    some = made.next_lacks(claim)
+    made.apply(0, Broadcast(rows=[row(2, sample) for sample in range(2)]))
+    lacking = made.next_lacks(claim)
+    answered(made, *(f"b/{g}/{s}" for g in range(3) for s in range(2)))
+    made.claim(ask("other", owner="other"), 0.0)
+
+    assert before is None
+    assert some == (frozenset({"response"}) if share is None else None)
+    assert lacking == {"response"}
+    assert made.next_lacks(claim) == frozenset()

@@ -100,7 +100,7 @@ def test_without_its_standby_a_warehouse_goes_on_and_seeds_it_again(
     dock.kill("warehouse/1")
     held = [row for row in generate.claim("t", timeout_seconds=10).rows if row.warehouse == 0]
     assert generate.write(held, responses_of(held)).stored == 4
-    alone = dock.server("warehouse/0")._replication()
+    alone = dock.server("warehouse/0").replication()
     dock.start("warehouse/1")
     in_step(dock)
     dock.kill("warehouse/0")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rljob_runtime.dock.cells import NoRoom
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.frames import Fields
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
@@ -145,7 +145,7 @@ class Dock(RuleBasedStateMachine):
                     states=put.states,
                     heads=heads,
                     columns={},
-                    group_columns={"prompt": Ragged.from_rows(prompts)},
+                    group_columns={"prompt": Packed.of(Ragged.from_rows(prompts))},
                 )
             except (NoRoom, DockFull):
                 continue
@@ -272,7 +272,9 @@ class Dock(RuleBasedStateMachine):
             mine = [uid for uid in uids if int(uid.split("/")[1]) % WAREHOUSES == w]
             names = GRAPH.state(held.state).writes
             columns = {
-                name: Ragged.from_rows([np.full(stamp % 5, stamp, dtype=np.int64) for _ in mine])
+                name: Packed.of(
+                    Ragged.from_rows([np.full(stamp % 5, stamp, dtype=np.int64) for _ in mine])
+                )
                 for name in names
             }
             before = dict(self.stored)

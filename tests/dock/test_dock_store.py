@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from rljob_runtime.dock.cells import NoRoom
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.put_rules import RowHead
 from rljob_runtime.dock.store import ROW_BYTES, WarehouseStore
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
-def ragged(*rows: list[int], dtype: str = "int32") -> Ragged:
-    return Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows])
+def column(*rows: list[int], dtype: str = "int32") -> Packed:
+    return Packed.of(Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows]))
 
 
 def heads(group: int, samples: int, *, reserve_bytes: int = 0, batch: str = "b") -> list[RowHead]:
@@ -44,7 +44,7 @@ def put(store: WarehouseStore, rows: list[RowHead], **changes: object) -> int:
         "states": ("generate", "reward", "update"),
         "heads": rows,
         "columns": {},
-        "group_columns": {"prompt": ragged([1, 2, 3, 4])},
+        "group_columns": {"prompt": column([1, 2, 3, 4])},
     }
     return store.put_rows("b", **{**arguments, **changes})  # type: ignore[arg-type]
 
@@ -55,7 +55,7 @@ def generate(store: WarehouseStore, uids: list[str], values: list[int], lease: s
         state="generate",
         lease=lease,
         uids=uids,
-        columns={"response": ragged(*rows), "logprobs": ragged(*rows, dtype="float32")},
+        columns={"response": column(*rows), "logprobs": column(*rows, dtype="float32")},
         version=7,
     )
 
@@ -66,7 +66,7 @@ def finish(store: WarehouseStore, uids: list[str]) -> None:
         state="reward",
         lease="l2",
         uids=uids,
-        columns={"reward": ragged(*ones, dtype="float32")},
+        columns={"reward": column(*ones, dtype="float32")},
         version=None,
     )
     store.write(state="update", lease="l3", uids=uids, columns={}, version=None)
@@ -110,7 +110,7 @@ def test_the_group_column_lives_as_long_as_its_last_row(make_store) -> None:
 
     finish(store, ["b/0/0"])
 
-    form, of_groups, cells = store.read(["b/0/1"], "prompt")
+    ((_, form, of_groups, cells),) = store.read(["b/0/1"], ["prompt"])
     assert (str(form), of_groups, cells[0].length) == ("int32", True, 4)
     finish(store, ["b/0/1"])
     assert store.charged_bytes == 0
@@ -125,10 +125,9 @@ def test_the_first_write_of_a_row_wins_with_all_its_columns(make_store) -> None:
 
     assert late.stored == 1
     assert late.duplicates == late.foreign == ("b/0/0",)
-    _, _, responses = store.read(["b/0/0", "b/0/1"], "response")
-    _, _, logprobs = store.read(["b/0/0", "b/0/1"], "logprobs")
-    assert [np.frombuffer(c.data, "int32").tolist() for c in responses] == [[1], [2, 2]]
-    assert [np.frombuffer(c.data, "float32").tolist() for c in logprobs] == [[1], [2, 2]]
+    responses, logprobs = store.read(["b/0/0", "b/0/1"], ["response", "logprobs"])
+    assert [np.frombuffer(c.data, "int32").tolist() for c in responses.cells] == [[1], [2, 2]]
+    assert [np.frombuffer(c.data, "float32").tolist() for c in logprobs.cells] == [[1], [2, 2]]
 
 
 def test_a_repeated_write_under_one_lease_is_no_foreign_one(make_store) -> None:
@@ -225,7 +224,7 @@ def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> N
             states=("generate",),
             heads=rows,
             columns={},
-            group_columns={"prompt": ragged([1])},
+            group_columns={"prompt": column([1])},
         )
         generate(store, [row.uid for row in rows], [1])
 
@@ -239,8 +238,8 @@ def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> N
         ({"states": ()}, "pass no state"),
         ({"states": ("reward",)}, r"needs \['response'\], but neither carry it"),
         ({"group_columns": {}}, r"pass state generate, which needs \['prompt'\]"),
-        ({"columns": {"reward": ragged([1], [1])}}, "'reward', which state reward writes"),
-        ({"columns": {"task": ragged([1])}}, "column task has 1 rows; b needs 2"),
+        ({"columns": {"reward": column([1], [1])}}, "'reward', which state reward writes"),
+        ({"columns": {"task": column([1])}}, "column task has 1 rows; b needs 2"),
         ({"heads": heads(0, 3)[:2]}, "put all rows of a group at once"),
         ({"heads": [heads(0, 2)[0]] * 2}, "two new rows of b have one uid"),
     ],
@@ -261,7 +260,7 @@ def test_a_second_put_must_agree_with_the_first(make_store) -> None:
     with pytest.raises(DockRefused, match=r"total=4 .* now with total=5"):
         put(store, heads(1, 2), total=5)
     with pytest.raises(DockRefused, match="column prompt of b is int32; this write has int64"):
-        wrong = {"prompt": ragged([1], dtype="int64")}
+        wrong = {"prompt": column([1], dtype="int64")}
         put(store, heads(1, 2), total=4, group_columns=wrong)
     with pytest.raises(DockRefused, match="row b/0/0 is in group b/0 already"):
         store.put_rows(
@@ -270,7 +269,7 @@ def test_a_second_put_must_agree_with_the_first(make_store) -> None:
             states=("generate",),
             heads=heads(0, 2),
             columns={},
-            group_columns={"prompt": ragged([1])},
+            group_columns={"prompt": column([1])},
         )
 
 
@@ -284,7 +283,7 @@ def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
     with pytest.raises(DockRefused, match="names a row twice"):
         generate(store, ["b/0/0", "b/0/0"], [1])
     with pytest.raises(DockRefused, match="column reward has 1 rows, the write 2"):
-        columns = {"reward": ragged([1], dtype="float32")}
+        columns = {"reward": column([1], dtype="float32")}
         store.write(state="reward", lease="l", uids=both, columns=columns, version=1)
     with pytest.raises(DockRefused, match="does not pass state update"):
         store.write(state="update", lease="l", uids=both, columns={}, version=1)
@@ -295,7 +294,7 @@ def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
 
 def test_rows_that_skip_a_state_come_with_what_it_would_have_written(make_store) -> None:
     store = make_store()
-    columns = {"response": ragged([1], [2]), "logprobs": ragged([1], [2], dtype="float32")}
+    columns = {"response": column([1], [2]), "logprobs": column([1], [2], dtype="float32")}
 
     put(store, heads(0, 2), states=("reward", "update"), columns=columns)
 
@@ -307,7 +306,7 @@ def test_rows_that_skip_a_state_come_with_what_it_would_have_written(make_store)
             states=("generate", "update"),
             heads=heads(0, 2, batch="c"),
             columns=columns,
-            group_columns={"prompt": ragged([1])},
+            group_columns={"prompt": column([1])},
         )
 
 
@@ -317,7 +316,7 @@ def test_a_state_that_is_the_only_one_acknowledges_without_its_columns(make_stor
     both = ["b/0/0", "b/0/1"]
 
     with pytest.raises(DockRefused, match="it must write"):
-        columns = {"response": ragged([1], [1])}
+        columns = {"response": column([1], [1])}
         store.write(state="generate", lease="l", uids=both, columns=columns, version=1)
     first = store.write(state="generate", lease="l", uids=both, columns={}, version=None)
     again = store.write(state="generate", lease="l", uids=both, columns={}, version=None)
@@ -331,10 +330,10 @@ def test_reading_a_column_that_is_not_there_is_refused(make_store) -> None:
     put(store, heads(0, 2))
 
     with pytest.raises(DockRefused, match="'response' was not written to every batch"):
-        store.read(["b/0/0"], "response")
+        store.read(["b/0/0"], ["response"])
     generate(store, ["b/0/0"], [1])
     with pytest.raises(DockRefused, match="row b/0/1 has no column 'response' yet"):
-        store.read(["b/0/0", "b/0/1"], "response")
+        store.read(["b/0/0", "b/0/1"], ["response"])
 
 
 def test_a_graph_names_each_state_and_writer_once() -> None:
@@ -358,14 +357,14 @@ def test_a_state_may_add_columns_that_the_graph_does_not_know(make_store) -> Non
         lease="l1",
         uids=["b/0/0", "b/0/1"],
         columns={
-            "response": ragged([1], [2, 3]),
-            "logprobs": ragged([1], [2, 3], dtype="float32"),
-            "entropy": ragged([5], [6, 7], dtype="float16"),
+            "response": column([1], [2, 3]),
+            "logprobs": column([1], [2, 3], dtype="float32"),
+            "entropy": column([5], [6, 7], dtype="float16"),
         },
         version=7,
     )
 
-    form, of_groups, cells = store.read(["b/0/1", "b/0/0"], "entropy")
+    ((_, form, of_groups, cells),) = store.read(["b/0/1", "b/0/0"], ["entropy"])
     assert (str(form), of_groups) == ("float16", False)
     assert [np.frombuffer(cell.data, "float16").tolist() for cell in cells] == [[6, 7], [5]]
 
@@ -380,14 +379,14 @@ def test_a_state_may_add_columns_that_the_graph_does_not_know(make_store) -> Non
 def test_an_added_column_takes_no_others_name(make_store, name: str, message: str) -> None:
     store = make_store()
     put(store, heads(0, 1))
-    own = {"response": ragged([1]), "logprobs": ragged([1], dtype="float32")}
+    own = {"response": column([1]), "logprobs": column([1], dtype="float32")}
 
     with pytest.raises(DockRefused, match=message):
         store.write(
             state="generate",
             lease="l1",
             uids=["b/0/0"],
-            columns={**own, name: ragged([1])},
+            columns={**own, name: column([1])},
             version=7,
         )
 

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.cells import NoRoom
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.frames import Fields, MalformedFrame
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.notices import encode_snapshot
@@ -77,8 +77,12 @@ def put(store: WarehouseStore, batch: str, groups: list[int], reserve_bytes: int
         total=10,
         states=GRAPH.names[:2] if batch == "c" else GRAPH.names,
         heads=heads,
-        columns={"seed": Ragged.from_rows([np.full((1, 2), 3, dtype=np.int64) for _ in heads])},
-        group_columns={"prompt": Ragged.from_rows([np.arange(g, dtype=np.int32) for g in groups])},
+        columns={
+            "seed": Packed.of(Ragged.from_rows([np.full((1, 2), 3, dtype=np.int64) for _ in heads]))
+        },
+        group_columns={
+            "prompt": Packed.of(Ragged.from_rows([np.arange(g, dtype=np.int32) for g in groups]))
+        },
     )
 
 
@@ -86,7 +90,9 @@ def write(store: WarehouseStore, state: str, rows: list[tuple], length: int) -> 
     uids = [f"{batch}/{g}/{s}" for batch, g, s in rows]
     names = GRAPH.state(state).writes
     columns = {
-        name: Ragged.from_rows([np.full(length + i, i, dtype=np.float32) for i in range(len(uids))])
+        name: Packed.of(
+            Ragged.from_rows([np.full(length + i, i, dtype=np.float32) for i in range(len(uids))])
+        )
         for name in names
     }
     return store.write(

@@ -11,6 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
+from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
 
@@ -31,7 +32,12 @@ def serve():
 
     def start(desk: ScaleDesk) -> StatusServer:
         server = StatusServer(
-            port=0, token="the-token", total_steps=10, desk=desk, host="127.0.0.1"
+            port=0,
+            token="the-token",
+            total_steps=10,
+            desk=desk,
+            figures=RunFigures(),
+            host="127.0.0.1",
         )
         servers.append(server)
         return server

@@ -11,7 +11,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.encoding import encode_columns
 from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind
 from rljob_runtime.dock.graph import State, StateGraph
@@ -163,7 +163,7 @@ def _chunks() -> list[Frame]:
         states=["generate", "update"],
         heads=[head],
         columns={},
-        group_columns={"prompt": prompt},
+        group_columns={"prompt": Packed.of(prompt)},
     )
     return [
         (Kind.IMPORT, dict(chunk.header), b"".join(bytes(part) for part in chunk.buffers))

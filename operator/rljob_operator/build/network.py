@@ -44,7 +44,8 @@ def _ingress(settings: Settings) -> list[Manifest]:
     ]
     if settings.metrics_namespace is not None:
         reader = _namespace(settings.metrics_namespace)
-        rules.append({"from": [reader], "ports": [_port("TCP", ports.METRICS)]})
+        figures = [_port("TCP", ports.METRICS), _port("TCP", ports.STATUS)]
+        rules.append({"from": [reader], "ports": figures})
     return rules
 
 

@@ -4,7 +4,7 @@ GCS = 6379
 CLIENT = 10001
 DASHBOARD = 8265
 STATUS = 8266
-"""Where a driver tells how far it is."""
+"""Where a driver tells how far it is, and its figures to Prometheus."""
 METRICS = 8080
 NODE_MANAGER = 8076
 OBJECT_MANAGER = 8077

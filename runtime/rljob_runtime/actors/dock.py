@@ -12,6 +12,7 @@ from typing import Any
 import ray
 
 from rljob_runtime.actors.whereabouts import Warehouses
+from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
@@ -48,16 +49,19 @@ class WarehouseActor:
         )
         self._thread = ServerThread(self._server)
         self._address = self._thread.start()
+        collect_rarely()
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""
         return self._address
 
-    def room(self) -> dict[str, int]:
-        """Capacity, and the most that was used since the last call, in bytes."""
+    def room(self) -> dict[str, int | bool]:
+        """Capacity, and the most that was used since the last call, in bytes; where rows are held twice,
+        whether its own are now, and how often they were not."""
         store = self._server.store
         peak, store.peak_bytes = store.peak_bytes, store.charged_bytes
-        return {"peak_bytes": peak, "capacity_bytes": store.capacity_bytes}
+        room = {"peak_bytes": peak, "capacity_bytes": store.capacity_bytes}
+        return {**room, **self._server.replication()}
 
 
 @ray.remote
@@ -88,6 +92,7 @@ class ControllerActor:
             )
         )
         self._address = self._thread.start()
+        collect_rarely()
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""

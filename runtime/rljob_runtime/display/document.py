@@ -5,6 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from rljob_runtime.display.dock_figures import dock_charts
+from rljob_runtime.display.dock_rows import row_figures
+from rljob_runtime.display.dock_tables import dock_tables
 from rljob_runtime.display.figures import charts, phase_chart, shown_steps
 from rljob_runtime.display.history import (
     PHASES,
@@ -36,8 +38,9 @@ def document(history: RunHistory, spec: str) -> Document:
         "phaseChart": asdict(phases) if phases else None,
         "timeline": timeline(history),
         "samples": samples(history),
-        "dock": dock(history),
+        "dock": dock_tables(history),
         "dockCharts": [asdict(chart) for chart in dock_charts(history)],
+        "dockRows": row_figures(history),
         "notices": notices(history),
         "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
         "machine": history.started.get("machine", {}),
@@ -181,27 +184,6 @@ def _cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}… ({count(len(text) - MAX_TEXT)} more characters)"
-
-
-def dock(history: RunHistory) -> Document | None:
-    """Rows, bytes and waiting of each state, summed over the run, its data paths in the last step, and
-    each warehouse's peak."""
-    states: dict[str, dict[str, float]] = {}
-    warehouses: dict[str, dict[str, float]] = {}
-    paths: Document = {}
-    for event in history.docks.values():
-        paths = event.get("data_paths", paths)
-        for name, values in event.get("states", {}).items():
-            sums = states.setdefault(name, {})
-            for key, value in values.items():
-                sums[key] = sums.get(key, 0.0) + (number(value) if value is not None else 0.0)
-        for warehouse in event.get("warehouses", []):
-            peaks = warehouses.setdefault(str(warehouse.get("index", 0)), {})
-            for key in ("peak_bytes", "capacity_bytes"):
-                peaks[key] = max(peaks.get(key, 0.0), number(warehouse.get(key, 0)))
-    if not states and not warehouses:
-        return None
-    return {"states": states, "warehouses": warehouses, "data_paths": paths}
 
 
 def notices(history: RunHistory) -> list[Document]:

@@ -33,7 +33,7 @@ function seconds(value) {
 }
 
 function table(heads, rows, rightFrom = heads.length) {
-  const cells = (tag, texts) => texts.map((text, i) => make(tag, i >= rightFrom ? "right" : "", String(text)));
+  const cells = (tag, parts) => parts.map((part, i) => make(tag, i >= rightFrom ? "right" : "", part instanceof Node ? part : String(part)));
   const body = make("tbody", "", ...rows.map((row) => make("tr", "", ...cells("td", row))));
   if (!heads.some(Boolean)) return make("div", "scroll", make("table", "", body));
   return make("div", "scroll", make("table", "", make("thead", "", make("tr", "", ...cells("th", heads))), body));
@@ -125,7 +125,7 @@ function draw(element, chart) {
     xaxis: axis(style, { showgrid: false, tickformat: ",d", hoverformat: ",d", rangemode: "normal", linecolor: colour("--line"), showline: true, ...figure.layout.xaxis }),
     yaxis: axis(style, figure.layout.yaxis),
   };
-  if (figure.layout.yaxis2) layout.yaxis2 = axis(style, figure.layout.yaxis2);
+  for (const key in figure.layout) if (/^yaxis\d+$/.test(key)) layout[key] = axis(style, figure.layout[key]);
   Plotly.react(element, figure.data, layout, { displayModeBar: false, responsive: true });
 }
 
@@ -146,7 +146,11 @@ function drawCharts() {
     return [plot, chart];
   });
   byId("learning").hidden = data.charts.length === 0;
-  const redraw = () => drawn.forEach(([plot, chart]) => draw(plot, chart));
+  themedDrawing(() => drawn.forEach(([plot, chart]) => draw(plot, chart)));
+}
+
+// Draws now, and again whenever the theme changes.
+function themedDrawing(redraw) {
   redraw();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 }
@@ -253,16 +257,49 @@ function dataPath(pairs) {
   return pairs.shared ? `shared memory ${pairs.shared}, TCP ${pairs.tcp}` : "TCP";
 }
 
+// Seconds with whom they were waited for, the longest first.
+function waited(state) {
+  const pairs = Object.entries(state.waits).sort((a, b) => b[1] - a[1]);
+  const whom = pairs.map(([name, value]) => `${name} ${seconds(value)}`).join(", ");
+  return seconds(state.wait_seconds + (state.waits.room || 0)) + (whom && ` (${whom})`);
+}
+
+function copies(warehouse) {
+  if (warehouse.replicated === undefined) return "one";
+  const alone = warehouse.times_alone ? `; alone ${warehouse.times_alone} ×, at the end of ${warehouse.steps_alone} steps` : "";
+  return warehouse.replicated ? "two" + alone : make("span", "wrong", "one of two" + alone);
+}
+
+const DROPPED = { lost: "lost with their warehouse", stale: "older than flow.maxStaleness allows" };
+
+function dockRows() {
+  byId("dock-rows-card").hidden = data.dockRows.length === 0;
+  if (!data.dockRows.length) return;
+  let shown = data.dockRows.length - 1;
+  const redraw = () => draw(byId("dock-rows"), data.dockRows[shown]);
+  byId("dock-rows").style.height = data.dockRows[shown].height + "px";
+  themedDrawing(redraw);
+  stepper("dock-rows-stepper", data.dockRows.map((entry) => entry.step), (i) => { shown = i; redraw(); });
+}
+
 function dock() {
   byId("dock").hidden = !data.dock;
   if (!data.dock) return;
+  const rate = (value, text) => (value === null ? "–" : text(value) + "/s");
+  const plain = (value) => number(value);
   const states = Object.entries(data.dock.states).map(([name, s]) => [
-    name, number(s.rows || 0, 9), bytes(s.bytes_read || 0), bytes(s.bytes_written || 0), seconds(s.wait_seconds || 0), dataPath(data.dock.data_paths[name])]);
+    name, number(s.rows, 9), bytes(s.bytes_read), bytes(s.bytes_written), waited(s), dataPath(data.dock.data_paths[name])]);
+  const edges = data.dock.edges.map((e) => [
+    `${e.from} → ${e.to}`, number(e.rows, 9), bytes(e.bytes), rate(e.rows_per_second, plain), rate(e.bytes_per_second, bytes)]);
   const stores = Object.entries(data.dock.warehouses).map(([index, w]) => [
     "warehouse " + index, bytes(w.peak_bytes), w.capacity_bytes ? bytes(w.capacity_bytes) : "–",
-    w.capacity_bytes ? ((100 * w.peak_bytes) / w.capacity_bytes).toFixed(1) + " %" : "–"]);
-  if (states.length) byId("dock-card").append(make("h3", "", "Flow by state, over the run"), table(["state", "rows", "read", "written", "waited", "read through"], states, 1));
-  if (stores.length) byId("dock-card").append(make("h3", "", "Fullest moment"), table(["", "held", "capacity", "share"], stores, 1));
+    w.capacity_bytes ? ((100 * w.peak_bytes) / w.capacity_bytes).toFixed(1) + " %" : "–", copies(w)]);
+  const dropped = data.dock.dropped.map((d) => [DROPPED[d.reason] || d.reason, number(d.rows, 9), d.steps.join(", ")]);
+  const add = (title, ...content) => byId("dock-card").append(make("h3", "", title), ...content);
+  if (states.length) add("Flow by state, over the run", table(["state", "rows", "read", "written", "waited for", "read through"], states, 1));
+  if (edges.length) add("Flow from state to state, over the run", table(["from and to", "rows", "bytes", "rows", "bytes"], edges, 1));
+  if (stores.length) add("Fullest moment", table(["", "held", "capacity", "share", "copies of a row"], stores, 1));
+  add("Rows dropped and generated again", dropped.length ? table(["reason", "rows", "steps"], dropped, 1) : make("p", "under", "none"));
 }
 
 function notices() {
@@ -288,6 +325,7 @@ resultTiles();
 drawCharts();
 gantt();
 sampleBrowser();
+dockRows();
 dock();
 notices();
 runDetails();

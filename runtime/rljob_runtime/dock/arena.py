@@ -67,7 +67,8 @@ class Arena:
     def _fit(self, num_bytes: int) -> int | None:
         """The smallest hole that holds so many bytes from an aligned start, the lowest of equals."""
         first = bisect_left(self._by_size, (num_bytes, 0))
-        for size, start in self._by_size[first : first + MAX_CLOSE_FITS]:
+        for i in range(first, min(first + MAX_CLOSE_FITS, len(self._by_size))):
+            size, start = self._by_size[i]
             if _aligned(start) + num_bytes <= start + size:
                 return start
         sure = bisect_left(self._by_size, (num_bytes + ALIGNMENT_BYTES - 1, 0))

@@ -4,12 +4,15 @@ Pure bookkeeping under `ControllerLedger`. A choice costs O(rows chosen), for a 
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 from rljob_runtime.dock.frames import pack_value
 from rljob_runtime.dock.shares import Share, Shares
+
+LOOKED_AT = 1024
+"""Groups among which a column is looked for that a waiting claim lacks."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -213,6 +216,21 @@ class BatchLedger:
         for column, count in lacking.most_common():
             lines.append(f"{count} of {self.total} rows lack column {column}")
         return lines
+
+    def next_lacks(self, share: Share | None) -> frozenset[str] | None:
+        """Needed columns that the next rows lack, of the share where all rows are known. None: rows are
+        still to be put; empty: others hold what is left."""
+        groups: Iterable[GroupLedger] = self.groups.values()
+        known = self.num_known >= self.total
+        if share is not None and known:
+            found, whole = self._shares.groups(share, groups)
+            groups = found if whole else groups
+        if known or share is None:
+            for group in islice(groups, LOOKED_AT):
+                lacks = [entry.missing for entry in group.rows.values() if entry.missing]
+                if lacks:
+                    return frozenset().union(*lacks)
+        return frozenset() if known else None
 
     def _choose_share(self, share: Share, limit: int | None) -> list[Entry]:
         if self.num_known != self.total:

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rljob_runtime.dock.cells import Cells
-from rljob_runtime.dock.columns import Format, Ragged, format_of
+from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.errors import DockRefused
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.put_rules import RowHead
+
+ROW_BYTES = 256
+"""Charged for each row beside its columns, so that rows without bytes are bounded too."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,6 +29,10 @@ class StoredRow:
 
     def __post_init__(self) -> None:
         self.version = self.head.version
+
+    def growth(self, added: int) -> int:
+        """Bytes to charge beyond its reserve for so many more."""
+        return max(0, ROW_BYTES + self.num_bytes + added - self.charge)
 
 
 @dataclass(slots=True)
@@ -61,19 +68,20 @@ class BatchRecord:
         """True for a row that is or was here."""
         return uid in self.live or uid in self.freed
 
-    def check_formats(self, columns: Mapping[str, Ragged]) -> None:
+    def check_formats(self, columns: Mapping[str, Packed]) -> None:
         """Refuse a column whose type differs from that of the batch's other rows."""
         for name, column in columns.items():
-            known, given = self.formats.get(name), format_of(column)
-            if known is not None and known != given:
+            known, given = self.formats.get(name), column.form
+            if known is not None and known is not given and known != given:
                 raise DockRefused(
                     f"column {name} of {self.name} is {known}; this write has {given}"
                 )
 
     def learn_formats(
-        self, columns: Mapping[str, Ragged], group_columns: Mapping[str, Ragged]
+        self, columns: Mapping[str, Packed], group_columns: Mapping[str, Packed]
     ) -> None:
         """Remember the columns' types and which of them are the groups'."""
         for name, column in [*columns.items(), *group_columns.items()]:
-            self.formats.setdefault(name, format_of(column))
-        self.group_names |= set(group_columns)
+            self.formats.setdefault(name, column.form)
+        if not self.group_names.issuperset(group_columns):
+            self.group_names |= set(group_columns)

@@ -4,11 +4,12 @@
 stay as they are after their row was freed, until the last pin goes.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.dock.arena import Arena, Span
-from rljob_runtime.dock.columns import Ragged, as_bytes
+from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.memory import Memory
 
 
@@ -56,18 +57,21 @@ class CellMemory:
         if num_bytes > self.arena.free_bytes:
             raise NoRoom(num_bytes)
 
-    def store(self, columns: Mapping[str, Ragged], rows: Sequence[int]) -> list[Cells]:
-        """Copy these rows of the columns, in this order; there must be room.
+    def store(self, columns: Mapping[str, Packed], rows: Sequence[int]) -> list[Cells]:
+        """Copy these rows of the columns, which are in ascending order; there must be room.
 
         Rows that follow each other in a column follow each other in memory, where a hole is large
         enough.
         """
         cells: list[Cells] = [{} for _ in rows]
         for name, column in columns.items():
-            lengths, sizes = column.lengths.tolist(), column.row_bytes()
-            spans = self._write(_bytes_of(column, sizes, rows), sum(sizes[i] for i in rows))
-            for row, i in zip(cells, rows, strict=True):
-                row[name] = Cell(lengths[i], _cut(spans, sizes[i]), self.memory.view)
+            lengths, sizes, parts = column.lengths, column.sizes(), [column.data]
+            if len(rows) < len(lengths):
+                parts = _parts(column.data, sizes, rows)
+                lengths, sizes = [lengths[i] for i in rows], [sizes[i] for i in rows]
+            spans = self._write(parts, sum(sizes))
+            for row, length, own in zip(cells, lengths, _cut_all(spans, sizes), strict=True):
+                row[name] = Cell(length, own, self.memory.view)
         return cells
 
     def free(self, cells: Iterable[Cell]) -> None:
@@ -98,16 +102,15 @@ class CellMemory:
         self._give_back(spans)
         return bool(spans)
 
-    def _write(self, parts: Iterable[memoryview], num_bytes: int) -> list[Span]:
+    def _write(self, parts: Sequence[memoryview], num_bytes: int) -> list[Span]:
         """Copy the parts, one after the other, into newly taken spans."""
         spans = self.arena.allocate(num_bytes)
         self.memory.populate(max((end for _, end in spans), default=0))
-        left = list(spans)
-        for part in parts:
-            place = 0
-            for start, end in _cut(left, len(part)):
-                self.memory.view[start:end] = part[place : place + end - start]
-                place += end - start
+        for part, places in zip(parts, _cut_all(spans, [len(p) for p in parts]), strict=True):
+            done = 0
+            for start, end in places:
+                self.memory.view[start:end] = part[done : done + end - start]
+                done += end - start
         return spans
 
     def _give_back(self, spans: list[Span]) -> None:
@@ -135,30 +138,28 @@ def _joined(spans: Iterable[Span]) -> list[Span]:
     return [*runs, (first, last)] if last >= 0 else runs
 
 
-def _bytes_of(column: Ragged, sizes: Sequence[int], rows: Sequence[int]) -> list[memoryview]:
-    """The rows' bytes: all in one part when no row is left out."""
-    data = as_bytes(column.values)
-    if len(rows) == len(sizes) and all(i == j for i, j in enumerate(rows)):
-        return [data]
-    ends = [0]
-    for size in sizes:
-        ends.append(ends[-1] + size)
+def _parts(data: memoryview, sizes: Sequence[int], rows: Sequence[int]) -> list[memoryview]:
+    """The bytes of some rows."""
+    ends = [0, *itertools.accumulate(sizes)]
     return [data[ends[i] : ends[i + 1]] for i in rows]
 
 
-def _cut(spans: list[Span], num_bytes: int) -> list[Span]:
-    """Take so many bytes off the front of the spans."""
-    taken: list[Span] = []
-    while num_bytes:
-        start, end = spans[0]
-        part = min(end - start, num_bytes)
-        taken.append((start, start + part))
-        num_bytes -= part
-        if part == end - start:
-            spans.pop(0)
-        else:
-            spans[0] = (start + part, end)
-    return taken
+def _cut_all(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
+    """The spans cut into pieces of these sizes, which fill them."""
+    pieces: list[list[Span]] = []
+    left = iter(spans)
+    place = last = 0
+    for size in sizes:
+        piece: list[Span] = []
+        while size:
+            if place == last:
+                place, last = next(left)
+            end = min(place + size, last)
+            piece.append((place, end))
+            size -= end - place
+            place = end
+        pieces.append(piece)
+    return pieces
 
 
 def _size(cell: Cell) -> int:

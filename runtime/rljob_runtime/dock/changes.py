@@ -4,11 +4,10 @@ Pure. The same changes in the same order make the same store, which is what the 
 """
 
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from rljob_runtime.dock.encoding import decode_columns
+from rljob_runtime.dock.encoding import packed_columns
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
 from rljob_runtime.dock.put_rules import row_head
 from rljob_runtime.dock.store import WarehouseStore
@@ -28,7 +27,7 @@ def change_of(kind: Kind, fields: Fields, payload: memoryview) -> Change:
 
 def _put_rows(fields: Fields, payload: memoryview) -> Change:
     entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
-    columns = decode_columns([*entries, *group_entries], payload)
+    columns = packed_columns([*entries, *group_entries], payload)
     group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
     heads = [row_head(item) for item in fields.items("rows")]
     batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
@@ -50,13 +49,17 @@ def _put_rows(fields: Fields, payload: memoryview) -> Change:
 
 
 def _write(fields: Fields, payload: memoryview) -> Change:
-    columns = decode_columns(fields.maps("columns"), payload)
+    columns = packed_columns(fields.maps("columns"), payload)
     state, lease, uids = fields.text("state"), fields.text("lease"), fields.texts("uids")
     version = fields.integer("version") if fields.has("version") else None
 
     def change(store: WarehouseStore) -> dict[str, Any]:
         written = store.write(state=state, lease=lease, uids=uids, columns=columns, version=version)
-        return asdict(written)
+        return {
+            "stored": written.stored,
+            "duplicates": written.duplicates,
+            "foreign": written.foreign,
+        }
 
     return change
 

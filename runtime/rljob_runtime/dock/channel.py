@@ -15,6 +15,7 @@ from typing import Any
 
 from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.failures import error_of
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.stream import Stream
@@ -63,7 +64,7 @@ class Channel:
         self,
         kind: Kind,
         header: dict[str, Any],
-        buffers: Sequence[Any] = (),
+        buffers: Sequence[Buffer] = (),
         *,
         timeout_seconds: float,
     ) -> Frame:
@@ -162,10 +163,13 @@ class Channel:
         tcp.close()
 
     def _send(
-        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
     ) -> None:
         assert self._stream is not None, "send before connect"
-        self._stream.send(kind, header, buffers, deadline)
+        views: list[memoryview | bytes] = []
+        for part in buffers:
+            views += part.views() if isinstance(part, Scattered) else [part]
+        self._stream.send(kind, header, views, deadline)
 
     def _receive(self, deadline: float) -> Frame:
         """The answer. Raises the error that the server answered with."""

@@ -18,6 +18,7 @@ from rljob_runtime.dock.keeper import LeaseKeeper
 from rljob_runtime.dock.put import puts_of
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
 from rljob_runtime.dock.shares import Share
+from rljob_runtime.dock.stats import RoomWaits
 from rljob_runtime.errors import DockRefused
 
 __all__ = ["DockAddress", "DockClient"]
@@ -78,6 +79,8 @@ class DockClient(DockAccess):
         puts = puts_of(rows, len(transports), self._connections.chunk_bytes)
         head = {"batch": batch, "total": total, "states": passed}
 
+        room = RoomWaits()
+
         def put(warehouse: int) -> int:
             stored = 0
             for part in puts[warehouse]:
@@ -88,10 +91,12 @@ class DockClient(DockAccess):
                     timeout_seconds=timeout,
                 )
                 stored += answer.integer("stored")
+                room.add(warehouse, answer)
             return stored
 
         with naming_holders(self._connections):
             stored = sum(self._connections.each(put, puts))
+        self._traffic.waited(room.waits())
         self._traffic.rows += stored
         self._traffic.bytes_written += sum(
             column.num_bytes
@@ -138,6 +143,8 @@ class DockClient(DockAccess):
         asked = time.monotonic()
         answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
         self._traffic.wait_seconds += time.monotonic() - asked
+        if answer.has("waited"):
+            self._traffic.waited(answer.numbers("waited"))
         lease = answer.text("lease")
         claimed = zip(unpack_values(answer.binary("rows")), answer.items("attempts"), strict=True)
         rows = tuple([RowMeta._make((*place, attempt, lease)) for place, attempt in claimed])
@@ -162,6 +169,8 @@ class DockClient(DockAccess):
         for i, row in enumerate(rows):
             parts.setdefault((row.warehouse, row.lease), []).append(i)
 
+        room = RoomWaits()
+
         def write(warehouse: int) -> list[Written]:
             results = []
             for (_, lease), part in [p for p in parts.items() if p[0][0] == warehouse]:
@@ -173,11 +182,13 @@ class DockClient(DockAccess):
                     header, cut, timeout_seconds=self._full_timeout
                 )
                 results.append(_written(answer))
+                room.add(warehouse, answer)
                 self._release(lease, uids)
             return results
 
         with naming_holders(self._connections):
             groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
+        self._traffic.waited(room.waits())
         results = [result for group in groups for result in group]
         stored = sum(result.stored for result in results)
         self._traffic.rows += stored

@@ -8,8 +8,8 @@ What clients put, read and write. `encoding` brings them to the wire and back.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -70,14 +70,14 @@ class Ragged:
         """Values of every row, views."""
         return [self.row(i) for i in range(len(self))]
 
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """All values in the arrays that they lie in: one."""
+        return [self.values]
+
     def take(self, rows: Sequence[int]) -> "Ragged":
         """A copy of these rows in this order; a row may be taken many times."""
         return Ragged.from_rows([self.row(i) for i in rows], like=self)
-
-    def row_bytes(self) -> list[int]:
-        """Bytes of each row's values."""
-        each = self.values.itemsize * math.prod(self.values.shape[1:])
-        return [length * each for length in self.lengths.tolist()]
 
     @classmethod
     def from_rows(cls, rows: Sequence[Array], *, like: "Ragged | None" = None) -> "Ragged":
@@ -101,12 +101,13 @@ class Ragged:
 
 
 class Apart:
-    """One column of n rows (at least one) whose rows lie in arrays of their own; else as Ragged.
+    """One column of n rows (at least one) that lie in several arrays; else as Ragged.
 
-    Raises ValueError when they differ in type or trailing shape, or no column can have their type.
+    arrays: a row each; with `lengths`, whole rows that follow each other. Raises ValueError when they
+    differ in type or trailing shape, or no column can have their type.
     """
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
+    def __init__(self, arrays: Sequence[Array], lengths: Sequence[int] | None = None) -> None:
         kinds = {(array.dtype, array.shape[1:]) for array in arrays}
         if len(kinds) != 1:
             raise ValueError(f"rows of one column differ in type or trailing shape: {kinds}")
@@ -115,71 +116,139 @@ class Apart:
                 f"dtype {arrays[0].dtype} {arrays[0].shape} cannot be a column; use arrays of one "
                 f"of {[*DTYPES]}"
             )
-        self._arrays = arrays
+        self._arrays, self._lengths = arrays, lengths
 
     def __len__(self) -> int:
-        return len(self._arrays)
+        return len(self._arrays) if self._lengths is None else len(self._lengths)
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """All values in the arrays that they lie in, which are views."""
+        return self._arrays
 
     @property
     def lengths(self) -> NDArray[np.int64]:
         """Values of each row along the first axis."""
-        return np.array([len(array) for array in self._arrays], dtype=np.int64)
+        lengths = self._lengths
+        if lengths is None:
+            lengths = [len(array) for array in self._arrays]
+        return np.array(lengths, dtype=np.int64)
 
     @property
     def form(self) -> "Format":
         """What the rows share."""
-        return Format(DTYPE_NAMES[self._arrays[0].dtype], self._arrays[0].shape[1:])
+        return known_format(DTYPE_NAMES[self._arrays[0].dtype], self._arrays[0].shape[1:])
 
     @property
     def num_bytes(self) -> int:
         """Of all rows."""
-        return sum(array.nbytes for array in self._arrays)
+        return sum([array.nbytes for array in self._arrays])
 
     @cached_property
     def values(self) -> Array:
         """Values of all rows, row after row; a copy, made at the first use."""
         return np.concatenate(self._arrays)
 
+    @cached_property
+    def _rows(self) -> Sequence[Array]:
+        if self._lengths is None:
+            return self._arrays
+        rows: list[Array] = []
+        left = iter(self._arrays)
+        array, place = next(left), 0
+        for length in self._lengths:
+            if place + length > len(array):
+                array, place = next(left), 0
+            rows.append(array[place : place + length])
+            place += length
+        return rows
+
     def row(self, i: int) -> Array:
         """Values of row i [length, ...], a view."""
-        return self._arrays[i]
+        return self._rows[i]
 
     def rows(self) -> list[Array]:
         """Values of every row, views."""
-        return list(self._arrays)
+        return list(self._rows)
 
-    def buffers(self) -> list[memoryview]:
-        """The bytes of the rows, one after the other; small rows are joined."""
+    def buffer(self) -> "Buffer":
+        """The bytes of the rows, one after the other; those of large ones are copied later."""
         if self.num_bytes < JOINED_BYTES * len(self._arrays):
-            return [as_bytes(self.values)]
+            return as_bytes(self.values)
+        return Scattered(self._arrays, self.num_bytes)
+
+
+class Scattered:
+    """The bytes of arrays of one type, one after the other, before anybody has joined them."""
+
+    def __init__(self, arrays: Sequence[Array], num_bytes: int) -> None:
+        self._arrays, self._num_bytes = arrays, num_bytes
+
+    def __len__(self) -> int:
+        return self._num_bytes
+
+    def views(self) -> list[memoryview]:
+        """Of each array."""
         return [as_bytes(array) for array in self._arrays]
 
+    def copy_to(self, target: memoryview) -> None:
+        """Join them there, in one call whatever their number."""
+        first = self._arrays[0]
+        shape = (sum([len(array) for array in self._arrays]), *first.shape[1:])
+        joined = np.frombuffer(target, dtype=first.dtype).reshape(shape)
+        np.concatenate(self._arrays, out=joined)
 
+
+Buffer = memoryview | bytes | Scattered
 Column = Ragged | Apart
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What all rows of one column share: type name and shape of one value."""
+    """What all rows of one column share: type name and shape of one value. value_bytes: of one."""
 
     dtype: str
     tail: tuple[int, ...]
+    value_bytes: int = field(init=False, compare=False)
 
-    @property
-    def value_bytes(self) -> int:
-        """Bytes of one value."""
-        size = int(DTYPES[self.dtype].itemsize)
-        for extent in self.tail:
-            size *= extent
-        return size
+    def __post_init__(self) -> None:
+        size = DTYPES[self.dtype].itemsize * math.prod(self.tail)
+        object.__setattr__(self, "value_bytes", size)
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.tail) if self.tail else ''}"
 
 
+class Packed(NamedTuple):
+    """A column as messages carry it and warehouses store it, who make no array of it.
+
+    lengths: values of each row. data: the bytes of all rows, one after the other.
+    """
+
+    form: Format
+    lengths: list[int]
+    data: memoryview
+
+    def sizes(self) -> list[int]:
+        """Bytes of each row."""
+        each = self.form.value_bytes
+        return [length * each for length in self.lengths]
+
+    @classmethod
+    def of(cls, column: Ragged) -> "Packed":
+        """The same column; its bytes are not copied."""
+        return cls(format_of(column), column.lengths.tolist(), as_bytes(column.values))
+
+
+@lru_cache(maxsize=1024)
+def known_format(dtype: str, tail: tuple[int, ...]) -> Format:
+    """The format; few are ever met, and every column of every message asks for one."""
+    return Format(dtype, tail)
+
+
 def format_of(column: Ragged) -> Format:
     """The format of a column's values."""
-    return Format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
+    return known_format(DTYPE_NAMES[column.values.dtype], column.values.shape[1:])
 
 
 def as_bytes(values: Array) -> memoryview:

@@ -5,11 +5,11 @@ broadcast makes rows ready; nothing polls.
 """
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.graph import StateGraph
@@ -19,15 +19,8 @@ from rljob_runtime.dock.peer import Answer, Peer, Reply
 from rljob_runtime.dock.server import DockServer, optional_integer
 from rljob_runtime.dock.shares import Share
 from rljob_runtime.dock.subscription import Subscription
+from rljob_runtime.dock.waits import Waiting
 from rljob_runtime.errors import DockError, DockRefused, DockTimeout
-
-
-@dataclass(slots=True)
-class _Waiting:
-    """A parked claim."""
-
-    request: ClaimRequest
-    answer: asyncio.Future[Reply]
 
 
 class ControllerServer(DockServer):
@@ -54,6 +47,7 @@ class ControllerServer(DockServer):
             shared_directory=shared_directory,
         )
         needs = frozenset(graph.state(state).needs)
+        self._graph = graph
         self.ledger = ControllerLedger(
             state=state,
             needs=needs,
@@ -61,7 +55,7 @@ class ControllerServer(DockServer):
             epoch=secrets.token_hex(8),
             num_warehouses=len(warehouses),
         )
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._sessions: dict[str, set[Peer]] = {}
         self._alarm: asyncio.TimerHandle | None = None
         self._subscriptions = [
@@ -107,8 +101,8 @@ class ControllerServer(DockServer):
         peers = self._sessions.get(peer.session, set())
         peers.discard(peer)
         if not peers and self._sessions.pop(peer.session, None) is not None:
-            self.ledger.owner_gone(peer.owner, peer.session)
-            self._changed()
+            with self._change():
+                self.ledger.owner_gone(peer.owner, peer.session)
 
     def _claim(self, peer: Peer, frame: Frame) -> Answer:
         self._sessions.setdefault(peer.session, set()).add(peer)
@@ -121,9 +115,14 @@ class ControllerServer(DockServer):
         return self._wait(request, timeout)
 
     async def _wait(self, request: ClaimRequest, timeout_seconds: float) -> Reply:
-        waiting = _Waiting(request, asyncio.get_running_loop().create_future())
+        waiting = Waiting(
+            request=request,
+            answer=asyncio.get_running_loop().create_future(),
+            keeps=lambda: self._awaited(request),
+            since=time.monotonic(),
+        )
         self._waiting.append(waiting)
-        self._changed()  # a broadcast may have come between the claim and this turn of the loop
+        self._answer_parked()  # a broadcast may have come between the claim and this turn of the loop
         try:
             return await asyncio.wait_for(waiting.answer, timeout_seconds)
         except TimeoutError:
@@ -148,13 +147,13 @@ class ControllerServer(DockServer):
         return Reply(header={"lost": lost})
 
     def _give_back(self, peer: Peer, frame: Frame) -> Reply:
-        returned = self.ledger.give_back(frame.fields.text("lease"), frame.fields.texts("uids"))
-        self._changed()
+        with self._change():
+            returned = self.ledger.give_back(frame.fields.text("lease"), frame.fields.texts("uids"))
         return Reply(header={"returned": returned})
 
     def _owner_gone(self, peer: Peer, frame: Frame) -> Reply:
-        returned = self.ledger.owner_gone(frame.fields.text("owner"))
-        self._changed()
+        with self._change():
+            returned = self.ledger.owner_gone(frame.fields.text("owner"))
         return Reply(header={"returned": returned})
 
     def _stats(self, peer: Peer, frame: Frame) -> Reply:
@@ -170,6 +169,7 @@ class ControllerServer(DockServer):
                 "ready": ready,
                 "leased": holders.total(),
                 "holders": dict(holders),
+                "acknowledged": ledger.acknowledged,
                 "leases": len(ledger.leases),
                 "expired": ledger.expired_leases,
                 "waiting": len(self._waiting),
@@ -181,15 +181,33 @@ class ControllerServer(DockServer):
 
     def _take_snapshot(self, warehouse: int, epoch: str, fields: Fields) -> None:
         batches, rows = decode_snapshot(fields)
-        self.ledger.apply_snapshot(warehouse, epoch, batches, rows, time.monotonic())
-        self._changed()
+        with self._change():
+            self.ledger.apply_snapshot(warehouse, epoch, batches, rows, time.monotonic())
 
     def _take_notices(self, warehouse: int, fields: Fields) -> None:
-        self.ledger.apply(warehouse, decode_notices(fields))
-        self._changed()
+        notices = decode_notices(fields)
+        with self._change():
+            self.ledger.apply(warehouse, notices)
 
-    def _changed(self) -> None:
-        """After a change: answer every parked claim that can be met now, oldest first."""
+    def _awaited(self, request: ClaimRequest) -> str:
+        """The state that a claim waits for: its own where others hold what is left."""
+        lacks = self.ledger.next_lacks(request)
+        if lacks is not None and not lacks:
+            return self.ledger.state
+        return self._graph.first_writer(lacks or ())
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Around a change of the ledger: parked claims learn what they waited for, and are answered."""
+        now = time.monotonic()
+        for waiting in self._waiting:
+            if not waiting.answer.done():
+                waiting.tell_apart(now)
+        yield
+        self._answer_parked()
+
+    def _answer_parked(self) -> None:
+        """Answer every parked claim that can be met now, oldest first."""
         now = time.monotonic()
         for waiting in list(self._waiting):
             if waiting.answer.done():
@@ -200,7 +218,7 @@ class ControllerServer(DockServer):
                 waiting.answer.set_exception(error)
                 continue
             if grant is not None:
-                waiting.answer.set_result(_granted(grant))
+                waiting.answer.set_result(_granted(grant, waiting.waited(now)))
         self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -211,9 +229,8 @@ class ControllerServer(DockServer):
 
     def _ring(self) -> None:
         self._alarm = None
-        if self.ledger.expire(time.monotonic()):
-            self._changed()
-        self._set_alarm()
+        with self._change():
+            self.ledger.expire(time.monotonic())
 
 
 def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
@@ -247,11 +264,13 @@ def _share(fields: Fields) -> Share | None:
     return share
 
 
-def _granted(grant: Grant) -> Reply:
-    header = {
+def _granted(grant: Grant, waited: dict[str, float] | None = None) -> Reply:
+    header: dict[str, object] = {
         "rows": pack_joined([entry.packed for entry in grant.entries]),
         "attempts": [entry.attempt for entry in grant.entries],
         "done": grant.done,
         "lease": grant.lease,
     }
+    if waited is not None:
+        header["waited"] = waited
     return Reply(header=header)

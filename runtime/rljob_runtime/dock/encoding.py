@@ -4,8 +4,8 @@ Client and servers share this code. Values are little-endian, C order; in a payl
 at a 64-byte boundary.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.columns import (
     DTYPES,
     Apart,
-    Array,
+    Buffer,
     Column,
     Format,
+    Packed,
     Ragged,
-    any_negative,
     as_bytes,
     format_of,
+    known_format,
 )
 from rljob_runtime.dock.frames import Fields, MalformedFrame
 
@@ -39,15 +40,15 @@ def padding(num_bytes: int) -> bytes:
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Any]]:
+def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Buffer]]:
     """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
     entries: list[dict[str, Any]] = []
-    buffers: list[Any] = []
+    buffers: list[Buffer] = []
     for name, column in columns.items():
         form = column.form if isinstance(column, Apart) else format_of(column)
         entries.append(descriptor(name, form, column.lengths))
-        data = column.buffers() if isinstance(column, Apart) else [as_bytes(column.values)]
-        buffers += [*data, padding(sum(map(len, data)))]
+        data = column.buffer() if isinstance(column, Apart) else as_bytes(column.values)
+        buffers += [data, padding(len(data))]
     return entries, buffers
 
 
@@ -56,17 +57,23 @@ def decode_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, 
 
     Raises MalformedFrame when sizes disagree or a type is unknown.
     """
-    columns: dict[str, Ragged] = {}
+    return {name: _ragged(column) for name, column in packed_columns(entries, payload).items()}
+
+
+def packed_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Packed]:
+    """As decode_columns, as they are stored."""
+    columns: dict[str, Packed] = {}
     place = 0
     for entry in entries:
-        name, shape = entry.text("name"), _Shape.of(entry)
-        end = place + shape.num_bytes
+        name = entry.text("name")
+        form, lengths, size = _described(name, entry)
+        end = place + size
         if end > len(payload) or name in columns:
             raise MalformedFrame(
                 f"column {name!r} is there twice or ends at byte {end} of {len(payload)}"
             )
-        columns[name] = shape.column(payload[place:end])
-        place = end + len(padding(end - place))
+        columns[name] = Packed(form, lengths, payload[place:end])
+        place = end + -size % ALIGNMENT_BYTES
     if place != len(payload):
         raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
     return columns
@@ -77,28 +84,38 @@ def column_of(entry: Fields, data: memoryview) -> Ragged:
 
     Raises MalformedFrame.
     """
-    shape = _Shape.of(entry)
-    if shape.num_bytes != len(data):
+    form, lengths, size = _described(entry.text("name"), entry)
+    if size != len(data):
         raise MalformedFrame(
             f"column {entry.text('name')!r} has {len(data)} bytes, not its lengths'"
         )
-    return shape.column(data)
+    return _ragged(Packed(form, lengths, data))
 
 
 def apart_of(entry: Fields, parts: Sequence[memoryview]) -> Apart:
-    """A column from its header entry and its bytes in several parts: its rows are views of them, but
-    for a row that lies in more than one. Raises MalformedFrame.
+    """A column from its header entry and its bytes in several parts: the rows of a part are views of
+    it, but for a row that lies in more than one. Raises MalformedFrame.
     """
-    shape = _Shape.of(entry)
-    if shape.num_bytes != sum(map(len, parts)) or not len(shape.lengths):
+    form, lengths, size = _described(entry.text("name"), entry)
+    if size != sum(map(len, parts)) or not size:
         raise MalformedFrame(f"column {entry.text('name')!r} has other bytes than its lengths'")
-    dtype, tail, each = DTYPES[shape.form.dtype], shape.form.tail, shape.form.value_bytes
-    rows: list[Array] = []
+    pieces: list[memoryview] = []
     left = [part for part in reversed(parts) if len(part)]
-    for length in shape.lengths.tolist():
-        data = _take(left, length * each)
-        rows.append(np.frombuffer(data, dtype=dtype).reshape(length, *tail))
-    return Apart(rows)
+    whole = 0  # bytes of rows at the front of the next part
+    for num_bytes in [length * form.value_bytes for length in lengths]:
+        if left and num_bytes and whole == len(left[-1]):
+            pieces.append(_take(left, whole))
+            whole = 0
+        if left and whole + num_bytes > len(left[-1]):
+            pieces += [_take(left, whole), _take(left, num_bytes)]
+            whole = 0
+        else:
+            whole += num_bytes
+    pieces.append(_take(left, whole))
+    dtype, tail = DTYPES[form.dtype], form.tail
+    arrays = [np.frombuffer(piece, dtype=dtype) for piece in pieces if len(piece)]
+    each = math.prod(tail)
+    return Apart([array.reshape(len(array) // each, *tail) for array in arrays], lengths)
 
 
 def _take(left: list[memoryview], num_bytes: int) -> memoryview:
@@ -113,42 +130,29 @@ def _take(left: list[memoryview], num_bytes: int) -> memoryview:
     return taken[0] if len(taken) == 1 else memoryview(b"".join(taken))
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """What a header's entry says of its column."""
-
-    form: Format
-    lengths: NDArray[np.int64]
-    num_values: int
-
-    @property
-    def num_bytes(self) -> int:
-        return self.num_values * self.form.value_bytes
-
-    def column(self, data: memoryview) -> Ragged:
-        """The column of just these bytes."""
-        values = np.frombuffer(data, dtype=DTYPES[self.form.dtype])
-        shape = (self.num_values, *self.form.tail)
-        return Ragged(values=values.reshape(shape), lengths=self.lengths)
-
-    @classmethod
-    def of(cls, entry: Fields) -> "_Shape":
-        """Raises MalformedFrame when a type is unknown or a size impossible."""
-        name, dtype = entry.text("name"), entry.text("dtype")
-        tail = tuple(entry.integers("tail"))
-        if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
-            raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
-        lengths = _lengths(entry.binary("lengths"))
-        num_values = sum(lengths.tolist())  # which no length makes too large
-        if num_values > MAX_VALUES:
-            raise MalformedFrame(f"column {name!r} has {num_values} values")
-        return cls(Format(dtype, tail), lengths, num_values)
+def _ragged(column: Packed) -> Ragged:
+    lengths = np.array(column.lengths, dtype=np.int64)
+    values = np.frombuffer(column.data, dtype=DTYPES[column.form.dtype])
+    shape = (sum(column.lengths), *column.form.tail)
+    return Ragged(values=values.reshape(shape), lengths=lengths)
 
 
-def _lengths(packed: bytes) -> NDArray[np.int64]:
+def _described(name: str, entry: Fields) -> tuple[Format, list[int], int]:
+    """What a header's entry says: format, lengths, bytes of all rows.
+
+    Raises MalformedFrame when a type is unknown or a size impossible.
+    """
+    dtype, tail = entry.text("dtype"), tuple(entry.integers("tail"))
+    if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
+        raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
+    packed = entry.binary("lengths")
     if len(packed) % 8:
         raise MalformedFrame(f"lengths of {len(packed)} bytes are not 64-bit integers")
-    lengths = np.frombuffer(packed, dtype="<i8").astype(np.int64, copy=False)
-    if any_negative(lengths):
+    lengths: list[int] = np.frombuffer(packed, dtype="<i8").tolist()
+    if min(lengths, default=0) < 0:
         raise MalformedFrame("a length is negative")
-    return lengths
+    num_values = sum(lengths)  # which no length makes too large
+    if num_values > MAX_VALUES:
+        raise MalformedFrame(f"column {name!r} has {num_values} values")
+    form = known_format(dtype, tail)
+    return form, lengths, num_values * form.value_bytes

@@ -5,6 +5,7 @@ msgpack map, and raw bytes. Nothing is ever unpickled. The servers and the clien
 """
 
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -47,6 +48,16 @@ class Kind(IntEnum):
     SEED = 42
     IMPORT = 43
     FORWARD = 44
+
+
+class _Own(threading.local):
+    """A thread's packer: to make one costs more than to pack what most messages say."""
+
+    def __init__(self) -> None:
+        self.packer = msgpack.Packer()
+
+
+_own = _Own()
 
 
 class MalformedFrame(Exception):
@@ -107,6 +118,11 @@ class Fields:
         """A list of maps."""
         return [Fields(_typed(name, item, dict)) for item in self.items(name)]
 
+    def numbers(self, name: str) -> dict[str, float]:
+        """A map of floats."""
+        items = _typed(name, self.map.get(name), dict)
+        return {str(key): _typed(name, value, float) for key, value in items.items()}
+
     def has(self, name: str) -> bool:
         """True when the field is there and not null."""
         return self.map.get(name) is not None
@@ -120,7 +136,7 @@ def _typed(name: str, value: Any, kind: type[T]) -> T:
 
 def pack(kind: Kind, header: dict[str, Any], payload_bytes: int = 0) -> bytes:
     """A frame's head and header; the payload's bytes follow it on the wire."""
-    body: bytes = msgpack.packb(header)
+    body: bytes = _own.packer.pack(header)
     if len(body) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise ValueError(
             f"{kind.name} of {len(body)} + {payload_bytes} bytes is over the limit of "
@@ -150,13 +166,14 @@ def read_head(
 
 def pack_value(value: list[Any]) -> bytes:
     """A list as msgpack, to be joined by `pack_joined`."""
-    packed: bytes = msgpack.packb(value)
+    packed: bytes = _own.packer.pack(value)
     return packed
 
 
 def pack_joined(values: Sequence[bytes]) -> bytes:
     """A list of values that were packed before, as msgpack."""
-    return b"".join([msgpack.Packer().pack_array_header(len(values)), *values])
+    head = b"\xdd" + len(values).to_bytes(4, "big")
+    return b"".join([head, *values])
 
 
 def unpack_values(packed: bytes) -> list[Any]:

@@ -3,11 +3,16 @@
 Given to every server at start. Pure; the warehouse checks messages against it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rljob_runtime.errors import DockRefused
+
+NEW_ROWS = "feed"
+"""In place of a state, for columns that come with the new rows."""
+OTHER_COLUMNS = "other"
+"""In place of a state, for columns that the graph does not name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,19 @@ class StateGraph:
             if state.name == name:
                 return state
         raise DockRefused(f"state {name!r} is not in the graph; its states are {list(self.names)}")
+
+    def writer(self, column: str) -> str:
+        """The state that writes a column, NEW_ROWS, or OTHER_COLUMNS."""
+        for state in self.states:
+            if column in state.writes:
+                return state.name
+        needed = any(column in state.needs for state in self.states)
+        return NEW_ROWS if needed else OTHER_COLUMNS
+
+    def first_writer(self, columns: Collection[str]) -> str:
+        """Who comes first of those that write these columns: the others may be waiting for it."""
+        writers = {self.writer(column) for column in columns}
+        return next((name for name in self.names if name in writers), NEW_ROWS)
 
     def check_new_rows(self, batch: str, states: Sequence[str], columns: Sequence[str]) -> None:
         """Refuse rows on which one of their states would wait for ever."""

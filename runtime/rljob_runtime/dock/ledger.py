@@ -71,7 +71,8 @@ class Grant:
 class ControllerLedger:
     """Metadata of one state's rows. epoch: unique for each start, part of every lease's id.
 
-    leases: all live equally long, so that the first is the first to expire.
+    leases: all live equally long, so that the first is the first to expire. acknowledged: rows, as
+    the warehouses told since it started.
     """
 
     state: str
@@ -84,6 +85,7 @@ class ControllerLedger:
     leases: OrderedDict[str, Lease] = field(default_factory=OrderedDict)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
     expired_leases: int = 0
+    acknowledged: int = 0
     _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
     _announced: dict[str, Announced] = field(default_factory=dict)
     _granted: int = 0
@@ -180,17 +182,17 @@ class ControllerLedger:
         for batch in news.batches:
             self._batch(batch)
         for row in news.rows:
-            self._add(warehouse, row)
-            self.batches[row.batch].count(warehouse, known=1)
+            self._add(warehouse, row).known[warehouse] += 1
         for column in news.columns:
             entry = self.entries.get(column.uid)
             if entry is not None:
                 entry.version = column.version
                 self.batches[entry.batch].column_came(entry, column.column, column.length)
         for name, uid in news.acks:
-            self.batches[name].count(warehouse, acked=1)
+            self.batches[name].acked[warehouse] += 1
             if uid in self.entries:
                 self._remove(self.entries[uid])
+        self.acknowledged += len(news.acks)
         for name in news.drops:
             self._drop(name)
         self._forget_old()
@@ -246,6 +248,11 @@ class ControllerLedger:
         reasons += ["no row of it was put"] if batch is None else batch.reasons(request.share)
         holders = self._holders(request.batch)
         return head + "; ".join(reasons + holders or ["its rows became ready just now"])
+
+    def next_lacks(self, request: ClaimRequest) -> frozenset[str] | None:
+        """What a waiting claim waits for, as BatchLedger.next_lacks."""
+        batch = self.batches.get(request.batch)
+        return None if batch is None else batch.next_lacks(request.share)
 
     def _holders(self, batch: str) -> list[str]:
         counts: dict[str, int] = {}
@@ -318,7 +325,7 @@ class ControllerLedger:
             self.batches[told.name] = batch
         return batch
 
-    def _add(self, warehouse: int, row: RowNotice) -> None:
+    def _add(self, warehouse: int, row: RowNotice) -> BatchLedger:
         entry = Entry(
             uid=row.uid,
             batch=row.batch,
@@ -329,10 +336,12 @@ class ControllerLedger:
             version=row.version,
             warehouse=warehouse,
             lengths=dict(row.lengths),
-            missing=set(self.needs - set(row.lengths)),
+            missing=set(self.needs.difference(row.lengths)),
         )
         self.entries[row.uid] = entry
-        self.batches[row.batch].add(entry)
+        batch = self.batches[row.batch]
+        batch.add(entry)
+        return batch
 
     def _remove(self, entry: Entry) -> None:
         """The row is acknowledged, dropped or lost."""

@@ -6,7 +6,7 @@ ledger applies what `decode` gives. Both ends of the broadcast are in this file.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rljob_runtime.dock.frames import Fields, MalformedFrame
 
@@ -15,50 +15,57 @@ if TYPE_CHECKING:
     from rljob_runtime.dock.store import WarehouseStore
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Notice:
-    """One event in a warehouse. what: batch, row, column, ack or drop; data: its wire form."""
+class Notice(NamedTuple):
+    """One event in a warehouse. what: batch, row, column, ack or drop; data: its wire form.
+
+    state: who acknowledged. column: which came. states: those that the row passes.
+    """
 
     what: str
+    data: list[Any]
     state: str | None = None
     column: str | None = None
     states: tuple[str, ...] = ()
-    data: list[Any]
 
     @classmethod
     def of_batch(cls, batch: str, total: int, states: tuple[str, ...]) -> "Notice":
         """A batch is new here."""
-        return cls(what="batch", data=[batch, total, list(states)])
+        return cls("batch", [batch, total, list(states)])
 
     @classmethod
     def of_row(cls, row: "StoredRow", record: "BatchRecord") -> "Notice":
         """A row is new; its lengths are cut to a state's needs when encoded."""
-        return cls(what="row", states=record.states, data=row_data(row, record))
+        return cls("row", row_data(row, record), states=record.states)
 
     @classmethod
     def of_column(cls, row: "StoredRow", column: str) -> "Notice":
         """A row got a column."""
-        length = row.cells[column].length
-        return cls(what="column", column=column, data=[row.head.uid, column, length, row.version])
+        data = [row.head.uid, column, row.cells[column].length, row.version]
+        return cls("column", data, column=column)
 
     @classmethod
     def of_ack(cls, row: "StoredRow", state: str) -> "Notice":
         """A state acknowledged a row."""
-        return cls(what="ack", state=state, data=[row.batch, row.head.uid])
+        return cls("ack", [row.batch, row.head.uid], state)
 
     @classmethod
     def of_drop(cls, batch: str) -> "Notice":
         """A batch was dropped."""
-        return cls(what="drop", data=[batch])
+        return cls("drop", [batch])
 
 
 def row_data(row: "StoredRow", record: "BatchRecord") -> list[Any]:
     """Wire form of a row's metadata, with the lengths of all its columns now."""
-    head = row.head
-    cells = {**record.groups[head.group].cells, **row.cells}
-    lengths = {name: cell.length for name, cell in cells.items()}
-    place = [row.head.uid, row.batch, head.group, head.group_index, head.group_size, head.sample]
-    return [*place, row.version, lengths]
+    uid, group, group_index, group_size, sample, *_ = row.head
+    lengths = {name: cell.length for name, cell in record.groups[group].cells.items()}
+    for name, cell in row.cells.items():
+        lengths[name] = cell.length
+    return [uid, row.batch, group, group_index, group_size, sample, row.version, lengths]
+
+
+def group_of(data: list[Any]) -> tuple[str, str]:
+    """Batch and group of a row's wire form."""
+    return data[1], data[2]
 
 
 def encode_notices(
@@ -98,8 +105,7 @@ def _cut(data: list[Any], needs: frozenset[str]) -> list[Any]:
     return [*data[:-1], {name: length for name, length in data[-1].items() if name in needs}]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowNotice:
+class RowNotice(NamedTuple):
     """A row's metadata as a controller receives it."""
 
     uid: str
@@ -124,8 +130,7 @@ class BatchNotice:
     dropped: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnNotice:
+class ColumnNotice(NamedTuple):
     """A needed column arrived. version: the row's weight version now."""
 
     uid: str
@@ -153,11 +158,8 @@ def decode_notices(fields: Fields) -> Broadcast:
                 BatchNotice(name=name, total=total, states=tuple(states))
                 for name, total, states in fields.items("batch")
             ],
-            rows=[_row(data) for data in fields.items("row")],
-            columns=[
-                ColumnNotice(uid=uid, column=column, length=length, version=version)
-                for uid, column, length, version in fields.items("column")
-            ],
+            rows=[RowNotice._make(data) for data in fields.items("row")],
+            columns=[ColumnNotice._make(data) for data in fields.items("column")],
             acks=[(batch, uid) for batch, uid in fields.items("ack")],
             drops=[batch for (batch,) in fields.items("drop")],
         )
@@ -174,20 +176,6 @@ def decode_snapshot(fields: Fields) -> tuple[list[BatchNotice], list[RowNotice]]
             )
             for name, total, states, known, acked, drop in fields.items("batches")
         ]
-        return batches, [_row(data) for data in fields.items("rows")]
+        return batches, [RowNotice._make(data) for data in fields.items("rows")]
     except (ValueError, TypeError) as error:
         raise MalformedFrame(f"snapshot: {error}") from None
-
-
-def _row(data: list[Any]) -> RowNotice:
-    uid, batch, group, group_index, group_size, sample, version, lengths = data
-    return RowNotice(
-        uid=uid,
-        batch=batch,
-        group=group,
-        group_index=group_index,
-        group_size=group_size,
-        sample=sample,
-        version=version,
-        lengths=lengths,
-    )

@@ -1,9 +1,10 @@
 """Messages that wait for room in a warehouse, in order, until rows are freed or their deadline."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rljob_runtime.dock.cells import NoRoom
 from rljob_runtime.dock.peer import Answer, Reply
@@ -52,15 +53,17 @@ class Parking:
 
     async def _park(self, attempt: Attempt, timeout_seconds: float) -> Reply:
         parked = _Parked(attempt, asyncio.get_running_loop().create_future())
+        since = time.monotonic()
         self._parked.append(parked)
         self.changed()  # room may have come between the message and this turn of the loop
         try:
-            return await asyncio.wait_for(parked.answer, timeout_seconds)
+            reply = await asyncio.wait_for(parked.answer, timeout_seconds)
         except TimeoutError:
             raise self.full(timeout_seconds) from None
         finally:
             if parked in self._parked:
                 self._parked.remove(parked)
+        return replace(reply, header={**reply.header, "waited": time.monotonic() - since})
 
     def _try(self, parked: _Parked) -> bool:
         if parked.answer.done():

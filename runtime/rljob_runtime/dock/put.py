@@ -54,9 +54,10 @@ def puts_of(rows: Sequence[NewRow], num_warehouses: int, chunk_bytes: int) -> di
 
 
 def _group_bytes(members: Sequence[NewRow]) -> int:
-    shared = sum(np.asarray(v).nbytes for v in members[0].group_columns.values())
-    own = sum(np.asarray(v).nbytes for row in members for v in row.columns.values())
-    return shared + own + sum(row.reserve_bytes for row in members)
+    num_bytes = sum([np.asarray(v).nbytes for v in members[0].group_columns.values()])
+    for row in members:
+        num_bytes += sum([np.asarray(v).nbytes for v in row.columns.values()]) + row.reserve_bytes
+    return num_bytes
 
 
 def _put(groups: Sequence[Sequence[NewRow]]) -> Put:

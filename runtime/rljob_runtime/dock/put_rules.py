@@ -2,18 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rljob_runtime.dock.batch_record import BatchRecord, StoredRow
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.frames import MalformedFrame
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.errors import DockLost, DockRefused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowHead:
+class RowHead(NamedTuple):
     """A new row's identity, as a put message carries it."""
 
     uid: str
@@ -23,6 +21,9 @@ class RowHead:
     sample: int
     version: int
     reserve_bytes: int
+
+
+HEAD_TYPES = (str, str, int, int, int, int, int)
 
 
 def batch_for_put(
@@ -52,11 +53,11 @@ def check_put(
     record: BatchRecord,
     live: Mapping[str, StoredRow],
     heads: Sequence[RowHead],
-    columns: Mapping[str, Ragged],
-    group_columns: Mapping[str, Ragged],
+    columns: Mapping[str, Packed],
+    group_columns: Mapping[str, Packed],
 ) -> None:
     """Refuse heads and columns that do not fit each other or what is there."""
-    sizes = Counter(head.group for head in heads)
+    sizes = Counter([head.group for head in heads])
     for head in heads:
         if head.group_size != sizes[head.group]:
             raise DockRefused(
@@ -65,9 +66,9 @@ def check_put(
             )
     for expected, part in ((len(heads), columns), (len(sizes), group_columns)):
         for name, column in part.items():
-            if len(column) != expected:
+            if len(column.lengths) != expected:
                 raise DockRefused(
-                    f"column {name} has {len(column)} rows; {record.name} needs {expected}"
+                    f"column {name} has {len(column.lengths)} rows; {record.name} needs {expected}"
                 )
     if len({head.uid for head in heads}) != len(heads):
         raise DockRefused(f"two new rows of {record.name} have one uid")
@@ -79,29 +80,21 @@ def check_put(
             raise DockRefused(f"row {head.uid} is in group {other.head.group} already")
 
 
-def total_row_bytes(columns: Mapping[str, Ragged], num_rows: int) -> list[int]:
+def total_row_bytes(columns: Mapping[str, Packed], num_rows: int) -> list[int]:
     """Bytes of each row over all columns."""
-    per_column = [column.row_bytes() for column in columns.values()]
-    return [sum(sizes[i] for sizes in per_column) for i in range(num_rows)]
+    if not columns:
+        return [0] * num_rows
+    return [sum(sizes) for sizes in zip(*[c.sizes() for c in columns.values()], strict=True)]
 
 
 def row_head(item: Any) -> RowHead:
     """A new row from its wire form. Raises MalformedFrame."""
     try:
-        uid, group, group_index, group_size, sample, version, reserve_bytes = item
-    except (TypeError, ValueError):
+        head = RowHead._make(item)
+    except TypeError:
         raise MalformedFrame("a new row is no list of seven") from None
-    numbers = (group_index, group_size, sample, version, reserve_bytes)
-    if not (type(uid) is type(group) is str) or any(type(n) is not int for n in numbers):
+    if tuple(map(type, head)) != HEAD_TYPES:
         raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
-    if min(group_index, group_size, sample, reserve_bytes) < 0:
+    if min(head.group_index, head.group_size, head.sample, head.reserve_bytes) < 0:
         raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
-    return RowHead(
-        uid=uid,
-        group=group,
-        group_index=group_index,
-        group_size=group_size,
-        sample=sample,
-        version=version,
-        reserve_bytes=reserve_bytes,
-    )
+    return head

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from rljob_runtime.dock.arena import Span
 from rljob_runtime.dock.cells import Cell, CellMemory, runs_of
-from rljob_runtime.dock.columns import Format
 from rljob_runtime.dock.encoding import descriptor, padding
 from rljob_runtime.dock.peer import Peer, Reply
+from rljob_runtime.dock.store import ColumnCells
 
 INLINE_BYTES = 16 << 10
 """Answers up to this size carry their bytes: a copy costs less than a pin and its release."""
 
-Lookup = Callable[[Sequence[str], str], tuple[Format, bool, list[Cell]]]
+Lookup = Callable[[Sequence[str], Sequence[str]], list[ColumnCells]]
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ class _Pin:
 class ReadDesk:
     """Answers reads and keeps the pins. pin_seconds: how long a reader may look at most.
 
-    lookup: finds a column's cells. freed: called when bytes of gone rows became free.
+    lookup: finds the cells of columns of rows. freed: called when bytes of gone rows became free.
     """
 
     cells: CellMemory
@@ -55,13 +55,16 @@ class ReadDesk:
 
     def answer(self, peer: Peer, uids: Sequence[str], names: Sequence[str]) -> Reply:
         """The columns of the rows, as docs/dock.md describes the answer to READ."""
-        found = [(name, *self.lookup(uids, name)) for name in names]
-        runs = [runs_of(cells) for *_, cells in found]
-        size = sum(end - start for spans in runs for start, end in spans)
-        everything = [cell for *_, cells in found for cell in cells]
+        found = self.lookup(uids, names)
+        runs = [runs_of(column.cells) for column in found]
+        size = sum([end - start for spans in runs for start, end in spans])
+        everything = [cell for column in found for cell in column.cells]
         entries = [
-            {**descriptor(name, form, _lengths(cells)), "of_groups": of_groups}
-            for name, form, of_groups, cells in found
+            {
+                **descriptor(column.name, column.form, _lengths(column.cells)),
+                "of_groups": column.of_groups,
+            }
+            for column in found
         ]
         if peer.attached and size > INLINE_BYTES:
             for entry, spans in zip(entries, runs, strict=True):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.server import DockServer
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO)
     text = options.config.read_text() if options.config else sys.stdin.read()
     config = json.loads(text)
+    collect_rarely()
 
     async def run() -> None:
         await serve(make_server(options.kind, config), with_parent=options.with_parent)

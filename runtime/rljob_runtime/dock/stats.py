@@ -2,48 +2,134 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from rljob_runtime.dock.columns import Column
 from rljob_runtime.dock.frames import Fields
+from rljob_runtime.dock.graph import StateGraph
+
+ROOM = "room"
+"""In place of a state that is waited for, where a warehouse was full."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Traffic:
     """What one client did since it was last asked. rows: written or acknowledged first.
 
-    bytes_read, bytes_written: of column values. wait_seconds: in claims. shared_paths, tcp_paths:
-    warehouses that it reads in their memory, and over TCP.
+    rows_read, bytes_read: by column, of its values; bytes_written: likewise. wait_seconds: in claims.
+    waits: seconds of them by the state that was waited for, and those for ROOM. shared_paths,
+    tcp_paths: warehouses that it reads in their memory, and over TCP.
     """
 
     rows: int = 0
-    bytes_read: int = 0
+    rows_read: Counter[str] = field(default_factory=Counter)
+    bytes_read: Counter[str] = field(default_factory=Counter)
     bytes_written: int = 0
     wait_seconds: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
     shared_paths: int = 0
     tcp_paths: int = 0
 
     def add(self, other: "Traffic") -> None:
         """Add another client's."""
         self.rows += other.rows
-        self.bytes_read += other.bytes_read
+        self.rows_read.update(other.rows_read)
+        self.bytes_read.update(other.bytes_read)
         self.bytes_written += other.bytes_written
         self.wait_seconds += other.wait_seconds
+        self.waited(other.waits)
         self.shared_paths += other.shared_paths
         self.tcp_paths += other.tcp_paths
 
+    def read(self, columns: Mapping[str, Column]) -> None:
+        """Count columns that were read."""
+        for name, column in columns.items():
+            self.rows_read[name] += len(column)
+            self.bytes_read[name] += column.num_bytes
 
-def flow_event(reports: Iterable[Mapping[str, Traffic]]) -> dict[str, dict[str, Any]]:
-    """The fields `states` and `data_paths` of the dock's event: what each state's clients did."""
+    def waited(self, seconds: Mapping[str, float]) -> None:
+        """Count seconds of waiting, by the state that was waited for."""
+        for state, more in seconds.items():
+            self.waits[state] = self.waits.get(state, 0.0) + more
+
+
+class RoomWaits:
+    """Seconds that a call waited for room. Warehouses are asked at the same time, each by one thread."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}
+
+    def add(self, warehouse: int, answer: Fields) -> None:
+        """What a warehouse's answer says."""
+        if answer.has("waited"):
+            before = self._seconds.get(warehouse, 0.0)
+            self._seconds[warehouse] = before + answer.number("waited")
+
+    def waits(self) -> dict[str, float]:
+        """The longest wait, as traffic counts it; empty where there was room."""
+        return {ROOM: max(self._seconds.values())} if self._seconds else {}
+
+
+def flow_event(reports: Iterable[Mapping[str, Traffic]], graph: StateGraph) -> dict[str, Any]:
+    """The fields `states`, `edges` and `data_paths` of the dock's event: what each state's clients did."""
     sums: dict[str, Traffic] = {}
     for state, traffic in (item for report in reports for item in report.items()):
         sums.setdefault(state, Traffic()).add(traffic)
-    states = {state: asdict(traffic) for state, traffic in sums.items()}
-    paths = {
-        state: {"shared": moved.pop("shared_paths"), "tcp": moved.pop("tcp_paths")}
-        for state, moved in states.items()
+    return {
+        "states": {
+            state: {
+                "rows": traffic.rows,
+                "bytes_read": traffic.bytes_read.total(),
+                "bytes_written": traffic.bytes_written,
+                "wait_seconds": traffic.wait_seconds,
+                "waits": traffic.waits,
+            }
+            for state, traffic in sums.items()
+        },
+        "edges": [
+            edge for state, traffic in sums.items() for edge in _edges(state, traffic, graph)
+        ],
+        "data_paths": {
+            state: {"shared": traffic.shared_paths, "tcp": traffic.tcp_paths}
+            for state, traffic in sums.items()
+        },
     }
-    return {"states": states, "data_paths": paths}
+
+
+def _edges(state: str, traffic: Traffic, graph: StateGraph) -> list[dict[str, Any]]:
+    """What the state read, by who wrote it; a row counts once, however many of its columns were read."""
+    rows: dict[str, int] = {}
+    num_bytes: Counter[str] = Counter()
+    for column, count in traffic.rows_read.items():
+        writer = graph.writer(column)
+        rows[writer] = max(rows.get(writer, 0), count)
+        num_bytes[writer] += traffic.bytes_read[column]
+    return [
+        {"from": writer, "to": state, "rows": count, "bytes": num_bytes[writer]}
+        for writer, count in rows.items()
+    ]
+
+
+class RowCounts(NamedTuple):
+    """Rows at one state, by what its controller knows. lacking: a column; ready: for a claim; leased: to
+    a worker; acknowledged: since the controller started."""
+
+    lacking: int
+    ready: int
+    leased: int
+    acknowledged: int
+
+    @classmethod
+    def from_answer(cls, answer: Fields) -> "RowCounts":
+        """Of a controller's statistics."""
+        ready, leased = answer.integer("ready"), answer.integer("leased")
+        return cls(
+            lacking=answer.integer("rows") - ready - leased,
+            ready=ready,
+            leased=leased,
+            acknowledged=answer.integer("acknowledged"),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

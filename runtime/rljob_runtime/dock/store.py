@@ -8,10 +8,11 @@ and broadcasts its notices.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from rljob_runtime.dock.batch_record import BatchRecord, GroupCells, StoredRow
+from rljob_runtime.dock.batch_record import ROW_BYTES, BatchRecord, GroupCells, StoredRow
 from rljob_runtime.dock.cells import Cell, CellMemory, NoRoom
-from rljob_runtime.dock.columns import Format, Ragged
+from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.notices import Notice
@@ -20,10 +21,18 @@ from rljob_runtime.dock.rows import Written
 from rljob_runtime.dock.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.errors import DockFull, DockRefused
 
-ROW_BYTES = 256
-"""Charged for each row beside its columns, so that rows without bytes are bounded too."""
 REMEMBERED_ROWS = 50_000
 """Freed rows whose uids are kept, so that a late write or a repeated put is known as such."""
+
+
+class ColumnCells(NamedTuple):
+    """Where a column is: one cell a row, or where it is `of_groups` one a group, in order of their
+    first appearance."""
+
+    name: str
+    form: Format
+    of_groups: bool
+    cells: list[Cell]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,8 +65,8 @@ class WarehouseStore:
         total: int,
         states: Sequence[str],
         heads: Sequence[RowHead],
-        columns: Mapping[str, Ragged],
-        group_columns: Mapping[str, Ragged],
+        columns: Mapping[str, Packed],
+        group_columns: Mapping[str, Packed],
     ) -> int:
         """Store new rows; those that are or were here are skipped. Returns how many were new.
 
@@ -99,7 +108,7 @@ class WarehouseStore:
         state: str,
         lease: str,
         uids: Sequence[str],
-        columns: Mapping[str, Ragged],
+        columns: Mapping[str, Packed],
         version: int | None,
     ) -> Written:
         """Store a state's columns and acknowledge its rows; the first write of a row wins.
@@ -113,49 +122,19 @@ class WarehouseStore:
         fresh, duplicates, foreign = sort_out(self.rows, self.batches, state, lease, uids)
         for batch in {self.rows[uids[i]].batch for i in fresh}:
             self.graph.check_write(state, list(columns), self.batches[batch].states)
-        for name, column in columns.items():
-            if len(column) != len(uids):
-                raise DockRefused(f"column {name} has {len(column)} rows, the write {len(uids)}")
-        check_columns(self.rows, self.batches, [uids[i] for i in fresh], columns)
-        sizes = total_row_bytes(columns, len(uids))
-        growth = {i: self._growth(uids[i], sizes[i]) for i in fresh}
-        if self.charged_bytes + sum(growth.values()) > self.capacity_bytes:
-            raise NoRoom(sum(growth.values()))
-        self.cells.require(sum(sizes[i] for i in fresh))
-        for batch in {self.rows[uids[i]].batch for i in fresh}:
-            self.batches[batch].learn_formats(columns, {})
-        for i, cells in zip(fresh, self.cells.store(columns, fresh), strict=True):
-            row = self.rows[uids[i]]
-            row.charge += growth[i]
-            self.charged_bytes += growth[i]
-            self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
-            row.num_bytes += sizes[i]
-            row.cells.update(cells)
-            row.version = row.version if version is None else version
-            for name in columns:
-                self.notices.append(Notice.of_column(row, name))
-        self._acknowledge([self.rows[uids[i]] for i in fresh], state, lease)
+        rows = [self.rows[uids[i]] for i in fresh]
+        if columns:
+            self._add_columns(rows, fresh, columns, len(uids), version)
+        elif version is not None:
+            for row in rows:
+                row.version = version
+        self._acknowledge(rows, state, lease)
         return Written(stored=len(fresh), duplicates=tuple(duplicates), foreign=tuple(foreign))
 
-    def read(self, uids: Sequence[str], column: str) -> tuple[Format, bool, list[Cell]]:
-        """A column's format, whether it is the groups', and its cells.
-
-        One cell a row, or one a group in order of first appearance. Raises DockLost, DockRefused.
-        """
+    def read(self, uids: Sequence[str], columns: Sequence[str]) -> list[ColumnCells]:
+        """Where the columns of the rows are. Raises DockLost, DockRefused."""
         rows = [live_row(self.rows, uid) for uid in uids]
-        records = {row.batch: self.batches[row.batch] for row in rows}
-        forms = {record.formats.get(column) for record in records.values()}
-        if None in forms or len(forms) != 1:
-            raise DockRefused(f"column {column!r} was not written to every batch of {[*records]}")
-        form = forms.pop()
-        assert form is not None, "a column without a format"
-        if any(column in record.group_names for record in records.values()):
-            groups = {(row.batch, row.head.group): None for row in rows}
-            return form, True, [records[b].groups[g].cells[column] for b, g in groups]
-        for row in rows:
-            if column not in row.cells:
-                raise DockRefused(f"row {row.head.uid} has no column {column!r} yet")
-        return form, False, [row.cells[column] for row in rows]
+        return [self._column(rows, name) for name in columns]
 
     def drop_batch(self, batch: str) -> int:
         """Free a batch's rows for good; its name cannot be used again. Returns rows freed."""
@@ -191,6 +170,56 @@ class WarehouseStore:
                 counts[name] += name not in row.acks
         return counts
 
+    def _add_columns(
+        self,
+        rows: Sequence[StoredRow],
+        places: Sequence[int],
+        columns: Mapping[str, Packed],
+        num_written: int,
+        version: int | None,
+    ) -> None:
+        """Give the rows their part of the columns: those at `places` of the `num_written`."""
+        for name, column in columns.items():
+            if len(column.lengths) != num_written:
+                raise DockRefused(
+                    f"column {name} has {len(column.lengths)} rows, the write {num_written}"
+                )
+        check_columns(rows, self.batches, columns)
+        all_sizes = total_row_bytes(columns, num_written)
+        sizes = [all_sizes[i] for i in places]
+        growth = [row.growth(size) for row, size in zip(rows, sizes, strict=True)]
+        if self.charged_bytes + sum(growth) > self.capacity_bytes:
+            raise NoRoom(sum(growth))
+        self.cells.require(sum(sizes))
+        for batch in {row.batch for row in rows}:
+            self.batches[batch].learn_formats(columns, {})
+        self.charged_bytes += sum(growth)
+        self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
+        stored = self.cells.store(columns, places)
+        for row, cells, size, grown in zip(rows, stored, sizes, growth, strict=True):
+            row.charge += grown
+            row.num_bytes += size
+            row.cells.update(cells)
+            row.version = row.version if version is None else version
+            self.notices += [Notice.of_column(row, name) for name in columns]
+
+    def _column(self, rows: Sequence[StoredRow], name: str) -> ColumnCells:
+        records = {row.batch: self.batches[row.batch] for row in rows}
+        forms = {record.formats.get(name) for record in records.values()}
+        form = forms.pop() if len(forms) == 1 else None
+        if form is None:
+            raise DockRefused(f"column {name!r} was not written to every batch of {[*records]}")
+        if any(name in record.group_names for record in records.values()):
+            groups = dict.fromkeys((row.batch, row.head.group) for row in rows)
+            return ColumnCells(
+                name, form, True, [records[b].groups[g].cells[name] for b, g in groups]
+            )
+        try:
+            return ColumnCells(name, form, False, [row.cells[name] for row in rows])
+        except KeyError:
+            lacking = next(row.head.uid for row in rows if name not in row.cells)
+            raise DockRefused(f"row {lacking} has no column {name!r} yet") from None
+
     def _admit_new(self, batch: str, needed: int) -> None:
         limit = int(self.capacity_bytes * (1 - self.derived_share))
         if needed > limit:
@@ -209,18 +238,16 @@ class WarehouseStore:
         record.groups[row.head.group].live += 1
         self.notices.append(Notice.of_row(row, record))
 
-    def _growth(self, uid: str, added: int) -> int:
-        """Bytes to charge beyond the row's reserve."""
-        row = self.rows[uid]
-        return max(0, ROW_BYTES + row.num_bytes + added - row.charge)
-
     def _acknowledge(self, rows: Sequence[StoredRow], state: str, lease: str) -> None:
+        ended = []
         for row in rows:
             row.acks[state] = lease
             record = self.batches[row.batch]
             record.acked[state] = record.acked.get(state, 0) + 1
             self.notices.append(Notice.of_ack(row, state))
-        self._free([row for row in rows if len(row.acks) == len(self.batches[row.batch].states)])
+            if len(row.acks) == len(record.states):
+                ended.append(row)
+        self._free(ended)
 
     def _free(self, rows: Sequence[StoredRow]) -> None:
         cells: list[Cell] = []
@@ -229,7 +256,7 @@ class WarehouseStore:
             group = record.groups[row.head.group]
             group.live -= 1
             self.charged_bytes -= row.charge
-            cells += row.cells.values()
+            cells.extend(row.cells.values())
             if not group.live:
                 self.charged_bytes -= group.charge
                 cells += group.cells.values()

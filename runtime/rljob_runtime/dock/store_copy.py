@@ -13,12 +13,13 @@ import numpy as np
 
 from rljob_runtime.dock.batch_record import BatchRecord, GroupCells, StoredRow
 from rljob_runtime.dock.cells import Cell, Cells, runs_of
-from rljob_runtime.dock.columns import DTYPES, Format, Ragged
+from rljob_runtime.dock.columns import DTYPES, Format, Packed, known_format
 from rljob_runtime.dock.frames import Fields, MalformedFrame
 from rljob_runtime.dock.put_rules import RowHead, row_head
 from rljob_runtime.dock.store import WarehouseStore
 
 CHUNK_BYTES = 4 << 20
+BYTES = known_format("uint8", ())
 FREED_ROWS = 5_000
 """Acknowledgements of freed rows in one chunk."""
 
@@ -153,7 +154,7 @@ def _record(wire: Any) -> BatchRecord:
 def _format(dtype: str, tail: Sequence[int]) -> Format:
     if dtype not in DTYPES:
         raise ValueError(f"type {dtype!r} is unknown")
-    return Format(dtype, tuple(int(extent) for extent in tail))
+    return known_format(dtype, tuple(int(extent) for extent in tail))
 
 
 def _items(store: WarehouseStore, record: BatchRecord) -> Iterator[_Item]:
@@ -186,10 +187,7 @@ def _add_items(store: WarehouseStore, fields: Fields, payload: memoryview) -> No
         if end > len(payload) or min([*sizes, *lengths], default=0) < 0:
             raise ValueError(f"{column.text('name')} ends at byte {end} of {len(payload)}")
         store.cells.require(end - place)
-        data = Ragged(
-            values=np.frombuffer(payload[place:end], dtype=np.uint8),
-            lengths=np.asarray(sizes, dtype=np.int64),
-        )
+        data = Packed(BYTES, sizes, payload[place:end])
         name, place = column.text("name"), end
         stored = store.cells.store({name: data}, range(len(sizes)))
         for i, length, cell in zip(_unpacked(column, "items"), lengths, stored, strict=True):

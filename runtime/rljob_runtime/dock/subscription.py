@@ -5,6 +5,7 @@ Reconnects for ever with a growing pause; each connection starts from a new snap
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ class Subscription:
         self._seen: list[str] = []
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._waiting: deque[Fields] = deque()
+        self._taking = False
 
     def start(self) -> None:
         """Begin to connect."""
@@ -78,10 +81,9 @@ class Subscription:
     def _new_peer(self) -> Peer:
         self._ended = asyncio.Event()
         self._greeted = False
-        ended = self._ended
         peer = Peer(
             on_frame=self._on_frame,
-            on_lost=lambda peer: ended.set(),
+            on_lost=self._lost,
             on_malformed=self._on_malformed,
         )
         peer.trusted = True
@@ -102,7 +104,36 @@ class Subscription:
         elif frame.fields.has("epoch"):
             self._saw(frame.fields.text("epoch"))
         else:
-            self._apply(self._on_notices, self._index, frame.fields)
+            self._waiting.append(frame.fields)
+            if not self._taking:
+                self._taking = True
+                asyncio.get_running_loop().call_soon(self._take_on, peer)
+                self._take()
+
+    def _take_on(self, peer: Peer) -> None:
+        """Apply the next notices; those behind them when the loop has served who asks."""
+        self._taking = bool(self._waiting)
+        if not self._taking:
+            return
+        asyncio.get_running_loop().call_soon(self._take_on, peer)
+        try:
+            self._take()
+        except MalformedFrame as error:
+            self._on_malformed(peer, str(error))
+            peer.close()
+
+    def _take(self) -> None:
+        self._apply(self._on_notices, self._index, self._waiting.popleft())
+
+    def _lost(self, peer: Peer) -> None:
+        """What was told before the end counts: rows that were known can be missed."""
+        try:
+            while self._waiting:
+                self._take()
+        except MalformedFrame as error:
+            self._waiting.clear()
+            self._on_malformed(peer, str(error))
+        self._ended.set()
 
     def _saw(self, epoch: str) -> None:
         """Remember the warehouse's epochs in order: one that was left behind by its rows is told."""

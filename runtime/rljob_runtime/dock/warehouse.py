@@ -252,17 +252,22 @@ class WarehouseServer(DockServer):
                 "subscribers": len(self._broadcast),
                 "unacknowledged": store.unacknowledged(),
                 "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
-                **self._replication(),
+                **self.replication(),
+                **self._held_for_another(),
             }
         )
 
-    def _replication(self) -> dict[str, object]:
+    def replication(self) -> dict[str, int | bool]:
+        """Whether its rows are in a standby too, and how often they were not; empty with one copy."""
+        if not self._warehouses:
+            return {}
+        return {"replicated": self._link.replicated, "times_alone": self._link.times_alone}
+
+    def _held_for_another(self) -> dict[str, int]:
         if not self._warehouses:
             return {}
         held = self._standby.store
         return {
-            "replicated": self._link.replicated,
-            "times_alone": self._link.times_alone,
             "standby_rows": len(held.rows) if held is not None else 0,
             "standby_bytes": held.charged_bytes if held is not None else 0,
         }

@@ -18,6 +18,7 @@ from rljob_runtime.dock import unix
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.arena import Span
 from rljob_runtime.dock.channel import Channel, Identity
+from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame
 from rljob_runtime.dock.memory import MADV_POPULATE_READ
 from rljob_runtime.errors import DockError, DockRefused
@@ -161,7 +162,7 @@ class WarehouseChannel(Channel):
                 os.close(staging)
 
     def _send(
-        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
     ) -> None:
         """Columns of some size go into memory that the warehouse sees, not through the socket."""
         size = sum(map(len, buffers))
@@ -170,7 +171,11 @@ class WarehouseChannel(Channel):
             return
         place = 0
         for part in buffers:
-            self._staging[place : place + len(part)] = part
+            target = self._staging[place : place + len(part)]
+            if isinstance(part, Scattered):
+                part.copy_to(target)
+            else:
+                target[:] = part
             place += len(part)
         super()._send(kind, {**header, "staged": size}, (), deadline)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rljob_runtime.dock.batch_record import BatchRecord, StoredRow
-from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.columns import Packed
 from rljob_runtime.errors import DockLost, DockRefused
 
 
@@ -32,11 +32,14 @@ def sort_out(
     fresh: list[int] = []
     duplicates: list[str] = []
     foreign: list[str] = []
+    passing: set[str] = set()
     for i, uid in enumerate(uids):
         row = rows.get(uid)
         acks = row.acks if row is not None else _freed_acks(rows, batches, uid)
-        if row is not None and state not in batches[row.batch].states:
-            raise DockRefused(f"row {uid} does not pass state {state}")
+        if row is not None and row.batch not in passing:
+            if state not in batches[row.batch].states:
+                raise DockRefused(f"row {uid} does not pass state {state}")
+            passing.add(row.batch)
         if row is not None and state not in acks:
             fresh.append(i)
             continue
@@ -47,23 +50,20 @@ def sort_out(
 
 
 def check_columns(
-    rows: Mapping[str, StoredRow],
+    rows: Sequence[StoredRow],
     batches: Mapping[str, BatchRecord],
-    uids: Sequence[str],
-    columns: Mapping[str, Ragged],
+    columns: Mapping[str, Packed],
 ) -> None:
     """Refuse columns that the rows have already, or whose type differs from other rows'."""
-    for batch in {rows[uid].batch for uid in uids}:
+    for batch in {row.batch for row in rows}:
         batches[batch].check_formats(columns)
-    for uid in uids:
-        row = rows[uid]
-        there = next(
-            (c for c in columns if c in row.cells or c in batches[row.batch].group_names), None
-        )
-        if there is not None:
-            raise DockRefused(
-                f"row {uid} has column {there!r} already; write it under another name"
-            )
+    for row in rows:
+        group_names = batches[row.batch].group_names
+        for name in columns:
+            if name in row.cells or name in group_names:
+                raise DockRefused(
+                    f"row {row.head.uid} has column {name!r} already; write it under another name"
+                )
 
 
 def _freed_acks(

@@ -1,0 +1,99 @@
+"""TransferQueue's servers on a cluster, as many storage units as nodes, each on a machine of its own.
+
+Its actors need a Ray over these machines: the head's has the controller, every other one a unit. The
+workers are not part of that Ray: they are told where the servers listen.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sample_flow.network import Network
+from sample_flow.processes import Process, environment
+
+HEAD, GCS_PORT = "head", 6379
+UNIT_RESOURCE = "storage_unit"
+STORE_BYTES = 100 << 20
+STARTED = "Ray runtime started"
+FEW_PROCESSES = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
+"""No worker processes but those of the actors."""
+CLOSE_SECONDS = 20.0
+
+
+class QueueServers:
+    """See sample_flow.cluster.Servers. programs: of TransferQueue's environment."""
+
+    side = "TransferQueue"
+    put_rows = 0
+
+    def __init__(self, units: int, programs: Path) -> None:
+        self.data = [f"data{i}" for i in range(units)]
+        self.machines = [*self.data, HEAD]
+        self.python = str(programs / "python")
+        self._ray = str(programs / "ray")
+        self._rays: list[subprocess.Popen[str]] = []
+        self._host: Process | None = None
+
+    def start(self, network: Network, workers: Sequence[str], folder: Path) -> Any:
+        """See Servers."""
+        gcs = f"{network.address(HEAD)}:{GCS_PORT}"
+        head = ["--head", f"--port={GCS_PORT}", "--include-dashboard=false", "--num-cpus=2"]
+        self._start_ray(network, HEAD, head, folder)
+        self._wait_for_last(1, folder)
+        for name in self.data:
+            room = f'--resources={{"{UNIT_RESOURCE}": 1}}'
+            self._start_ray(network, name, [f"--address={gcs}", "--num-cpus=1", room], folder)
+        self._wait_for_last(len(self.data), folder)
+        prefix = network.prefix(HEAD)
+        self._host = Process(self.python, folder / "queue.log", prefix=prefix)
+        options = {"units": len(self.data), "address": gcs, "resource": UNIT_RESOURCE}
+        return self._host.ask("host", side=self.side, **options)
+
+    def close(self) -> None:
+        """See Servers."""
+        if self._host is not None:
+            self._host.close()
+        for ray in reversed(self._rays):
+            ray.terminate()
+        for ray in self._rays:
+            try:
+                ray.wait(CLOSE_SECONDS)
+            except subprocess.TimeoutExpired:
+                ray.kill()
+                ray.wait()
+        self._rays.clear()
+
+    def _start_ray(self, network: Network, name: str, options: list[str], folder: Path) -> None:
+        """A Ray node that lives as long as its process."""
+        command = [
+            *network.prefix(name),
+            self._ray,
+            "start",
+            "--block",
+            "--disable-usage-stats",
+            "--include-log-monitor=false",
+            f"--node-ip-address={network.address(name)}",
+            f"--object-store-memory={STORE_BYTES}",
+            f"--temp-dir={folder / f'r{len(self._rays)}'}",  # short: paths of sockets go on from it
+            *options,
+        ]
+        with (folder / "ray.log").open("ab") as errors:
+            self._rays.append(
+                subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environment() | FEW_PROCESSES,
+                )
+            )
+
+    def _wait_for_last(self, count: int, folder: Path) -> None:
+        """Ray gives up by itself where a node does not come up."""
+        for ray in self._rays[-count:]:
+            assert ray.stdout is not None, "a node of Ray without its output"
+            while STARTED not in (line := ray.stdout.readline()):
+                if not line:
+                    log = (folder / "ray.log").read_text()
+                    raise RuntimeError(f"a node of Ray ended:\n{log[-3000:]}")

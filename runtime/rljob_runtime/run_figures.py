@@ -1,0 +1,145 @@
+"""A run's figures of the dock for Prometheus, as the text that its scrapers read.
+
+Folded from the run's events, and from each look of the `row_watch`, which tells what is now. Counters
+begin with the driver's process. Served by the `status_server`.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from rljob_runtime.dock.stats import RowCounts
+from rljob_runtime.events import Event
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+AGE_BOUNDS = (0, 1, 2, 4, 8, 16)
+ROW_KINDS = ("lacking", "ready", "leased")
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A metric without its values. kind: gauge, counter or histogram."""
+
+    name: str
+    kind: str
+    meaning: str
+
+
+STEP = Family("rljob_step", "gauge", "Steps that are done.")
+ROWS = Family("rljob_dock_rows", "gauge", "Rows at a state of the dock at the last look.")
+PEAK = Family(
+    "rljob_dock_peak_bytes", "gauge", "Bytes in a warehouse at the last step's fullest moment."
+)
+CAPACITY = Family("rljob_dock_capacity_bytes", "gauge", "Bytes that a warehouse may hold.")
+REPLICATED = Family(
+    "rljob_dock_replicated",
+    "gauge",
+    "1 while a warehouse's rows are in a standby too; replicas: 2.",
+)
+DONE = Family("rljob_dock_done_rows_total", "counter", "Rows that a state wrote or acknowledged.")
+READ_ROWS = Family("rljob_dock_read_rows_total", "counter", "Rows that a state read of another's.")
+READ_BYTES = Family(
+    "rljob_dock_read_bytes_total", "counter", "Bytes that a state read of another's columns."
+)
+WAITED = Family(
+    "rljob_dock_wait_seconds_total", "counter", "Time that workers of a state waited for another."
+)
+DROPPED = Family(
+    "rljob_dock_dropped_rows_total", "counter", "Rows that were dropped and generated again."
+)
+AGES = Family(
+    "rljob_dock_row_age_versions",
+    "histogram",
+    "Weight versions that rows were behind at the update.",
+)
+
+
+@dataclass(slots=True)
+class RunFigures:
+    """What is known of a run. on_event and look are called by the driver's process, text by a server's
+    thread."""
+
+    _values: dict[Family, dict[Labels, float]] = field(default_factory=dict)
+    _ages: dict[int, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def on_event(self, event: Event) -> None:
+        """Take up a step or its dock's event."""
+        with self._lock:
+            if event["kind"] == "step":
+                self._set(STEP, event["step"])
+                for age, rows in event.get("staleness", {}).items():
+                    self._ages[int(age)] = self._ages.get(int(age), 0) + rows
+            elif event["kind"] == "dock":
+                self._take_dock(event)
+
+    def look(self, rows: Mapping[str, RowCounts]) -> None:
+        """Rows at each state, now."""
+        with self._lock:
+            for state, counts in rows.items():
+                for kind in ROW_KINDS:
+                    self._set(ROWS, getattr(counts, kind), state=state, rows=kind)
+
+    def text(self) -> str:
+        """The exposition format."""
+        with self._lock:
+            lines = [
+                line for family, values in self._values.items() for line in _lines(family, values)
+            ]
+            return "\n".join([*lines, *self._age_lines(), ""])
+
+    def _take_dock(self, event: Event) -> None:
+        for warehouse in event.get("warehouses", []):
+            index = str(warehouse["index"])
+            self._set(PEAK, warehouse["peak_bytes"], warehouse=index)
+            self._set(CAPACITY, warehouse["capacity_bytes"], warehouse=index)
+            if "replicated" in warehouse:
+                self._set(REPLICATED, int(warehouse["replicated"]), warehouse=index)
+        for state, moved in event.get("states", {}).items():
+            self._add(DONE, moved["rows"], state=state)
+            for awaited, seconds in moved["waits"].items():
+                self._add(WAITED, seconds, state=state, awaited=awaited)
+        for edge in event.get("edges", []):
+            ends = {"writer": edge["from"], "reader": edge["to"]}
+            self._add(READ_ROWS, edge["rows"], **ends)
+            self._add(READ_BYTES, edge["bytes"], **ends)
+        for reason, rows in event.get("dropped", {}).items():
+            self._add(DROPPED, rows, reason=reason)
+
+    def _set(self, family: Family, value: float, **labels: str) -> None:
+        self._values.setdefault(family, {})[tuple(labels.items())] = value
+
+    def _add(self, family: Family, value: float, **labels: str) -> None:
+        values = self._values.setdefault(family, {})
+        place = tuple(labels.items())
+        values[place] = values.get(place, 0.0) + value
+
+    def _age_lines(self) -> Iterator[str]:
+        if not self._ages:
+            return
+        yield from _heading(AGES)
+        for bound in AGE_BOUNDS:
+            rows = sum(count for age, count in self._ages.items() if age <= bound)
+            yield _sample(f"{AGES.name}_bucket", (("le", str(bound)),), rows)
+        rows = sum(self._ages.values())
+        yield _sample(f"{AGES.name}_bucket", (("le", "+Inf"),), rows)
+        yield _sample(f"{AGES.name}_sum", (), sum(age * n for age, n in self._ages.items()))
+        yield _sample(f"{AGES.name}_count", (), rows)
+
+
+def _lines(family: Family, values: Mapping[Labels, float]) -> Iterator[str]:
+    yield from _heading(family)
+    for labels, value in values.items():
+        yield _sample(family.name, labels, value)
+
+
+def _heading(family: Family) -> Iterator[str]:
+    yield f"# HELP {family.name} {family.meaning}"
+    yield f"# TYPE {family.name} {family.kind}"
+
+
+def _sample(name: str, labels: Labels, value: float) -> str:
+    """Label values are states' and reasons' names: nothing in them needs to be escaped."""
+    inside = ",".join(f'{label}="{text}"' for label, text in labels)
+    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
