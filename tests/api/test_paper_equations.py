@@ -129,8 +129,12 @@ def test_a_plan_tells_how_much_a_warehouse_keeps_of_what_it_may(job):
     # 3 steps, of each 6 of the 16 prompts: PL, and 8 times n = 2 columns of SL and M = 1 scalar
     kept = 4 * 3 * 6 * (128 + 8 * (2 * 64 + 1)) / 2**30
     assert plan_json(plan)["dock"] | {"heldGB": pytest.approx(kept)} == {
-        **{"states": ["generate", "reward", "update"], "controllers": 3, "warehouses": 3},
-        **{"replicas": 2, "capacityGB": 2.0, "heldGB": kept},
+        "states": ["generate", "reward", "update"],
+        "controllers": 3,
+        "warehouses": 3,
+        "replicas": 2,
+        "capacityGB": 2.0,
+        "heldGB": kept,
     }
     text = plan_text(plan)
     assert f"{kept:.6f} of 2 GB, and as much of another's rows" in text
