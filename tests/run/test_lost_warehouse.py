@@ -69,3 +69,6 @@ def test_with_two_copies_of_each_row_no_step_starts_over(
     assert struck.code == 0, struck.output
     assert len(struck.of_kind("step")) == 30
     assert [e["message"] for e in struck.of_kind("warning") if STARTS_OVER in e["message"]] == []
+    told = [warehouse for event in struck.of_kind("dock") for warehouse in event["warehouses"]]
+    assert max(warehouse["times_alone"] for warehouse in told) >= 1
+    assert any(warehouse["replicated"] for warehouse in told)

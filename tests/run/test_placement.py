@@ -47,6 +47,18 @@ def test_separated_devices_over_tcp_learn_the_same_as_one_colocated_device_in_sh
     assert paths(apart, "tcp") and not paths(apart, "shared")
 
 
+EDGES = {
+    ("feed", "generate"), ("feed", "reference"), ("feed", "reward"), ("feed", "update"),
+    ("generate", "reference"), ("generate", "reward"), ("generate", "update"),
+    ("reference", "update"), ("reward", "update"),
+}  # fmt: skip
+
+
+def _pairs(state: str, waits: dict[str, float]) -> set[tuple[str, str]]:
+    """Who was waited for, and who waited."""
+    return {(awaited, state) for awaited in waits}
+
+
 def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -71,6 +83,11 @@ def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
             ("feed", "generate", "reference", "reward", "update"), 32
         )
         assert all(moved["bytes_read"] > 0 for moved in list(event["states"].values())[1:])
+        edges = {(edge["from"], edge["to"]): edge["rows"] for edge in event["edges"]}
+        assert edges == dict.fromkeys(EDGES, 32)
+        waits = {pair for s, moved in event["states"].items() for pair in _pairs(s, moved["waits"])}
+        assert waits <= EDGES | {(state, state) for state in ("reference", "reward", "update")}
+        assert event["rows"]["states"].keys() == event["states"].keys() - {"feed"}
         (warehouse,) = event["warehouses"]
         assert 0 < warehouse["peak_bytes"] < warehouse["capacity_bytes"]
         assert event["data_paths"] == {
