@@ -9,7 +9,7 @@ iproute2; says so and ends where they are missing.
 import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,9 +26,10 @@ from sample_flow.wire import compare_with_sockets
 
 from rljob_api.volumes import GB, SampleFlow
 
-NODES, QUICK_NODES, QUICK_QUEUE_NODES = (1, 2, 4, 8), (1, 2, 4), (1, 2)
-PROMPTS_A_NODE = 64
-LINK_RATE = 50.0
+NODES, QUICK_NODES, QUICK_QUEUE_NODES = (1, 2, 4, 8), (1, 2, 4), (2,)
+PROMPTS_A_NODE, QUICK_PROMPTS, WARM_UP_PROMPTS = 64, 16, 8
+LINK_RATE, QUICK_RATE = 10.0, 50.0
+"""MB/s; slow enough that two processors keep up with eight nodes, see the column of what is busy."""
 DOCK, CENTRAL = "rljob, a warehouse a node", "rljob, one warehouse"
 PEER = "TransferQueue, a unit a node"
 FLAT = 1.1
@@ -41,18 +42,20 @@ PAPER_RATE = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much is measured. queue_nodes: sizes at which TransferQueue is."""
+    """How much is measured. queue_nodes: sizes at which TransferQueue is. central_repetitions: of the one
+    warehouse, whose steps are S times as long."""
 
     nodes: tuple[int, ...]
     queue_nodes: tuple[int, ...]
     prompts: int
     repetitions: int
+    central_repetitions: int
     shapes: tuple[SampleFlow, ...]
     rate: float
 
 
 def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
-    """Steps by layout and S, after one that warms up; the layouts take turns at each S."""
+    """Steps by layout and S, after a small one that warms up; the layouts take turns at each S."""
     flow = table1.TABLE1[0]
     states = table1.states(flow, STATES_OF_STEP)
     programs = make_environment("transferqueue", QUEUE)
@@ -66,11 +69,12 @@ def linearity(plan: Plan, folder: Path) -> dict[str, dict[int, list[Step]]]:
             systems[PEER] = QueueServers(nodes, programs)
         for layout, servers in systems.items():
             cluster = Cluster(nodes, servers, states, megabytes_per_second=plan.rate, folder=folder)
+            repetitions = plan.central_repetitions if layout == CENTRAL else plan.repetitions
             with cluster:
+                cluster.step(table1.columns(flow), WARM_UP_PROMPTS)
                 taken = [
-                    cluster.step(table1.columns(flow), plan.prompts)
-                    for _ in range(plan.repetitions + 1)
-                ][1:]
+                    cluster.step(table1.columns(flow), plan.prompts) for _ in range(repetitions)
+                ]
             steps[layout][nodes] = taken
             seconds = median(step.seconds for step in taken)
             busy = max(step.busy for step in taken)
@@ -82,6 +86,8 @@ def linearity_figures(figures: Figures, steps: dict[str, dict[int, list[Step]]])
     """Dispatch times as rows of a table, and how they grow."""
     for layout, of in steps.items():
         least, most = min(of), max(of)
+        if least == most:
+            continue
         ratio = _seconds(of[most]) / _seconds(of[least])
         limit = FLAT if layout == DOCK else None
         figures.add(f"dispatch at S = {most} beside S = {least}, {layout}", ratio, "×", limit)
@@ -189,26 +195,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="up to 4 nodes, a quarter of the rows")
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--rate", type=float, default=LINK_RATE, help="of the links, MB/s")
-    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--rate", type=float, help="of the links, MB/s")
+    parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
     plan = Plan(
-        nodes=NODES,
-        queue_nodes=NODES,
-        prompts=PROMPTS_A_NODE,
+        nodes=QUICK_NODES if options.quick else NODES,
+        queue_nodes=QUICK_QUEUE_NODES if options.quick else NODES,
+        prompts=QUICK_PROMPTS if options.quick else PROMPTS_A_NODE,
         repetitions=options.repetitions,
-        shapes=table1.TABLE1,
-        rate=options.rate,
+        central_repetitions=2,
+        shapes=table1.TABLE1[:1] if options.quick else table1.TABLE1,
+        rate=options.rate or (QUICK_RATE if options.quick else LINK_RATE),
     )
-    if options.quick:
-        plan = replace(
-            plan,
-            nodes=QUICK_NODES,
-            queue_nodes=QUICK_QUEUE_NODES,
-            prompts=16,
-            repetitions=2,
-            shapes=table1.TABLE1[:1],
-        )
     figures = Figures()
     try:
         with tempfile.TemporaryDirectory(prefix="rljob-bench-") as scratch:

@@ -40,11 +40,9 @@ class QueueServers:
         gcs = f"{network.address(HEAD)}:{GCS_PORT}"
         head = ["--head", f"--port={GCS_PORT}", "--include-dashboard=false", "--num-cpus=2"]
         self._start_ray(network, HEAD, head, folder)
-        self._wait_for_last(1, folder)
         for name in self.data:
             room = f'--resources={{"{UNIT_RESOURCE}": 1}}'
             self._start_ray(network, name, [f"--address={gcs}", "--num-cpus=1", room], folder)
-        self._wait_for_last(len(self.data), folder)
         prefix = network.prefix(HEAD)
         self._host = Process(self.python, folder / "queue.log", prefix=prefix)
         options = {"units": len(self.data), "address": gcs, "resource": UNIT_RESOURCE}
@@ -65,7 +63,9 @@ class QueueServers:
         self._rays.clear()
 
     def _start_ray(self, network: Network, name: str, options: list[str], folder: Path) -> None:
-        """A Ray node that lives as long as its process."""
+        """A node of Ray that lives as long as its process; back when it is there. Ray gives up by itself
+        where it does not come up: many at once would, on few processors."""
+        log = folder / "ray.log"
         command = [
             *network.prefix(name),
             self._ray,
@@ -78,22 +78,16 @@ class QueueServers:
             f"--temp-dir={folder / f'r{len(self._rays)}'}",  # short: paths of sockets go on from it
             *options,
         ]
-        with (folder / "ray.log").open("ab") as errors:
-            self._rays.append(
-                subprocess.Popen(
-                    command,
-                    stdout=subprocess.PIPE,
-                    stderr=errors,
-                    text=True,
-                    env=environment() | FEW_PROCESSES,
-                )
+        with log.open("ab") as errors:
+            ray = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment() | FEW_PROCESSES,
             )
-
-    def _wait_for_last(self, count: int, folder: Path) -> None:
-        """Ray gives up by itself where a node does not come up."""
-        for ray in self._rays[-count:]:
-            assert ray.stdout is not None, "a node of Ray without its output"
-            while STARTED not in (line := ray.stdout.readline()):
-                if not line:
-                    log = (folder / "ray.log").read_text()
-                    raise RuntimeError(f"a node of Ray ended:\n{log[-3000:]}")
+        self._rays.append(ray)
+        assert ray.stdout is not None, "a node of Ray without its output"
+        while STARTED not in (line := ray.stdout.readline()):
+            if not line:
+                raise RuntimeError(f"a node of Ray ended:\n{log.read_text()[-3000:]}")
