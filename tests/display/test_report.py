@@ -3,6 +3,7 @@
 import html.parser
 import json
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -24,7 +25,8 @@ HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=al
 
 def write_run(folder: Path, events: list[Event], spec: str = "kind: RLJob\n") -> Path:
     """A run's folder with these events; returns its report."""
-    log = EventLog(folder / "events.jsonl")
+    times = iter([event["time"] for event in events])
+    log = EventLog(folder / "events.jsonl", clock=lambda: next(times))
     for event in events:
         log.write(event["kind"], **{k: v for k, v in event.items() if k not in ("kind", "time")})
     log.close()
@@ -114,6 +116,7 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
     assert 'data-ready="true"' in result.stdout
     assert "owned</title>" not in result.stdout
     assert result.stdout.count('class="plot js-plotly-plot"') == result.stdout.count('id="plot-')
+    assert re.search(r'id="dock-rows"[^>]*class="js-plotly-plot"', result.stdout)
 
 
 def hostile(events: list[Event]) -> list[Event]:
