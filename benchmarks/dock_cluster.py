@@ -7,6 +7,8 @@ iproute2; says so and ends where they are missing.
 """
 
 import argparse
+import signal
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -198,6 +200,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, help="of the links, MB/s")
     parser.add_argument("--repetitions", type=int, default=3)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # namespaces and Ray's nodes end too
     plan = Plan(
         nodes=QUICK_NODES if options.quick else NODES,
         queue_nodes=QUICK_QUEUE_NODES if options.quick else NODES,

@@ -13,22 +13,19 @@ import psutil
 from sample_flow.network import Network
 from sample_flow.processes import Process
 
-CLAIMED_ROWS = 8
-
 
 class Servers(Protocol):
     """A system's servers.
 
     side: its name in `sample_flow.side`. python: of its workers. machines: names of those that it needs
-    beside the workers'; data: those of them that hold rows, by number. put_rows: rows that a worker
-    puts at a time; 0: all of them.
+    beside the workers'; data: those of them that hold rows, by number. claimed_rows: at a time.
     """
 
     side: str
     python: str
     machines: Sequence[str]
     data: Sequence[str]
-    put_rows: int
+    claimed_rows: int
 
     def start(self, network: Network, workers: Sequence[str], folder: Path) -> Any:
         """Answers the address for its sides. folder: for logs."""
@@ -104,14 +101,13 @@ class Cluster:
         self._steps += 1
         batch, total = f"step-{self._steps}", rows * len(self._nodes)
         for number, node in enumerate(self._nodes):
-            place = {"first": number * rows, "count": rows, "chunk": self._servers.put_rows or rows}
-            node.ask("make", batch=batch, lengths=lengths, **place)
+            node.ask("make", batch=batch, lengths=lengths, first=number * rows, count=rows)
         psutil.cpu_percent()
         start = self._traffic()
         put = self._all("put", batch=batch, total=total)
         between = self._traffic()
         held = self._nodes[0].ask("held")
-        work = self._all("work", batch=batch, chunk=CLAIMED_ROWS)
+        work = self._all("work", batch=batch, limit=self._servers.claimed_rows)
         end, busy = self._traffic(), psutil.cpu_percent() / 100
         self._nodes[0].ask("drop", batch=batch)
         return Step(

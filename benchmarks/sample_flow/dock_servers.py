@@ -20,7 +20,8 @@ class DockServers:
 
     side = "rljob"
     python = sys.executable
-    put_rows = 8
+    claimed_rows = 4
+    """A state ends for all together, so that a last large claim would keep them waiting."""
 
     def __init__(self, warehouses: int, states: Mapping[str, Sequence[str]]) -> None:
         self.data = [f"data{i}" for i in range(warehouses)]

@@ -19,45 +19,35 @@ class Node:
 
     _side: SpreadSide
     _states: dict[str, list[str]]
-    _prepared: list[Any]
+    _prepared: Any
 
     def open(self, side: str, address: Any, states: dict[str, list[str]]) -> None:
         """Connect. states: columns that each reads, none for one that only acknowledges."""
         self._side, self._states = open_side(side, address), states
 
-    def make(
-        self, batch: str, lengths: dict[str, int], *, first: int, count: int, chunk: int
-    ) -> None:
-        """Have rows ready to put, numbers from the first on, so many at a time."""
+    def make(self, batch: str, lengths: dict[str, int], first: int, count: int) -> None:
+        """Have rows ready to put, numbers from the first on."""
         columns = {
             name: Column(
-                np.full(chunk * length, 7, dtype=np.int32), np.full(chunk, length, dtype=np.int64)
+                np.full(count * length, 7, dtype=np.int32), np.full(count, length, dtype=np.int64)
             )
             for name, length in lengths.items()
         }
-        self._prepared = [
-            self._side.prepare(
-                batch,
-                start,
-                {n: c.rows(0, min(chunk, first + count - start)) for n, c in columns.items()},
-            )
-            for start in range(first, first + count, chunk)
-        ]
+        self._prepared = self._side.prepare(batch, first, columns)
 
     def put(self, batch: str, total: int) -> tuple[float, float]:
-        """Put the rows; answers when it began and ended."""
+        """Put the rows, all at once; answers when it began and ended."""
         began = time.monotonic()
-        for rows in self._prepared:
-            self._side.put(batch, rows, total=total, states=list(self._states))
+        self._side.put(batch, self._prepared, total=total, states=list(self._states))
         return began, time.monotonic()
 
-    def work(self, batch: str, chunk: int) -> dict[str, Any]:
+    def work(self, batch: str, limit: int) -> dict[str, Any]:
         """Be each state until all rows, which lie there, are done; answers when, and what was read, as
         rows by server."""
         began = time.monotonic()
         read: Counter[int] = Counter()
         for state, columns in self._states.items():
-            while (found := self._side.claim(batch, state, columns, chunk)) and found[1]:
+            while (found := self._side.claim(batch, state, columns, limit)) and found[1]:
                 claim, _ = found
                 if columns:
                     with self._side.get(claim, columns, "read"):

@@ -18,6 +18,7 @@ STORE_BYTES = 100 << 20
 STARTED = "Ray runtime started"
 FEW_PROCESSES = {"RAY_enable_worker_prestart": "0", "RAY_prestart_worker_first_driver": "0"}
 """No worker processes but those of the actors."""
+START_ATTEMPTS = 3
 CLOSE_SECONDS = 20.0
 
 
@@ -25,7 +26,7 @@ class QueueServers:
     """See sample_flow.cluster.Servers. programs: of TransferQueue's environment."""
 
     side = "TransferQueue"
-    put_rows = 0
+    claimed_rows = 8
 
     def __init__(self, units: int, programs: Path) -> None:
         self.data = [f"data{i}" for i in range(units)]
@@ -63,9 +64,8 @@ class QueueServers:
         self._rays.clear()
 
     def _start_ray(self, network: Network, name: str, options: list[str], folder: Path) -> None:
-        """A node of Ray that lives as long as its process; back when it is there. Ray gives up by itself
-        where it does not come up: many at once would, on few processors."""
-        log = folder / "ray.log"
+        """A node of Ray that lives as long as its process; back when it is there. Ray itself gives up
+        after 30 s, which a busy machine may need more than once."""
         command = [
             *network.prefix(name),
             self._ray,
@@ -78,16 +78,18 @@ class QueueServers:
             f"--temp-dir={folder / f'r{len(self._rays)}'}",  # short: paths of sockets go on from it
             *options,
         ]
-        with log.open("ab") as errors:
-            ray = subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=environment() | FEW_PROCESSES,
-            )
-        self._rays.append(ray)
-        assert ray.stdout is not None, "a node of Ray without its output"
-        while STARTED not in (line := ray.stdout.readline()):
-            if not line:
-                raise RuntimeError(f"a node of Ray ended:\n{log.read_text()[-3000:]}")
+        log = folder / "ray.log"
+        for _ in range(START_ATTEMPTS):
+            with log.open("ab") as errors:
+                ray = subprocess.Popen(
+                    command,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    text=True,
+                    env=environment() | FEW_PROCESSES,
+                )
+            self._rays.append(ray)
+            assert ray.stdout is not None, "a node of Ray without its output"
+            if any(STARTED in line for line in ray.stdout):
+                return
+        raise RuntimeError(f"Ray's node on {name} ended:\n{log.read_text()[-3000:]}")
