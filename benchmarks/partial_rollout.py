@@ -1,7 +1,7 @@
 """Seconds of a training step whose responses have a long tail, with and without a partial rollout.
 
-A letter is to be repeated as often as the prompt says: mostly a few times, in a quarter of the prompts
-up to 160 times. The two take turns; every run has the same prompts and seeds. Beside the seconds stands
+A letter is to be repeated as often as the prompt says: mostly a few times, in one prompt of sixteen up
+to 160 times. The two take turns; every run has the same prompts and seeds. Beside the seconds stands
 the mean reward of the last steps. `--json FILE` writes the table.
 """
 
@@ -35,12 +35,12 @@ def reward(prompt, response, answer):
 
 
 def questions(count: int) -> list[dict[str, str]]:
-    """Prompts such as `k37=` with their answers; a quarter of them long."""
+    """Prompts such as `k37=` with their answers; one of sixteen is long."""
     drawn = random.Random(7)
     found = []
     for _ in range(count):
         letter = drawn.choice("abcdefghijklmnopqrstuvwxyz")
-        times = drawn.randint(40, 160) if drawn.random() < 0.25 else drawn.randint(2, 8)
+        times = drawn.randint(60, 160) if drawn.random() < 1 / 16 else drawn.randint(2, 8)
         found.append({"prompt": f"{letter}{times}=", "answer": letter * times})
     return found
 
@@ -53,7 +53,7 @@ def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
         "metadata": {"name": "long-tail"},
         "spec": {
             "steps": steps,
-            "model": {"builtin": "tiny", "warmup": {"targetAccuracy": 0.5, "maxSteps": 150}},
+            "model": {"builtin": "tiny", "warmup": {"targetAccuracy": 0.3, "maxSteps": 40}},
             "data": {"jsonl": {"path": "questions.jsonl"}},
             "rewards": [{"name": "near", "type": "python", "python": {"path": "near.py"}}],
             "batch": {
@@ -88,7 +88,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one repetition of few steps")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    repetitions, steps = (1, 12) if options.quick else (3, 30)
+    repetitions, steps = (1, 12) if options.quick else (3, 24)
     seconds: dict[str, list[float]] = {name: [] for name in FLOWS}
     rewards: dict[str, list[float]] = {name: [] for name in FLOWS}
     with tempfile.TemporaryDirectory() as place:
