@@ -3,8 +3,9 @@
 import contextlib
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ class Counter:
     log: Any
     store: Any
     step: int = 0
+    watch: Any = field(default_factory=contextlib.nullcontext)
 
     def resume(self, checkpoint: Path) -> None:
         self.step = json.loads((checkpoint / "state.json").read_text())["step"]
@@ -53,7 +55,7 @@ def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "policy_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
-    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: None)
+    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=None))
     monkeypatch.setattr(launch, "Driver", lambda *, log, store, **_: Counter(log=log, store=store))
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
