@@ -14,10 +14,12 @@ from remote_runs import save
 
 from rljob_api.load import read_job
 from rljob_runtime import launch
+from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.remote import open_remote
 from rljob_runtime.run_request import RunRequest
 
 STEPS = 3
+DOCK = DockAddress(token="", warehouses=(), controllers={})
 
 
 @dataclass
@@ -55,7 +57,7 @@ def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "policy_path", lambda *_, **__: tmp_path)
     monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
-    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=None))
+    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=DOCK))
     monkeypatch.setattr(launch, "Driver", lambda *, log, store, **_: Counter(log=log, store=store))
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
