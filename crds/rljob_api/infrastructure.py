@@ -53,8 +53,8 @@ class Dock(Section):
     where there are more warehouses than such nodes."""
 
     capacity: Quantity = "1Gi"
-    """Bytes that each warehouse may hold; producers wait when it is full. With replicas 2 it may hold
-    as much again of another one."""
+    """Bytes that each warehouse may hold; a quarter is kept free for what states write, so producers
+    wait when three quarters are full. With replicas 2 it may hold as much again of another one."""
 
     replicas: int = Field(default=1, ge=1, le=2)
     """Warehouses that hold each row. 2: a lost warehouse comes back with its rows and no step starts

@@ -135,15 +135,16 @@ def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
     warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
     prompts, going_on = held_prompts(spec), open_prompts(spec)
-    needed, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
+    held, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
+    needed = -(-held * 4 // 3)  # new rows and what is written to them leave a quarter free
     of = "a step" if steps == 1 else f"{steps} steps"
     of += " and those that go on" if going_on else ""
     if needed > capacity:
         yield Problem(
             "spec.dock.capacity",
             f"is {spec.dock.capacity}, but each of {warehouses} warehouses keeps up to {prompts} "
-            f"prompts of {of}, {-(-needed // 2**20)}Mi at the longest lengths; use at least "
-            f"{-(-needed // 2**20)}Mi, or more warehouses",
+            f"prompts of {of}, {-(-held // 2**20)}Mi at the longest lengths, in three quarters of it; "
+            f"use at least {-(-needed // 2**20)}Mi, or more warehouses",
         )
 
 

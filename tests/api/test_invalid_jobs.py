@@ -264,6 +264,11 @@ ACROSS = [
         "spec.dock.capacity",
         "is 64Ki, but each of 1 warehouses keeps up to 16 prompts of a step, 1Mi",
     ),
+    (  # a step's 72.5Ki fit into it, but not into three quarters of it
+        {"spec.dock.capacity": "90Ki"},
+        "spec.dock.capacity",
+        "1Mi at the longest lengths, in three quarters of it; use at least 1Mi, or more warehouses",
+    ),
     (
         {"spec.dock.replicas": 2},
         "spec.dock.replicas",
