@@ -40,12 +40,16 @@ def failures(job: Manifest) -> list[str]:
 
 
 def trains_on(cluster: Cluster, before: Manifest) -> Manifest:
-    """The job once a later attempt goes beyond what the one before was seen to do."""
-    seen = step(before) + 15  # steps of the old attempt that ended while it died
+    """The job once a later attempt has told of steps of its own."""
     return cluster.wait_for_job(
         JOB,
-        f"an attempt after {attempt(before)} trains beyond step {seen}",
-        lambda job: attempt(job) > attempt(before) and holds(job, "Running") and step(job) > seen,
+        f"an attempt after {attempt(before)} trains beyond step {step(before)}",
+        lambda job: (
+            attempt(job) > attempt(before)
+            and holds(job, "Running")
+            and job["status"]["progressTime"] > job["status"]["attemptTime"]
+            and step(job) > step(before)
+        ),
         seconds=AGAIN_SECONDS,
     )
 
