@@ -198,7 +198,8 @@ def measure_leftovers(figures: Figures) -> None:
         for role in list(dock._configs):
             dock.kill(role)
             dock.start(role)
-        figures.add("sockets after each server died once", len([*folder.iterdir()]), "", WAREHOUSES)
+        sockets, servers = len([*folder.iterdir()]), len(dock._configs)
+        figures.add("sockets after each server died once", sockets, "", servers)
     figures.add("files after a normal end", len(_shared_files() - before) + folder.exists(), "", 0)
     code = OWNER.format(path=[str(Path(__file__).parent), *sys.path])
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

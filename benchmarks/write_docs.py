@@ -24,6 +24,7 @@ SUBJECTS = {
 LIMITED = {
     "dock_cluster": "Transfer dock: several machines",
     "dock_metadata": "Transfer dock: what its metadata costs",
+    "dock_churn": "Transfer dock: thousands of steps, and deaths",
     "controller": "The operator: a thousand RLJobs on a real API server",
     "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
