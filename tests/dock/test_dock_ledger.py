@@ -72,6 +72,22 @@ def test_a_row_is_granted_once_all_needed_columns_are_there() -> None:
     assert (grant.entries[0].version, grant.entries[0].attempt) == (1, 1)
 
 
+def test_claims_go_round_the_warehouses_whatever_was_told_first() -> None:
+    made = ledger(num_warehouses=3)
+    batch = BatchNotice(name="b", total=9, states=STATES)
+    for warehouse in range(3):
+        told = [row(3 * i + warehouse, 0, size=1, ready=True) for i in range(3)]
+        made.apply(warehouse, Broadcast(batches=[batch], rows=told))
+
+    first = made.claim(ask("1", limit=4), 0.0)
+    second = made.claim(ask("2", limit=3), 0.0)
+
+    assert uids(first) == ["b/0/0", "b/1/0", "b/2/0", "b/3/0"]
+    assert uids(second) == ["b/4/0", "b/5/0", "b/6/0"]
+    made.give_back(first.lease, ["b/2/0"])
+    assert uids(made.claim(ask("3", limit=2), 0.0))[0] == "b/2/0"
+
+
 def test_a_partial_group_is_never_granted_where_whole_groups_are_asked() -> None:
     made = ledger()
     put(made, rows(2, ready=False))

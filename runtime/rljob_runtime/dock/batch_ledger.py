@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from rljob_runtime.dock.frames import pack_value
+from rljob_runtime.dock.ready_rows import ReadyRows
 from rljob_runtime.dock.shares import Share, Shares
 
 LOOKED_AT = 1024
@@ -92,7 +93,7 @@ class BatchLedger:
     acked: Counter[int] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
     groups: dict[str, GroupLedger] = field(default_factory=dict)
-    ready_rows: OrderedDict[str, Entry] = field(default_factory=OrderedDict)
+    ready_rows: ReadyRows = field(default_factory=ReadyRows)
     ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
     gone: set[int] = field(default_factory=set)
     _shares: Shares = field(default_factory=Shares)
@@ -144,7 +145,7 @@ class BatchLedger:
         group = self.groups[entry.group]
         group.num_ready -= entry.ready
         del group.rows[entry.uid]
-        self.ready_rows.pop(entry.uid, None)
+        self.ready_rows.discard(entry)
         if not group.rows:
             del self.groups[entry.group]
             if self.num_known < self.total:
@@ -165,7 +166,7 @@ class BatchLedger:
         """Ready rows were given to somebody. Every claim passes here: kept short."""
         ready_rows, groups, ready_groups = self.ready_rows, self.groups, self.ready_groups
         for entry in entries:
-            del ready_rows[entry.uid]  # a row that is not ready is not there
+            ready_rows.discard(entry)
             entry.lease = lease
             groups[entry.group].num_ready -= 1
             ready_groups.pop(entry.group, None)
@@ -173,8 +174,7 @@ class BatchLedger:
     def returned(self, entry: Entry) -> None:
         """A leased row came back; it goes first."""
         entry.lease = None
-        self._now_ready(entry)
-        self.ready_rows.move_to_end(entry.uid, last=False)
+        self._now_ready(entry, came_back=True)
         if entry.group in self.ready_groups:
             self.ready_groups.move_to_end(entry.group, last=False)
 
@@ -183,7 +183,7 @@ class BatchLedger:
         if share is not None:
             return self._choose_share(share, limit)
         if not whole_groups:
-            return list(islice(self.ready_rows.values(), limit))
+            return self.ready_rows.first(limit)
         chosen: list[Entry] = []
         for group in self.ready_groups.values():
             if chosen and limit is not None and len(chosen) + len(group.rows) > limit:
@@ -253,9 +253,12 @@ class BatchLedger:
             index += share.of
         return found
 
-    def _now_ready(self, entry: Entry) -> None:
+    def _now_ready(self, entry: Entry, *, came_back: bool = False) -> None:
         entry.pack()
-        self.ready_rows[entry.uid] = entry
+        if came_back:
+            self.ready_rows.add_first(entry)
+        else:
+            self.ready_rows.add(entry)
         self.groups[entry.group].num_ready += 1
         self._sort_in(entry.group)
 
