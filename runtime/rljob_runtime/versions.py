@@ -4,15 +4,19 @@ Ray itself refuses a node or a driver with another Ray or Python. It knows nothi
 older rljob on one node fails late and unclearly; so every node is asked before the first actor.
 """
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray.exceptions import NodeDiedError, TaskUnschedulableError, WorkerCrashedError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rljob_runtime.errors import VersionError, WorkerError
 
 DEADLINE_SECONDS = 300.0
+ASK_AGAIN_SECONDS = 1.0
 REMEDY = "use one image for all pods of a job (spec.image, spec.podTemplates.*.image)"
 
 
@@ -45,19 +49,33 @@ def differences(own: dict[str, str], found: dict[str, dict[str, str]]) -> list[s
 
 
 def _versions_of_nodes(question: Callable[[], dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Versions by address of every living node. One that leaves while it is asked is not waited for: Ray
+    still lists a lost node as living for a while."""
     ask = ray.remote(num_cpus=0, max_retries=0)(question)
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    calls = {
-        ask.options(
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
-        ).remote(): (address)
-        for node, address in nodes.items()
-    }
-    _, silent = ray.wait(list(calls), num_returns=len(calls), timeout=DEADLINE_SECONDS)
-    if silent:
-        unheard = ", ".join(sorted(calls[call] for call in silent))
-        raise WorkerError(f"no answer within {DEADLINE_SECONDS:.0f} s from nodes {unheard}")
-    return {address: ray.get(call) for call, address in calls.items()}
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    found: dict[str, dict[str, str]] = {}
+    while missing := {n: address for n, address in _living().items() if n not in found}:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            unheard = ", ".join(sorted(missing.values()))
+            raise WorkerError(f"no answer within {DEADLINE_SECONDS:.0f} s from nodes {unheard}")
+        calls = {
+            ask.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+            ).remote(): node
+            for node in missing
+        }
+        answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=left)
+        for call in answered:
+            with suppress(TaskUnschedulableError, NodeDiedError, WorkerCrashedError):
+                found[calls[call]] = ray.get(call)
+        if len(answered) == len(calls) and not found.keys() >= missing.keys():
+            time.sleep(ASK_AGAIN_SECONDS)
+    return {address: found[node] for node, address in _living().items() if node in found}
+
+
+def _living() -> dict[str, str]:
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
 
 
 def _question() -> Callable[[], dict[str, str]]:

@@ -53,3 +53,28 @@ def test_nodes_are_asked_and_a_cluster_of_another_ray_is_refused_in_one_sentence
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "9.9.9")
     with pytest.raises(VersionError, match=r"node \S+ has rljob \S+, the driver 9\.9\.9"):
         versions.check_nodes()
+
+
+@pytest.mark.ray
+def test_a_node_that_is_lost_while_it_is_asked_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 2**27},
+    )
+    versions.connect(address=cluster.address, log_to_driver=False)
+    leaving = cluster.add_node(num_cpus=0, object_store_memory=2**27)
+    cluster.wait_for_nodes()
+    listed = ray.nodes()
+    assert [node["Alive"] for node in listed] == [True, True]
+
+    cluster.remove_node(leaving)
+    answers = iter([listed])
+    real = ray.nodes
+    monkeypatch.setattr(ray, "nodes", lambda: next(answers, None) or real())
+    try:
+        versions.check_nodes()
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
