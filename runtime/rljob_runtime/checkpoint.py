@@ -1,7 +1,7 @@
 """Checkpoints of a run: `checkpoints/step-000020/` with the model, the optimizer and the position.
 
-The model is a Hugging Face directory. A checkpoint appears by one rename, so that it is either whole
-or absent. Written by update rank 0 through the driver; read on `--resume`.
+The model is a Hugging Face directory. A checkpoint appears by one rename and goes by one, so that it is
+either whole or absent. Written by update rank 0 through the driver; read on `--resume`.
 """
 
 import json
@@ -72,18 +72,34 @@ class CheckpointStore:
         for file in draft.rglob("*"):
             if file.is_file():
                 _sync(file)
-        final = self.path(step)
-        shutil.rmtree(final, ignore_errors=True)
+        final, replaced = self.path(step), self._replaced(step)
+        if final.exists():
+            final.rename(replaced)
         draft.rename(final)
         _sync(self.folder)
+        shutil.rmtree(replaced, ignore_errors=True)
         self.drop_old()
         return final
+
+    def recover(self) -> None:
+        """Tidy up after a process that died here; called before the folder is used.
+
+        A checkpoint that was just being replaced is there again; rests of others go.
+        """
+        for step, replaced in self._named(".replaced-"):
+            if not self.path(step).exists():
+                replaced.rename(self.path(step))
+        for kind in (".replaced-", ".dropped-", ".draft-"):
+            for _, rest in self._named(kind):
+                shutil.rmtree(rest, ignore_errors=True)
 
     def drop_old(self) -> None:
         """Drop all but the last `keep` and those that are held."""
         for step in sorted(self._steps())[: -self.keep]:
             if step not in self.held:
-                shutil.rmtree(self.path(step), ignore_errors=True)
+                dropped = self.folder / f".dropped-step-{step:06d}"
+                self.path(step).rename(dropped)
+                shutil.rmtree(dropped, ignore_errors=True)
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None."""
@@ -97,11 +113,22 @@ class CheckpointStore:
     def _draft(self, step: int) -> Path:
         return self.folder / f".draft-step-{step:06d}"
 
+    def _replaced(self, step: int) -> Path:
+        return self.folder / f".replaced-step-{step:06d}"
+
     def _steps(self) -> list[int]:
+        return [step for step, _ in self._named("")]
+
+    def _named(self, prefix: str) -> list[tuple[int, Path]]:
+        """The folders called so, by the step that follows."""
         if not self.folder.is_dir():
             return []
-        found = (step_of(entry.name) for entry in self.folder.iterdir())
-        return [step for step in found if step is not None]
+        found = [
+            (step_of(path.name.removeprefix(prefix)), path)
+            for path in self.folder.iterdir()
+            if path.name.startswith(prefix)
+        ]
+        return [(step, path) for step, path in found if step is not None]
 
 
 def step_of(folder: str) -> int | None:

@@ -71,6 +71,7 @@ def run_place(request: RunRequest) -> RunPlace:
         )
     folder.mkdir(parents=True, exist_ok=True)
     store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
+    store.recover()
     source = _newer(remote, store) if resumes else None
     older = source is not None or not (folder / EVENTS_NAME).exists()
     if remote is not None and resumes and older:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rljob_runtime.dock.columns import Apart, Column, Ragged
+from rljob_runtime.dock.recycled import joined
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.transport import Found
 
@@ -24,7 +25,7 @@ def copied(
     result = {}
     for name, column in viewed(rows, columns, found).items():
         borrowed = isinstance(column, Ragged) and any(part.pin for part in found.values())
-        values = column.values.copy() if borrowed else column.values
+        values = joined(column.arrays) if borrowed else column.values
         result[name] = Ragged(values=values, lengths=column.lengths)
     return result
 

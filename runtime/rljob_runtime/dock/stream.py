@@ -11,9 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from rljob_runtime.dock.frames import HEAD, Frame, Kind, pack, read_head, read_header
+from rljob_runtime.dock.recycled import empty
 
 MAX_BUFFERS = 512
 INBOX_BYTES = 64 << 10
@@ -98,7 +97,7 @@ class Stream:
 
     def _own(self, num_bytes: int, deadline: float) -> memoryview:
         """The next bytes, in memory of their own."""
-        view = np.empty(num_bytes, dtype=np.uint8).data
+        view = empty(num_bytes).data
         have = min(num_bytes, self._end - self._start)
         view[:have] = self._inbox[self._start : self._start + have]
         self._start += have
