@@ -6,8 +6,8 @@ import time
 
 import numpy as np
 
+from rljob_runtime.dock.claims import ClaimRequest
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.ledger import ClaimRequest
 from rljob_runtime.dock.stats import RowCounts, flow_event
 from rljob_runtime.dock.waits import LOOK_SECONDS, Waiting
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger
+from rljob_runtime.dock.claims import ClaimRequest
+from rljob_runtime.dock.ledger import ControllerLedger
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
 from rljob_runtime.dock.shares import Share
 from rljob_runtime.errors import DockLost, DockStale
@@ -248,13 +249,13 @@ def test_expired_rows_go_back_first_and_with_a_new_attempt() -> None:
     made.claim(ask("1", limit=2), 0.0)
 
     assert made.expire(9.9) == 0
-    assert made.next_deadline() == 10.0
+    assert made.leases.next_deadline() == 10.0
     assert made.expire(10.0) == 2
     grant = made.claim(ask("2", owner="v", limit=2), 10.0)
 
     assert grant is not None and uids(grant) == ["b/0/0", "b/0/1"]
     assert [entry.attempt for entry in grant.entries] == [2, 2]
-    assert made.expired_leases == 1
+    assert made.leases.expired == 1
 
 
 def test_a_renewed_lease_lives_on_and_an_expired_one_is_lost() -> None:

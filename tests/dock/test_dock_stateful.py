@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rljob_runtime.dock.cells import NoRoom
+from rljob_runtime.dock.claims import ClaimRequest, Grant
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.frames import Fields
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
+from rljob_runtime.dock.ledger import ControllerLedger
 from rljob_runtime.dock.notices import (
     decode_notices,
     decode_snapshot,
@@ -312,7 +313,7 @@ class Dock(RuleBasedStateMachine):
         self.now += seconds
         for ledger in self.ledgers.values():
             ledger.expire(self.now)
-            deadline = ledger.next_deadline()
+            deadline = ledger.leases.next_deadline()
             assert deadline is None or deadline > self.now
 
     @rule()

@@ -11,9 +11,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
+from rljob_runtime.dock.claims import ClaimRequest, Grant
 from rljob_runtime.dock.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.ledger import ClaimRequest, ControllerLedger, Grant
+from rljob_runtime.dock.ledger import ControllerLedger
 from rljob_runtime.dock.notices import decode_notices, decode_snapshot
 from rljob_runtime.dock.peer import Answer, Peer, Reply
 from rljob_runtime.dock.server import DockServer, optional_integer
@@ -171,7 +172,7 @@ class ControllerServer(DockServer):
                 "holders": dict(holders),
                 "acknowledged": ledger.acknowledged,
                 "leases": len(ledger.leases),
-                "expired": ledger.expired_leases,
+                "expired": ledger.leases.expired,
                 "waiting": len(self._waiting),
                 "refused": dict(self.refused),
                 "requests": self.requests,
@@ -223,7 +224,7 @@ class ControllerServer(DockServer):
 
     def _set_alarm(self) -> None:
         """Wake when the first lease expires. Renewals only move it later, so one alarm is enough."""
-        if self._alarm is None and (deadline := self.ledger.next_deadline()) is not None:
+        if self._alarm is None and (deadline := self.ledger.leases.next_deadline()) is not None:
             loop = asyncio.get_running_loop()
             self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
 

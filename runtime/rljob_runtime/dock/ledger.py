@@ -4,75 +4,24 @@ Pure: no I/O, and `now` comes in. The controller server applies the warehouses' 
 asks it for claims, and asks again for parked ones after each change.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 from rljob_runtime.dock.batch_ledger import BatchLedger, Entry
+from rljob_runtime.dock.claims import ClaimRequest, Grant, check_age
+from rljob_runtime.dock.leases import Announced, Lease, Leases
 from rljob_runtime.dock.notices import BatchNotice, Broadcast, RowNotice
-from rljob_runtime.dock.shares import Share
-from rljob_runtime.errors import DockLost, DockStale
+from rljob_runtime.errors import DockLost
 
 REMEMBERED_BATCHES = 1000
 """Finished batches whose counts are kept, so that a late claim is told that they are done."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimRequest:
-    """What a worker asks for. session: its process; request: repeated when it asks again.
-
-    limit: rows at most (a whole group is given even when it alone is larger). share: of a rank; with
-    a limit its next groups in order, without one all of it. min_version: of the oldest weights whose
-    rows are accepted.
-    """
-
-    owner: str
-    session: str
-    request: str
-    batch: str
-    limit: int | None = None
-    whole_groups: bool = False
-    share: Share | None = None
-    min_version: int | None = None
-
-
-@dataclass(slots=True, kw_only=True)
-class Lease:
-    """Rows that one owner holds until `deadline` or until they are acknowledged."""
-
-    id: str
-    owner: str
-    session: str
-    deadline: float
-    rows: dict[str, Entry] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announced:
-    """A lease of this controller's predecessor, as its owner told it."""
-
-    lease: str
-    owner: str
-    session: str
-    uids: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Grant:
-    """The answer to a claim. done: nothing of what was asked about is left for this state."""
-
-    entries: tuple[Entry, ...]
-    done: bool
-    lease: str
-
-
 @dataclass(slots=True, kw_only=True)
 class ControllerLedger:
-    """Metadata of one state's rows. epoch: unique for each start, part of every lease's id.
+    """Metadata of one state's rows. epoch: unique for each start.
 
-    leases: all live equally long, so that the first is the first to expire. acknowledged: rows, as
-    the warehouses told since it started.
+    acknowledged: rows, as the warehouses told since it started.
     """
 
     state: str
@@ -82,13 +31,14 @@ class ControllerLedger:
     num_warehouses: int
     batches: dict[str, BatchLedger] = field(default_factory=dict)
     entries: dict[str, Entry] = field(default_factory=dict)
-    leases: OrderedDict[str, Lease] = field(default_factory=OrderedDict)
+    leases: Leases = field(init=False)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
-    expired_leases: int = 0
     acknowledged: int = 0
     _last_grants: dict[str, tuple[str, Grant]] = field(default_factory=dict)
     _announced: dict[str, Announced] = field(default_factory=dict)
-    _granted: int = 0
+
+    def __post_init__(self) -> None:
+        self.leases = Leases(epoch=self.epoch, seconds=self.lease_seconds)
 
     @property
     def synced(self) -> bool:
@@ -115,7 +65,7 @@ class ControllerLedger:
             )
         chosen = batch.choose(request.limit, request.whole_groups, request.share)
         if request.min_version is not None:
-            _check_age(batch.name, chosen, request.min_version)
+            check_age(batch.name, chosen, request.min_version)
         if chosen:
             return self._grant(request, batch, chosen, now)
         if batch.done(request.share):
@@ -130,19 +80,13 @@ class ControllerLedger:
         A lease that this controller never gave (it was restarted) is taken over with those of its
         rows that nobody has claimed since; until every warehouse was heard, none is called lost.
         """
-        foreign = not lease_id.startswith(f"{self.epoch}-")
-        if foreign:
+        if self.leases.foreign(lease_id):
             announced = Announced(lease=lease_id, owner=owner, session=session, uids=tuple(uids))
             self._adopt(announced, now)
             if not self.synced:
                 self._announced[lease_id] = announced
                 return []
-        lease = self.leases.get(lease_id)
-        if lease is None:
-            return list(uids)
-        lease.deadline = now + self.lease_seconds
-        self.leases.move_to_end(lease_id)
-        return [uid for uid in uids if uid not in lease.rows]
+        return self.leases.renew(lease_id, uids, now)
 
     def give_back(self, lease_id: str, uids: Iterable[str]) -> int:
         """Return rows before they are done; returns how many."""
@@ -154,11 +98,7 @@ class ControllerLedger:
 
     def owner_gone(self, owner: str, session: str | None = None) -> int:
         """Return all rows of an owner (of one of its processes); returns how many."""
-        gone = [
-            lease
-            for lease in self.leases.values()
-            if lease.owner == owner and session in (None, lease.session)
-        ]
+        gone = self.leases.of(owner, session)
         if session is not None:
             self._last_grants.pop(session, None)
         for known in [a for a in self._announced.values() if a.owner == owner]:
@@ -168,14 +108,7 @@ class ControllerLedger:
 
     def expire(self, now: float) -> int:
         """Return rows of leases past their deadline; returns how many."""
-        late = list(takewhile(lambda lease: lease.deadline <= now, self.leases.values()))
-        self.expired_leases += len(late)
-        return self._return(late)
-
-    def next_deadline(self) -> float | None:
-        """When the first lease expires."""
-        first = next(iter(self.leases.values()), None)
-        return None if first is None else first.deadline
+        return self._return(self.leases.late(now))
 
     def apply(self, warehouse: int, news: Broadcast) -> None:
         """What a warehouse broadcast."""
@@ -246,7 +179,8 @@ class ControllerLedger:
         ]
         batch = self.batches.get(request.batch)
         reasons += ["no row of it was put"] if batch is None else batch.reasons(request.share)
-        holders = self._holders(request.batch)
+        held = self.leases.holders(request.batch)
+        holders = [f"{owner} holds {count} rows" for owner, count in held.items()]
         return head + "; ".join(reasons + holders or ["its rows became ready just now"])
 
     def next_lacks(self, request: ClaimRequest) -> frozenset[str] | None:
@@ -254,50 +188,32 @@ class ControllerLedger:
         batch = self.batches.get(request.batch)
         return None if batch is None else batch.next_lacks(request.share)
 
-    def _holders(self, batch: str) -> list[str]:
-        counts: dict[str, int] = {}
-        for lease in self.leases.values():
-            held = sum(entry.batch == batch for entry in lease.rows.values())
-            counts[lease.owner] = counts.get(lease.owner, 0) + held
-        return [f"{owner} holds {count} rows" for owner, count in counts.items() if count]
-
     def _grant(
         self, request: ClaimRequest, batch: BatchLedger, chosen: list[Entry], now: float
     ) -> Grant:
-        self._granted += 1
-        lease = Lease(
-            id=f"{self.epoch}-{self._granted}",
+        lease = self.leases.hold(
+            self.leases.next_id(),
             owner=request.owner,
             session=request.session,
-            deadline=now + self.lease_seconds,
+            entries=chosen,
+            now=now,
         )
-        self.leases[lease.id] = lease
         for entry in chosen:
             entry.attempt += 1
-            lease.rows[entry.uid] = entry
         batch.leased(chosen, lease.id)
         grant = Grant(entries=tuple(chosen), done=False, lease=lease.id)
         self._last_grants[request.session] = (request.request, grant)
         return grant
 
-    def _adopt(self, announced: Announced, now: float) -> None:
-        free = [self.entries[uid] for uid in announced.uids if uid in self.entries]
-        free = [entry for entry in free if entry.ready]
+    def _adopt(self, told: Announced, now: float) -> None:
+        known = [self.entries[uid] for uid in told.uids if uid in self.entries]
+        free = [entry for entry in known if entry.ready]
         if not free:
             return
-        lease = self.leases.get(announced.lease)
-        if lease is None:
-            lease = Lease(
-                id=announced.lease,
-                owner=announced.owner,
-                session=announced.session,
-                deadline=now + self.lease_seconds,
-            )
-            self.leases[lease.id] = lease
+        self.leases.hold(told.lease, owner=told.owner, session=told.session, entries=free, now=now)
         for entry in free:
             entry.attempt = max(1, entry.attempt)
-            lease.rows[entry.uid] = entry
-            self.batches[entry.batch].leased([entry], lease.id)
+            self.batches[entry.batch].leased([entry], told.lease)
 
     def _return(self, leases: Sequence[Lease]) -> int:
         entries = [entry for lease in leases for entry in lease.rows.values()]
@@ -307,15 +223,8 @@ class ControllerLedger:
 
     def _release(self, entry: Entry) -> None:
         """Take a row out of its lease; it is claimable again."""
-        self._leave_lease(entry)
+        self.leases.leave(entry)
         self.batches[entry.batch].returned(entry)
-
-    def _leave_lease(self, entry: Entry) -> None:
-        lease = self.leases[entry.lease] if entry.lease is not None else None
-        if lease is not None:
-            del lease.rows[entry.uid]
-            if not lease.rows:
-                del self.leases[lease.id]
 
     def _batch(self, told: BatchNotice) -> BatchLedger:
         batch = self.batches.get(told.name)
@@ -345,7 +254,7 @@ class ControllerLedger:
 
     def _remove(self, entry: Entry) -> None:
         """The row is acknowledged, dropped or lost."""
-        self._leave_lease(entry)
+        self.leases.leave(entry)
         del self.entries[entry.uid]
         self.batches[entry.batch].remove(entry)
 
@@ -361,13 +270,3 @@ class ControllerLedger:
         over = [name for name, batch in self.batches.items() if batch.finished]
         for name in over[: len(self.batches) - REMEMBERED_BATCHES]:
             del self.batches[name]
-
-
-def _check_age(batch: str, chosen: Sequence[Entry], min_version: int) -> None:
-    """Refuse to give any row where one is older than the claim accepts."""
-    old = [entry for entry in chosen if entry.version < min_version]
-    if old:
-        raise DockStale(
-            f"{len(old)} of {len(chosen)} rows of {batch} were made by weights version "
-            f"{min(entry.version for entry in old)}; the oldest that may be used is {min_version}"
-        )

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rljob_runtime.dock.ledger import ClaimRequest
+from rljob_runtime.dock.claims import ClaimRequest
 from rljob_runtime.dock.peer import Reply
 
 LOOK_SECONDS = 0.05
