@@ -5,15 +5,13 @@ samples. The modes take turns; every run has the same prompts and seeds. `--json
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 from results import report, summarize
+from runs import seconds_a_step, steps_of
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 2
@@ -51,17 +49,6 @@ def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
     return job
 
 
-def seconds_a_step(flow: dict[str, Any], steps: int, folder: Path, name: str) -> float:
-    """Of one run, after its first steps."""
-    file, output = folder / f"{name}.yaml", folder / name
-    file.write_text(yaml.safe_dump(job_of(flow, steps)))
-    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
-    subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
-    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
-    ends = [event["time"] for event in events if event["kind"] == "step"][WARM_UP_STEPS - 1 :]
-    return float((ends[-1] - ends[0]) / (len(ends) - 1))
-
-
 def main() -> None:
     """Let the modes take turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -75,7 +62,8 @@ def main() -> None:
         (folder / "service.py").write_text(SERVICE)
         for repetition in range(repetitions):
             for mode, flow in FLOWS.items():
-                seconds = seconds_a_step(flow, steps, folder, f"{mode}-{repetition}")
+                done = steps_of(job_of(flow, steps), folder, f"{mode}-{repetition}")
+                seconds = seconds_a_step(done, warm_up=WARM_UP_STEPS)
                 found[mode].append(seconds)
                 print(f"{mode}: {seconds:.2f} s a step", flush=True)
     results = [

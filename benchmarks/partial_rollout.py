@@ -8,15 +8,13 @@ the mean reward of the last steps. `--json FILE` writes the table.
 import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import yaml
 from results import report, summarize
+from runs import seconds_a_step, steps_of
 
 WARM_UP_STEPS = 4
 LAST_STEPS = 5
@@ -69,19 +67,6 @@ def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
     }
 
 
-def measure(flow: dict[str, Any], steps: int, folder: Path, name: str) -> tuple[float, float]:
-    """Seconds of a step after the first ones, and the reward of the last ones."""
-    file, output = folder / f"{name}.yaml", folder / name
-    file.write_text(yaml.safe_dump(job_of(flow, steps)))
-    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
-    subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
-    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
-    done = [event for event in events if event["kind"] == "step"]
-    counted = done[WARM_UP_STEPS - 1 :]
-    seconds = (counted[-1]["time"] - counted[0]["time"]) / (len(counted) - 1)
-    return seconds, mean(event["metrics"]["reward/mean"] for event in done[-LAST_STEPS:])
-
-
 def main() -> None:
     """Let the two take turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -99,10 +84,12 @@ def main() -> None:
         for repetition in range(repetitions):
             for name, flow in FLOWS.items():
                 run = f"{name.replace(' ', '-')}-{repetition}"
-                found = measure(flow, steps, folder, run)
-                seconds[name].append(found[0])
-                rewards[name].append(found[1])
-                print(f"{name}: {found[0]:.2f} s a step, reward {found[1]:.3f}", flush=True)
+                done = steps_of(job_of(flow, steps), folder, run)
+                seconds[name].append(seconds_a_step(done, warm_up=WARM_UP_STEPS))
+                last = [step["metrics"]["reward/mean"] for step in done[-LAST_STEPS:]]
+                rewards[name].append(mean(last))
+                took, reward = seconds[name][-1], rewards[name][-1]
+                print(f"{name}: {took:.2f} s a step, reward {reward:.3f}", flush=True)
     whole, partial = FLOWS
     results = [
         summarize(

@@ -1,0 +1,26 @@
+"""Whole runs of a job through the command line, for benchmarks of a step."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+def steps_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
+    """Run a job in `folder` under that name. Returns the events of its steps."""
+    file, output = folder / f"{name}.yaml", folder / name
+    file.write_text(yaml.safe_dump(job))
+    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
+    subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
+    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+    return [event for event in events if event["kind"] == "step"]
+
+
+def seconds_a_step(steps: Sequence[dict[str, Any]], *, warm_up: int) -> float:
+    """Mean time from the end of one step to the next one's, without the first steps."""
+    ends = [step["time"] for step in steps][warm_up - 1 :]
+    return float((ends[-1] - ends[0]) / (len(ends) - 1))
