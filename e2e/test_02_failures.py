@@ -9,7 +9,16 @@ from collections import Counter
 import pytest
 from support.chips import chips_of, set_broken, wait_for_chips
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, actors_of, ended, events_of, holds, small, step
+from support.jobs import (
+    STARTED_SECONDS,
+    actors_of,
+    ended,
+    events_of,
+    holds,
+    small,
+    step,
+    wait_for_another_warehouse,
+)
 from support.tools import Tools, run
 
 JOB = "survivor"
@@ -74,13 +83,7 @@ def test_killing_a_warehouse_keeps_the_attempt(cluster: Cluster, job: str) -> No
 
     lost = cluster.pods(job, "warehouse")[0]["metadata"]["name"]
     cluster.kill_pod(lost)
-    cluster.wait(
-        "v1",
-        "Pod",
-        "another warehouse pod is ready",
-        lambda pods: lost not in pods and sum(is_warehouse(pod) for pod in pods.values()) == 2,
-        seconds=AGAIN_SECONDS,
-    )
+    wait_for_another_warehouse(cluster, lost, seconds=AGAIN_SECONDS)
     ready = cluster.job(job)
     after = cluster.wait_for_job(
         job, "steps go on", lambda j: step(j) > step(ready) + 5, seconds=AGAIN_SECONDS
@@ -91,13 +94,6 @@ def test_killing_a_warehouse_keeps_the_attempt(cluster: Cluster, job: str) -> No
     where = actors_of(cluster, job)["WarehouseActor"]
     assert lost not in where
     assert len(set(where)) == 2
-
-
-def is_warehouse(pod: Manifest) -> bool:
-    """Whether it is a warehouse pod that is ready."""
-    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
-    ours = pod["metadata"].get("labels", {}).get("rljob.io/role") == "warehouse"
-    return ours and conditions.get("Ready") == "True"
 
 
 def test_killing_a_worker_starts_an_attempt_from_the_last_checkpoint_without_a_broken_chip(

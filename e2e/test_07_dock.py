@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, actors_of, events_of, holds, small, step
+from support.jobs import (
+    STARTED_SECONDS,
+    actors_of,
+    events_of,
+    holds,
+    small,
+    step,
+    wait_for_another_warehouse,
+)
 
 JOB = "rows"
 PORT = 29100
@@ -106,13 +114,7 @@ def test_no_row_is_made_again_where_each_is_held_twice_and_warehouses_die(
         assert "killed" in cluster.run(first, "sh", "-c", KILL_WAREHOUSE)
         goes_on(cluster)
     cluster.kill_pod(last)
-    cluster.wait(
-        "v1",
-        "Pod",
-        "another warehouse pod is there",
-        lambda pods: last not in pods and sum(is_warehouse(pod) for pod in pods.values()) == 2,
-        seconds=AGAIN_SECONDS,
-    )
+    wait_for_another_warehouse(cluster, last, seconds=AGAIN_SECONDS)
     after = goes_on(cluster)
 
     assert after["status"]["attempt"] == 0
@@ -121,12 +123,6 @@ def test_no_row_is_made_again_where_each_is_held_twice_and_warehouses_die(
     assert [e for e in events if e["kind"] == "warning" and "starts over" in e["message"]] == []
     where = actors_of(cluster, JOB)["WarehouseActor"]
     assert len({node_of(cluster, pod) for pod in where}) == 2
-
-
-def is_warehouse(pod: Manifest) -> bool:
-    """Whether it is a pod of warehouses that runs."""
-    role = pod["metadata"].get("labels", {}).get("rljob.io/role")
-    return role == "warehouse" and pod["status"].get("phase") == "Running"
 
 
 def node_of(cluster: Cluster, pod: str) -> str:

@@ -77,3 +77,21 @@ def actors_of(cluster: Cluster, job: str) -> dict[str, list[str]]:
     for kind, address in json.loads(line.removeprefix("ACTORS ")):
         found.setdefault(kind, []).append(names[address])
     return found
+
+
+def wait_for_another_warehouse(cluster: Cluster, lost: str, *, seconds: float) -> None:
+    """Until the pod of that name is gone and two warehouse pods are ready."""
+    cluster.wait(
+        "v1",
+        "Pod",
+        f"another warehouse pod than {lost} is ready",
+        lambda pods: lost not in pods and sum(_is_warehouse(pod) for pod in pods.values()) == 2,
+        seconds=seconds,
+    )
+
+
+def _is_warehouse(pod: Manifest) -> bool:
+    """Whether it is a warehouse pod that is ready."""
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    ours = pod["metadata"].get("labels", {}).get("rljob.io/role") == "warehouse"
+    return ours and conditions.get("Ready") == "True"
