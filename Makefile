@@ -41,6 +41,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/flow.py --quick
+	$(PY) benchmarks/partial_rollout.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_paths.py --quick
 	$(PY) benchmarks/dock_metadata.py --quick
