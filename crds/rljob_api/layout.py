@@ -1,0 +1,131 @@
+"""Which slice of each tensor each rank of a layout holds; by arithmetic, for any number of ranks.
+
+A layout is what training and generation each have of a model. Called where a rank's weights are loaded,
+and where weights go from one layout to the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rljob_api.architecture import Shape
+from rljob_api.memory import stages
+from rljob_api.tensors import EMBEDDING, HEAD, NORM, Cut, TensorSpec, layer_tensors
+
+
+def share(number: int, rank: int, ranks: int) -> range:
+    """The rank's part of `number` things cut as evenly as they go; the first ranks take one more."""
+    each, more = divmod(number, ranks)
+    first = rank * each + min(rank, more)
+    return range(first, first + each + (rank < more))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """A part of a tensor: `range` along `axis`, and all of the other axes."""
+
+    tensor: TensorSpec
+    axis: int
+    start: int
+    stop: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the part."""
+        size = list(self.tensor.shape)
+        size[self.axis] = self.stop - self.start
+        return tuple(size)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of the tensor."""
+        return (self.start, self.stop) == (0, self.tensor.shape[self.axis])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one rank has of a model: place of how many on each axis, from 0.
+
+    layers: of its pipeline stages. expert: its place among `experts` ranks that share each layer's
+    experts; where `experts` is 1, tensor parallelism cuts them as it cuts other matrices.
+    """
+
+    layers: tuple[int, ...]
+    first: bool = True
+    last: bool = True
+    tensor: int = 0
+    tensors: int = 1
+    expert: int = 0
+    experts: int = 1
+
+    @classmethod
+    def of_stages(
+        cls,
+        shape: Shape,
+        held: tuple[int, ...] = (0,),
+        number: int = 1,
+        *,
+        tensor: tuple[int, int] = (0, 1),
+        expert: tuple[int, int] = (0, 1),
+    ) -> "Part":
+        """The part of a rank that holds stages `held` of `number`: one, or those of its virtual pipeline.
+
+        tensor, expert: (place, of).
+        """
+        cuts = stages(shape.layers, number)
+        return cls(
+            layers=tuple(layer for stage in held for layer in cuts[stage]),
+            first=0 in held,
+            last=number - 1 in held,
+            tensor=tensor[0],
+            tensors=tensor[1],
+            expert=expert[0],
+            experts=expert[1],
+        )
+
+
+def slices(shape: Shape, part: Part) -> Iterator[Slice]:
+    """What the rank holds, in the model's order.
+
+    A tied embedding is held by the first stage and by the last.
+    """
+    vocabulary = (shape.vocab, shape.hidden)
+    if part.first or (part.last and shape.tied):
+        yield _slice(TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY), shape, part)
+    count = shape.experts.count if shape.experts else 0
+    held = share(count, part.expert, part.experts)
+    for layer in part.layers:
+        for tensor in layer_tensors(shape, layer, experts=held):
+            whole = tensor.expert is not None and part.experts > 1
+            yield _all_of(tensor) if whole else _slice(tensor, shape, part)
+    if part.last:
+        yield _all_of(TensorSpec(name=NORM, shape=(shape.hidden,)))
+        if not shape.tied:
+            yield _slice(TensorSpec(name=HEAD, shape=vocabulary, cut=Cut.VOCABULARY), shape, part)
+
+
+def _slice(tensor: TensorSpec, shape: Shape, part: Part) -> Slice:
+    rank, ranks = part.tensor, part.tensors
+    match tensor.cut:
+        case Cut.WHOLE:
+            return _all_of(tensor)
+        case Cut.QUERY_HEADS | Cut.HEAD_COLUMNS:
+            axis = 1 if tensor.cut is Cut.HEAD_COLUMNS else 0
+            return _units(tensor, axis, shape.heads, rank, ranks)
+        case Cut.KEY_HEADS:
+            copies = max(1, ranks // shape.kv_heads)  # ranks that have the same head
+            return _units(tensor, 0, shape.kv_heads, rank // copies, ranks // copies)
+        case Cut.VOCABULARY | Cut.ROWS:
+            return _units(tensor, 0, tensor.shape[0], rank, ranks)
+        case Cut.COLUMNS:
+            return _units(tensor, 1, tensor.shape[1], rank, ranks)
+
+
+def _units(tensor: TensorSpec, axis: int, number: int, rank: int, ranks: int) -> Slice:
+    """The rank's share of `number` equal units along an axis."""
+    each = tensor.shape[axis] // number
+    units = share(number, rank, ranks)
+    return Slice(tensor=tensor, axis=axis, start=units.start * each, stop=units.stop * each)
+
+
+def _all_of(tensor: TensorSpec) -> Slice:
+    return Slice(tensor=tensor, axis=0, start=0, stop=tensor.shape[0])

@@ -1,0 +1,147 @@
+"""Every tensor of a model by its Hugging Face name, with its shape and the ways in which ranks may share it.
+
+Called by `layout`. `architecture` counts the same parameters by layer.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_api.architecture import Experts, Latent, Shape
+
+EMBEDDING = "model.embed_tokens.weight"
+NORM = "model.norm.weight"
+HEAD = "lm_head.weight"
+
+
+class Cut(StrEnum):
+    """How tensor parallelism shares a tensor."""
+
+    WHOLE = "whole"
+    """Every rank has all of it."""
+    VOCABULARY = "vocabulary"
+    """Rows by token id; the first ranks have one more where they do not divide."""
+    QUERY_HEADS = "query heads"
+    """Rows of whole heads."""
+    KEY_HEADS = "key heads"
+    """Rows of whole key or value heads; where the ranks are more, several have the same head."""
+    HEAD_COLUMNS = "head columns"
+    """Columns of whole query heads."""
+    ROWS = "rows"
+    """Rows of the hidden layer of a feed-forward network."""
+    COLUMNS = "columns"
+    """Its columns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """One tensor. layer: from 0; None for the embedding, the last norm and the head. expert: from 0;
+    None for what is not of an expert."""
+
+    name: str
+    shape: tuple[int, ...]
+    cut: Cut = Cut.WHOLE
+    layer: int | None = None
+    expert: int | None = None
+
+
+def tensors_of(shape: Shape) -> Iterator[TensorSpec]:
+    """All tensors, layer by layer, the embedding first. A tied head is the embedding and has no entry."""
+    vocabulary = (shape.vocab, shape.hidden)
+    yield TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY)
+    for layer in range(shape.layers):
+        yield from layer_tensors(shape, layer)
+    yield TensorSpec(name=NORM, shape=(shape.hidden,))
+    if not shape.tied:
+        yield TensorSpec(name=HEAD, shape=vocabulary, cut=Cut.VOCABULARY)
+
+
+def layer_tensors(
+    shape: Shape, layer: int, *, experts: range | None = None
+) -> Iterator[TensorSpec]:
+    """The tensors of one layer. layer: from 0. experts: only these, where it has any; None: all."""
+    hidden = (shape.hidden,)
+    for part in (
+        *_norms(hidden),
+        *(_latent(shape, shape.latent) if shape.latent else _attention(shape)),
+        *_feed_forward(shape, layer, experts),
+    ):
+        name, size, cut = part[:3]
+        expert = part[3] if len(part) > 3 else None
+        yield TensorSpec(
+            name=f"model.layers.{layer}.{name}", shape=size, cut=cut, layer=layer, expert=expert
+        )
+
+
+Part = tuple[str, tuple[int, ...], Cut] | tuple[str, tuple[int, ...], Cut, int]
+
+
+def _norms(hidden: tuple[int]) -> Iterator[Part]:
+    yield "input_layernorm.weight", hidden, Cut.WHOLE
+    yield "post_attention_layernorm.weight", hidden, Cut.WHOLE
+
+
+def _attention(shape: Shape) -> Iterator[Part]:
+    hidden, head = shape.hidden, shape.head_dim
+    queries, keys = shape.heads * head, shape.kv_heads * head
+    for name, rows, cut in (
+        ("q_proj", queries, Cut.QUERY_HEADS),
+        ("k_proj", keys, Cut.KEY_HEADS),
+        ("v_proj", keys, Cut.KEY_HEADS),
+    ):
+        yield f"self_attn.{name}.weight", (rows, hidden), cut
+        if shape.qkv_bias:
+            yield f"self_attn.{name}.bias", (rows,), cut
+    yield "self_attn.o_proj.weight", (hidden, queries), Cut.HEAD_COLUMNS
+    if shape.output_bias:
+        yield "self_attn.o_proj.bias", (hidden,), Cut.WHOLE
+    if shape.qk_norm:
+        yield "self_attn.q_norm.weight", (head,), Cut.WHOLE
+        yield "self_attn.k_norm.weight", (head,), Cut.WHOLE
+
+
+def _latent(shape: Shape, latent: Latent) -> Iterator[Part]:
+    hidden, rank = shape.hidden, latent.query_rank
+    queries = shape.heads * (latent.nope_dim + latent.rope_dim)
+    values = shape.heads * latent.value_dim
+    if rank is None:
+        yield "self_attn.q_proj.weight", (queries, hidden), Cut.QUERY_HEADS
+    else:
+        yield "self_attn.q_a_proj.weight", (rank, hidden), Cut.WHOLE
+        yield "self_attn.q_a_layernorm.weight", (rank,), Cut.WHOLE
+        yield "self_attn.q_b_proj.weight", (queries, rank), Cut.QUERY_HEADS
+    joined = latent.kv_rank + latent.rope_dim
+    yield "self_attn.kv_a_proj_with_mqa.weight", (joined, hidden), Cut.WHOLE
+    yield "self_attn.kv_a_layernorm.weight", (latent.kv_rank,), Cut.WHOLE
+    unfolded = shape.heads * latent.nope_dim + values
+    yield "self_attn.kv_b_proj.weight", (unfolded, latent.kv_rank), Cut.QUERY_HEADS
+    yield "self_attn.o_proj.weight", (hidden, values), Cut.HEAD_COLUMNS
+
+
+def _feed_forward(shape: Shape, layer: int, held: range | None) -> Iterator[Part]:
+    experts = shape.experts
+    if experts is None or not experts.in_layer(layer):
+        yield from _gated("mlp", shape.hidden, shape.intermediate)
+        if shape.mlp_bias:
+            for name in ("gate_proj", "up_proj"):
+                yield f"mlp.{name}.bias", (shape.intermediate,), Cut.ROWS
+            yield "mlp.down_proj.bias", (shape.hidden,), Cut.WHOLE
+        return
+    yield from _sparse(shape.hidden, experts, range(experts.count) if held is None else held)
+
+
+def _sparse(hidden: int, experts: Experts, held: range) -> Iterator[Part]:
+    yield "mlp.gate.weight", (experts.count, hidden), Cut.WHOLE
+    if experts.gate_bias:
+        yield "mlp.gate.e_score_correction_bias", (experts.count,), Cut.WHOLE
+    for expert in held:
+        for name, size, cut, *_ in _gated(f"mlp.experts.{expert}", hidden, experts.intermediate):
+            yield name, size, cut, expert
+    if experts.shared_intermediate:
+        yield from _gated("mlp.shared_experts", hidden, experts.shared_intermediate)
+
+
+def _gated(name: str, hidden: int, inner: int) -> Iterator[Part]:
+    yield f"{name}.gate_proj.weight", (inner, hidden), Cut.ROWS
+    yield f"{name}.up_proj.weight", (inner, hidden), Cut.ROWS
+    yield f"{name}.down_proj.weight", (hidden, inner), Cut.COLUMNS
