@@ -1,14 +1,14 @@
 """Which slice of each tensor each rank of a layout holds; by arithmetic, for any number of ranks.
 
-A layout is what training and generation each have of a model. Called where a rank's weights are loaded,
-and where weights go from one layout to the other.
+A layout is what training and generation each have of a model. Called by `memory`, where a rank's weights are
+loaded, and where weights go from one layout to the other.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rljob_api.architecture import Shape
-from rljob_api.memory import stages
 from rljob_api.tensors import EMBEDDING, HEAD, NORM, Cut, TensorSpec, layer_tensors
 
 
@@ -17,6 +17,13 @@ def share(number: int, rank: int, ranks: int) -> range:
     each, more = divmod(number, ranks)
     first = rank * each + min(rank, more)
     return range(first, first + each + (rank < more))
+
+
+def stages(layers: int, pipeline: int) -> list[range]:
+    """Layers of each pipeline stage; the first stages take one more where they do not divide."""
+    each, more = divmod(layers, pipeline)
+    firsts = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
+    return [range(a, b) for a, b in pairwise(firsts)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,12 +5,14 @@ inputs of the layers (everything else recomputed), and temporary buffers are not
 """
 
 from dataclasses import dataclass
-from itertools import pairwise
+from math import prod
 
 from rljob_api.architecture import Parameters, Shape
 from rljob_api.base import parse_quantity
 from rljob_api.engines import Dtype, UpdateParallelism
+from rljob_api.layout import Part, slices, stages
 from rljob_api.rljob import RLJobSpec
+from rljob_api.tensors import Cut
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
 GRADIENT_BYTES = 4
@@ -102,29 +104,21 @@ def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
-def stages(layers: int, pipeline: int) -> list[range]:
-    """Layers of each pipeline stage; the first stages take one more where they do not divide."""
-    each, more = divmod(layers, pipeline)
-    firsts = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
-    return [range(a, b) for a, b in pairwise(firsts)]
-
-
 def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
-    """The fullest stage, cut: experts by their own degree, or like matrices where that is 1."""
+    """The fullest stage of the first ranks, which have the most where a cut is uneven."""
     fullest = Parameters()
-    cuts = stages(shape.layers, pipeline)
-    for index, layers in enumerate(cuts):
-        stage = sum((shape.layer(layer) for layer in layers), Parameters())
-        if index == 0 or (shape.tied and index == len(cuts) - 1):
-            stage += shape.embedding()
-        if index == len(cuts) - 1:
-            stage += shape.head()
-        part = Parameters(
-            tensor=-(-stage.tensor // tensor),
-            whole=stage.whole,
-            experts=-(-stage.experts // (expert if expert > 1 else tensor)),
-        )
-        fullest = max(fullest, part, key=lambda parameters: parameters.total)
+    for stage in range(pipeline):
+        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
+        held = Parameters()
+        for piece in slices(shape, part):
+            size = prod(piece.shape)
+            if piece.tensor.expert is not None:
+                held += Parameters(experts=size)
+            elif piece.tensor.cut is Cut.WHOLE:
+                held += Parameters(whole=size)
+            else:
+                held += Parameters(tensor=size)
+        fullest = max(fullest, held, key=lambda parameters: parameters.total)
     return fullest
 
 
