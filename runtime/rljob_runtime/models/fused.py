@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, inverse_frequencies
-from rljob_runtime.models.kernels import rms_norm, rotated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +129,7 @@ class FusedDecoder:
         if layer.query_key_norm is not None:
             weights = layer.query_key_norm.index_select(0, self._norm_of_head)
             query_key = rms_norm(query_key, weights, a.norm_epsilon)
-        return rotated(query_key, cos, sin), value
+        return rotate(query_key, cos, sin), value
 
     def _finish(self, layer: FusedLayer, hidden: Tensor, mixed: Tensor) -> Tensor:
         """The rest of a layer after attention has mixed the values."""
