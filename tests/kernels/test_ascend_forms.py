@@ -4,10 +4,22 @@ No NPU is needed: the operators are registered with the schemas of three release
 CPU. What this cannot show is in the operators' own arithmetic (`test_kernels_on_a_device.py`).
 """
 
+import inspect
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
+
+from rljob_runtime.kernels.flash_attention import flash_attention
+from rljob_runtime.kernels.grouped_matmul import grouped_matmul
+from rljob_runtime.kernels.packed_attention import packed_attention
+from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.kernels.swiglu import swiglu
+from rljob_runtime.kernels.token_permutation import permute_tokens, unpermute_tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*overriding a previously registered kernel")
 PINNED = "2.10.0.post4"  # vllm-ascend's
@@ -59,6 +71,30 @@ def test_only_the_grouped_product_needs_a_gradient_of_our_own():
         }
 
         assert without == {"npu_grouped_matmul"}
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        flash_attention,
+        packed_attention,
+        rms_norm,
+        rotate,
+        swiglu,
+        grouped_matmul,
+        permute_tokens,
+        unpermute_tokens,
+    ],
+    ids=lambda kernel: kernel.__name__,
+)
+def test_tensors_on_an_npu_take_the_ascend_form(kernel, monkeypatch):
+    module = sys.modules[kernel.__module__]
+    monkeypatch.setattr(module, f"{kernel.__name__}_ascend", lambda *_, **__: "ascend")
+    on_npu = SimpleNamespace(device=SimpleNamespace(type="npu"))
+    needed = [p for p in inspect.signature(kernel).parameters.values() if p.default is p.empty]
+    named = {p.name: [] for p in needed if p.kind is p.KEYWORD_ONLY}
+
+    assert kernel(*[on_npu] * (len(needed) - len(named)), **named) == "ascend"
 
 
 def test_more_sequences_than_one_call_takes_are_refused():

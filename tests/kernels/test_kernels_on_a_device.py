@@ -1,24 +1,14 @@
-"""Every kernel on a real device gives the result and the gradients of its reference on CPU.
-
-`pytest -m npu tests` on a node with an NPU, `-m cuda` with a GPU; skipped elsewhere.
-"""
+"""Every kernel on a real device gives the result and the gradients of its reference on CPU."""
 
 import pytest
 import torch
 from kernel_cases import CASES, assert_same, kernel_of, outputs_and_gradients
+from real_devices import DEVICES, skip_without
 
 
-@pytest.fixture(
-    params=[
-        pytest.param("npu", marks=pytest.mark.npu),
-        pytest.param("cuda", marks=pytest.mark.cuda),
-    ]
-)
+@pytest.fixture(params=DEVICES)
 def device(request):
-    module = getattr(torch, request.param, None)
-    if module is None or not module.is_available():
-        pytest.skip(f"no {request.param} device here")
-    return request.param
+    return skip_without(request.param)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)

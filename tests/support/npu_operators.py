@@ -18,6 +18,7 @@ from rljob_runtime.kernels.flash_attention import flash_attention_reference
 
 SCHEMAS = Path(__file__).parents[1] / "fixtures" / "torch_npu"
 VERSIONS = sorted(path.stem for path in SCHEMAS.glob("*.txt"))
+UNSEEN = torch.ones(2048, 2048, dtype=torch.bool).triu(1)  # what sparse modes 2 and 3 take
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def fusion_attention(
     assert key.shape == value.shape and head_num == query.shape[-2] and query.numel()
     assert (sparse_mode == 0) == (atten_mask is None)
     if atten_mask is not None:
-        assert sparse_mode == 3 and atten_mask.equal(torch.ones(2048, 2048).triu(1).bool())
+        assert sparse_mode == 3 and atten_mask.equal(UNSEEN)
     causal = atten_mask is not None
     if input_layout == "BSND":
         mixed = flash_attention_reference(query, key, value, causal=causal, scale=scale)
@@ -102,7 +103,7 @@ def rotary_mul(x, r1, r2, rotary_mode="half", rotate=None):
 
 def grouped_matmul(
     x, weight, *, group_list, split_item=0, group_type=None, group_list_type=0, **others
-):  # fmt: skip
+):
     """One x and one weight, grouped by rows or by the dim that is summed over."""
     assert len(x) == len(weight) == 1 and split_item in (2, 3) and group_list_type == 0
     assert group_list.dtype == torch.int64 and x[0].numel() and weight[0].numel()

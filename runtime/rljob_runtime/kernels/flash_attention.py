@@ -28,22 +28,26 @@ def flash_attention(
     """softmax(scale · query keyᵀ) value, [B, S, A, W] (FlashAttention, arXiv:2205.14135).
 
     causal: the last query sees all keys, the one before it all but the last, and so on; there are
-    then at least as many keys as queries. scale: default 1/√D.
+    then at least as many keys as queries. scale: default 1/√D. On CPU at half the reference's time.
     """
     if query_BSAD.device.type == "npu":
         return flash_attention_ascend(query_BSAD, key_BLND, value_BLNW, causal=causal, scale=scale)
     num_queries, num_keys = query_BSAD.shape[1], key_BLND.shape[1]
     masked = causal and num_queries != num_keys
+    dtype = query_BSAD.dtype
+    # On a processor without instructions for bfloat16 that takes 3.6 times as long as float32.
+    widened = query_BSAD.device.type == "cpu" and dtype == torch.bfloat16
+    inner = torch.float32 if widened else dtype
     mixed_BASW = F.scaled_dot_product_attention(
-        query_BSAD.transpose(1, 2),
-        key_BLND.transpose(1, 2),
-        value_BLNW.transpose(1, 2),
+        query_BSAD.transpose(1, 2).to(inner),
+        key_BLND.transpose(1, 2).to(inner),
+        value_BLNW.transpose(1, 2).to(inner),
         attn_mask=_seen(num_queries, num_keys, query_BSAD.device) if masked else None,
         is_causal=causal and not masked,
         scale=scale,
         enable_gqa=query_BSAD.shape[2] > key_BLND.shape[2],
     )
-    return mixed_BASW.transpose(1, 2)
+    return mixed_BASW.transpose(1, 2).to(dtype)
 
 
 def flash_attention_reference(

@@ -30,6 +30,7 @@ def packed_attention(
 ) -> Tensor:
     """`flash_attention` of each sequence by itself, [T, A, W].
 
+    On CPU one after the other, half the time of padding lengths of 11 to 256 to one rectangle.
     lengths: each sequence's queries and keys; a sequence may have no queries.
     """
     tensors = (query_TAD, key_UND, value_UNW)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Architecture, inverse_frequencies
 
 
@@ -135,8 +136,8 @@ class FusedDecoder:
         """The rest of a layer after attention has mixed the values."""
         hidden = hidden + F.linear(mixed, layer.output, layer.output_bias)
         normed = rms_norm(hidden, layer.feed_forward_norm, self.architecture.norm_epsilon)
-        gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        inner = swiglu(F.linear(normed, layer.gate_up, layer.gate_up_bias))
+        return hidden + F.linear(inner, layer.down, layer.down_bias)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         normed = rms_norm(hidden, self._norm, self.architecture.norm_epsilon)
