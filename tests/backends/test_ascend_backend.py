@@ -66,15 +66,16 @@ def test_without_a_visible_npu_the_error_says_where_to_look(monkeypatch):
         open_backend(Accelerator(type="ascend910c"), rank=0)
 
 
-def test_hccl_groups_have_a_bounded_buffer(monkeypatch):
+def test_hccl_groups_keep_the_buffer_that_they_are_given(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch_npu", torch_npu_with())
     backend = ascend_backend()
 
-    options = backend.group_options()
+    options = backend.group_options(buffer_mib=32)
 
     assert backend.collectives == "hccl"
     assert isinstance(options, Options)
-    assert options.hccl_config == {"hccl_buffer_size": 200}
+    assert options.hccl_config == {"hccl_buffer_size": 32}
+    assert backend.group_options() is None  # HCCL_BUFFSIZE of the pod holds
 
 
 def test_sums_are_deterministic_unless_the_pod_says_otherwise(monkeypatch):

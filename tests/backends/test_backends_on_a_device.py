@@ -72,7 +72,7 @@ def test_a_group_takes_the_backends_options(backend):
         store=dist.HashStore(),
         rank=0,
         world_size=1,
-        pg_options=backend.group_options(),
+        pg_options=backend.group_options(buffer_mib=32),
     )
     try:
         values = torch.ones(4, device=backend.device)

@@ -53,7 +53,7 @@ class AcceleratorBackend:
         make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="warn")
         self._module.manual_seed_all(seed)
 
-    def group_options(self) -> object | None:
+    def group_options(self, *, buffer_mib: int | None = None) -> object | None:
         """The collectives' defaults."""
         return None
 

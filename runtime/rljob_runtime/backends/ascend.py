@@ -15,8 +15,6 @@ REMEDY = (
     "run in the image rljob-runtime-ascend, or install torch-npu of the same version as torch beside "
     "CANN and source its set_env.sh (docs/ascend.md), or set spec.accelerator.type to emulated"
 )
-# HCCL's own name, 200 MiB for a group by default: they add up where there are many groups.
-HCCL_BUFFER_MIB = 200
 # Read by HCCL, ATB and CANN when they start; a value of the pod's own is kept.
 DETERMINISTIC = {
     "HCCL_DETERMINISTIC": "true",
@@ -38,12 +36,14 @@ class AscendBackend(AcceleratorBackend):
             os.environ.setdefault(name, value)
         super().set_up(seed=seed, num_threads=num_threads)
 
-    def group_options(self) -> object:
-        """HCCL's, with the size of the group's buffer in MiB."""
+    def group_options(self, *, buffer_mib: int | None = None) -> object | None:
+        """HCCL keeps HCCL_BUFFSIZE or 200 MiB a group, which adds up where there are many."""
+        if buffer_mib is None:
+            return None
         import torch_npu
 
         options: Any = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
-        options.hccl_config = {"hccl_buffer_size": HCCL_BUFFER_MIB}
+        options.hccl_config = {"hccl_buffer_size": buffer_mib}
         return options
 
 

@@ -73,8 +73,11 @@ class Backend(Protocol):
         """Prepare this process for repeatable work; once, before the first tensor."""
         ...
 
-    def group_options(self) -> object | None:
-        """`pg_options` of a process group that trains."""
+    def group_options(self, *, buffer_mib: int | None = None) -> object | None:
+        """`pg_options` of a process group.
+
+        buffer_mib: device memory that the group's collectives keep; None for their library's default.
+        """
         ...
 
     def memory(self) -> DeviceMemory:

@@ -27,8 +27,8 @@ class CpuBackend:
         """Results repeat bitwise for the same number of threads on the same kind of processor."""
         make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="error")
 
-    def group_options(self) -> None:
-        """gloo has none that matter."""
+    def group_options(self, *, buffer_mib: int | None = None) -> None:
+        """gloo keeps no device memory."""
 
     def memory(self) -> DeviceMemory:
         """The ledger's sum, and the resident bytes of this process."""
