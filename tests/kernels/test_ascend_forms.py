@@ -13,7 +13,7 @@ import torch
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
-from rljob_runtime.kernels.flash_attention import flash_attention
+from rljob_runtime.kernels.flash_attention import _npu_causal_mask, flash_attention
 from rljob_runtime.kernels.grouped_matmul import grouped_matmul
 from rljob_runtime.kernels.packed_attention import packed_attention
 from rljob_runtime.kernels.rms_norm import rms_norm
@@ -105,6 +105,7 @@ def test_more_sequences_than_one_call_takes_are_refused():
 
 
 def test_the_causal_mask_made_by_generation_serves_training():
+    _npu_causal_mask.cache_clear()
     with npu_operators(PINNED):
         (query, key, value), _ = CASES["attention odd"](Draw(torch.float32, "cpu"))
         with torch.inference_mode():

@@ -54,6 +54,8 @@ def fusion_attention(
     assert (sparse_mode == 0) == (atten_mask is None)
     if atten_mask is not None:
         assert sparse_mode == 3 and atten_mask.equal(UNSEEN)
+        kept = query.requires_grad and torch.is_grad_enabled()
+        assert not (kept and atten_mask.is_inference()), "autograd cannot keep it for the gradient"
     causal = atten_mask is not None
     if input_layout == "BSND":
         mixed = flash_attention_reference(query, key, value, causal=causal, scale=scale)
