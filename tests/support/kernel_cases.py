@@ -127,6 +127,7 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
     "gmm one group": lambda d: ([d(4, 3), d(1, 3, 2), d.ints([4])], {}),
     "gmm one token": lambda d: ([d(1, 3), d(2, 3, 2), d.ints([0, 1])], {}),
     "gmm no token": lambda d: ([d(0, 3), d(2, 3, 2), d.ints([0, 0])], {}),
+    "gmm transposed": lambda d: ([d(6, 4), _transposed(d, 2, 3, 4), d.ints([1, 6])], {}),
     "gmm strided": lambda d: ([d.strided(6, 5), d.strided(2, 5, 3), d.ints([4, 6])], {}),
     "permute": lambda d: ([d(4, 5), d.ints([[0, 4], [4, 3], [4, 2], [1, 1]])], {}),
     "permute one expert": lambda d: ([d.strided(3, 4), d.ints([[2], [0], [2]])], {}),
@@ -188,6 +189,11 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: to
 def _angles(draw: Draw, *shape: int) -> tuple[Tensor, Tensor]:
     angle = draw(*shape, gradient=False).float()
     return angle.cos().to(draw.dtype), angle.sin().to(draw.dtype)
+
+
+def _transposed(draw: Draw, *shape: int) -> Tensor:
+    """As models keep weights: the dims that a product takes are the other way round."""
+    return draw(*shape).detach().transpose(-1, -2).requires_grad_()
 
 
 def _buffer(draw: Draw, *shape: int) -> Tensor:
