@@ -90,7 +90,7 @@ def test_only_the_grouped_product_needs_a_gradient_of_our_own():
 def test_tensors_on_an_npu_take_the_ascend_form(kernel, monkeypatch):
     module = sys.modules[kernel.__module__]
     monkeypatch.setattr(module, f"{kernel.__name__}_ascend", lambda *_, **__: "ascend")
-    on_npu = SimpleNamespace(device=SimpleNamespace(type="npu"))
+    on_npu = SimpleNamespace(is_cpu=False, device=SimpleNamespace(type="npu"))
     needed = [p for p in inspect.signature(kernel).parameters.values() if p.default is p.empty]
     named = {p.name: [] for p in needed if p.kind is p.KEYWORD_ONLY}
 

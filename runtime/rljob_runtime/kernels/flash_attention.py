@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 RIGHT_DOWN_CAUSAL = 3  # npu_fusion_attention's sparse_mode: counted from the last query and key
 MASK_SIDE = 2048  # of the one mask that it takes for this, whatever the lengths
 
@@ -28,15 +30,16 @@ def flash_attention(
     """softmax(scale · query keyᵀ) value, [B, S, A, W] (FlashAttention, arXiv:2205.14135).
 
     causal: the last query sees all keys, the one before it all but the last, and so on; there are
-    then at least as many keys as queries. scale: default 1/√D. On CPU at half the reference's time.
+    then at least as many keys as queries. scale: default 1/√D. On CPU 1.6 times as fast as the
+    reference with 256 keys and three query heads to a key.
     """
-    if query_BSAD.device.type == "npu":
+    if on_npu(query_BSAD):
         return flash_attention_ascend(query_BSAD, key_BLND, value_BLNW, causal=causal, scale=scale)
     num_queries, num_keys = query_BSAD.shape[1], key_BLND.shape[1]
     masked = causal and num_queries != num_keys
     dtype = query_BSAD.dtype
     # On a processor without instructions for bfloat16 that takes 3.6 times as long as float32.
-    widened = query_BSAD.device.type == "cpu" and dtype == torch.bfloat16
+    widened = query_BSAD.is_cpu and dtype == torch.bfloat16
     inner = torch.float32 if widened else dtype
     mixed_BASW = F.scaled_dot_product_attention(
         query_BSAD.transpose(1, 2).to(inner),

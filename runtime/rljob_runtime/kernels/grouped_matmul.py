@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 
 def grouped_matmul(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:
     """Rows of group e times weight e, [M, K] x [E, K, N] -> [M, N].
 
     ends_E: int64 on x's device, where each group ends; the last is M. Groups may be empty.
     """
-    if x_MK.device.type == "npu":
+    if on_npu(x_MK):
         return grouped_matmul_ascend(x_MK, weight_EKN, ends_E)
     output_MN: Tensor = _GroupedMatmul.apply(x_MK, weight_EKN, ends_E)  # type: ignore[no-untyped-call]
     return output_MN
@@ -41,8 +43,8 @@ def _groups(ends_E: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 class _GroupedMatmul(torch.autograd.Function):
-    """Every product goes to its place in the result: for 64 groups of 32 rows a third of the
-    reference's time and half of `torch.nn.functional.grouped_mm`'s, which wants widths of 16 bytes.
+    """Every product goes to its place in the result: with 64 groups of 32 rows 3 times as fast as
+    the reference, 1.4 times as `torch.nn.functional.grouped_mm`, which wants widths of 16 bytes.
     """
 
     @staticmethod

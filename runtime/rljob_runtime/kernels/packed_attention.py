@@ -10,6 +10,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
 from rljob_runtime.kernels.flash_attention import (
     flash_attention,
     flash_attention_reference,
@@ -30,11 +31,11 @@ def packed_attention(
 ) -> Tensor:
     """`flash_attention` of each sequence by itself, [T, A, W].
 
-    On CPU one after the other, half the time of padding lengths of 11 to 256 to one rectangle.
+    On CPU one after the other: 2.3 times as fast as padding lengths of 11 to 256 to one rectangle.
     lengths: each sequence's queries and keys; a sequence may have no queries.
     """
     tensors = (query_TAD, key_UND, value_UNW)
-    if query_TAD.device.type == "npu":
+    if on_npu(query_TAD):
         return packed_attention_ascend(*tensors, lengths=lengths, causal=causal, scale=scale)
     return _one_by_one(partial(flash_attention, causal=causal, scale=scale), tensors, lengths)
 

@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     """x / sqrt(mean(x²) + epsilon) * weight over the last dim, normalised in float32.
 
     x: [..., D]. weight: [D], or one a head, [R, D]. Source: arXiv:1910.07467.
     """
-    if x.device.type == "npu":
+    if on_npu(x):
         return rms_norm_ascend(x, weight, epsilon)
     if torch.is_grad_enabled():
         output: Tensor = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
@@ -45,7 +47,7 @@ def _normalised(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Passes over memory less often: half the time of the reference in float32, both ways."""
+    """Passes over memory less often: 1.5 times as fast as the reference."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) -> Tensor:
     """Turn each pair of x's last dim by its angle (RoFormer, arXiv:2104.09864).
@@ -14,7 +16,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, interleaved: bool = False) ->
     x: [..., N, D]. cos, sin: [..., 1, D/2] of x's dtype, the same for all heads; without gradients.
     A pair is (i, i + D/2) as Llama and Qwen have it, interleaved (2i, 2i + 1) as DeepSeek has it.
     """
-    if x.device.type == "npu":
+    if on_npu(x):
         return rotate_ascend(x, cos, sin, interleaved=interleaved)
     if interleaved:
         return _as_complex(x, cos, sin)
@@ -63,7 +65,7 @@ def _pairs(x: Tensor, interleaved: bool) -> tuple[Tensor, Tensor]:
 
 
 def _as_complex(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Interleaved pairs are complex numbers already: 8 times as fast as the reference."""
+    """Interleaved pairs are complex numbers already: 7 times as fast as the reference."""
     pairs = torch.unflatten(x.float().contiguous(), -1, (x.shape[-1] // 2, 2))
     turned = torch.view_as_complex(pairs) * torch.complex(cos.float(), sin.float())
     return torch.view_as_real(turned).flatten(-2).to(x.dtype)
@@ -79,7 +81,7 @@ def _halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 class _RotateHalves(torch.autograd.Function):
-    """Turned back for the gradient; 1.1 times as fast as the reference, both ways."""
+    """Turned back for the gradient; 1.1 times as fast as the reference."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

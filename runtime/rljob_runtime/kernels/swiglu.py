@@ -6,13 +6,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 
 def swiglu(gate_up: Tensor) -> Tensor:
     """silu(gate) * up, [..., 2·I] -> [..., I]; the gate is the first half (arXiv:2002.05202).
 
     The reference is the portable form: a gradient written by hand took 1.1 times as long.
     """
-    if gate_up.device.type == "npu":
+    if on_npu(gate_up):
         return swiglu_ascend(gate_up)
     return swiglu_reference(gate_up)
 

@@ -5,6 +5,8 @@
 import torch
 from torch import Tensor
 
+from rljob_runtime.kernels.device import on_npu
+
 
 def permute_tokens(tokens_TH: Tensor, experts_TK: Tensor) -> tuple[Tensor, Tensor]:
     """A copy of each token for each of its experts, by expert and then by token, [M, H].
@@ -12,7 +14,7 @@ def permute_tokens(tokens_TH: Tensor, experts_TK: Tensor) -> tuple[Tensor, Tenso
     experts_TK: int64. Also returns the place of each of a token's copies, int32 [M] in the order of
     experts_TK, which `unpermute_tokens` takes.
     """
-    if tokens_TH.device.type == "npu":
+    if on_npu(tokens_TH):
         return permute_tokens_ascend(tokens_TH, experts_TK)
     order_M = torch.argsort(experts_TK.flatten(), stable=True)
     place_M = torch.empty_like(order_M, dtype=torch.int32)
@@ -40,7 +42,7 @@ def unpermute_tokens(permuted_MH: Tensor, place_M: Tensor, shares_TK: Tensor) ->
     place_M: of `permute_tokens`. shares_TK: weight of each of a token's experts, with a gradient.
     On CPU as small matrix products, 1.4 times as fast as multiplying and adding.
     """
-    if permuted_MH.device.type == "npu":
+    if on_npu(permuted_MH):
         return unpermute_tokens_ascend(permuted_MH, place_M, shares_TK)
     copies_TKH = torch.unflatten(permuted_MH.index_select(0, place_M), 0, shares_TK.shape)
     shares_T1K = shares_TK.to(permuted_MH.dtype)[:, None]
