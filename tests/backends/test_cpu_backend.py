@@ -12,20 +12,6 @@ from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.errors import DeviceMemoryError
 
 
-@pytest.fixture(autouse=True)
-def process_settings():
-    """What set_up changes belongs to the process: give it back."""
-    threads, filled = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    yield
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-    random.setstate(states[0])
-    np.random.set_state(states[1])
-    torch.set_rng_state(states[2])
-
-
 def test_set_up_makes_the_global_generators_repeat():
     def draw():
         CpuBackend(name="emulated:0").set_up(seed=2**62 + 5, num_threads=1)

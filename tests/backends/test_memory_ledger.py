@@ -82,14 +82,31 @@ def test_memory_over_the_limit_is_refused_by_name_and_not_counted():
     with pytest.raises(DeviceMemoryError) as caught:
         ledger.track(CACHE, [cache])
 
-    message = str(caught.value)
-    assert "device emulated:3: kv cache need 3072 bytes" in message
-    assert "2048 of 4096 bytes are in use (update weights 2048)" in message
-    assert "spec.accelerator.memory" in message
+    message, _, held = str(caught.value).partition("\nheld:\n")
+    assert message.startswith(
+        "device emulated:3: kv cache need 3072 bytes, but 2048 of 4096 bytes are in use; "
+        "lower spec.batch.microBatchSize"
+    )
+    assert held.split() == ["update", "weights", "2,048", "bytes"]
     assert ledger.report().total_peak_bytes == 2048
     del weights
     ledger.track(CACHE, [cache])
     assert ledger.total_bytes() == 3072
+
+
+def test_the_table_of_what_is_held_begins_with_the_largest():
+    ledger = MemoryLedger(device="emulated:0", limit_bytes=4096)
+    cache, weights = torch.zeros(KILO), torch.zeros(2 * KILO)
+    ledger.track(CACHE, [cache])
+    ledger.track(WEIGHTS, [weights])
+
+    message = str(ledger.refusal("out of memory", untracked_bytes=1500))
+
+    assert [line.rsplit(maxsplit=2)[0] for line in message.splitlines()[2:]] == [
+        "  update weights",
+        "  not tracked, such as activations",
+        "  kv cache",
+    ]
 
 
 def test_exactly_the_limit_fits():

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import ray
 
-from rljob_api.base import parse_quantity
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
@@ -52,17 +51,13 @@ class DeviceWorker:
     def __init__(
         self, job_json: str, model: Folder, dock: LiveAddress, seat: Seat, num_threads: int
     ) -> None:
-        from rljob_runtime.backends.cpu import CpuBackend
+        from rljob_runtime.backends.table import open_backend
 
         self._spec = RLJob.model_validate_json(job_json).spec
         self._seat = seat
         self._model = model.here()
         self._dock = dock
-        memory = self._spec.accelerator.memory
-        self._backend = CpuBackend(
-            name=f"{self._spec.accelerator.type}:{seat.rank}",
-            limit_bytes=parse_quantity(memory) if memory else None,
-        )
+        self._backend = open_backend(self._spec.accelerator, rank=seat.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
 
     def address(self) -> str:
@@ -74,14 +69,15 @@ class DeviceWorker:
         from rljob_runtime.states.device_states import join, make_states
 
         timeout = self._spec.flow.stage_timeout_seconds
-        self._states = make_states(
-            self._spec,
-            self._seat,
-            model=self._model,
-            dock=self._dock,
-            backend=self._backend,
-            meet=lambda: join(self._backend, self._seat, meeting_point, timeout),
-        )
+        with self._backend.naming_memory_errors():
+            self._states = make_states(
+                self._spec,
+                self._seat,
+                model=self._model,
+                dock=self._dock,
+                backend=self._backend,
+                meet=lambda: join(self._backend, self._seat, meeting_point, timeout),
+            )
         return DevicePlace(
             device=self._seat.rank, host=socket.gethostname(), address=self.address()
         )
@@ -104,7 +100,8 @@ class DeviceWorker:
         """Generate this device's share: (place among the devices that generate, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
         sampling = self._states.sampling(held_out=batch.kind == "eval")
-        return self._states.generate.run(batch, sampling, share)
+        with self._backend.naming_memory_errors():
+            return self._states.generate.run(batch, sampling, share)
 
     def partial_rollout(
         self, batch: BatchName, now: Round, share: tuple[int, int]
@@ -112,21 +109,25 @@ class DeviceWorker:
         """As `generate`, out of the open groups of a round."""
         state = self._states.partial_rollout
         assert state is not None, f"device {self._seat.rank} has no partial rollout"
-        return state.run(batch, now, self._states.sampling(held_out=False), share)
+        with self._backend.naming_memory_errors():
+            return state.run(batch, now, self._states.sampling(held_out=False), share)
 
     def reference(self, batch: BatchName) -> "Span":
         """Score this device's share under the reference model."""
         assert self._states.reference is not None, f"device {self._seat.rank} has no reference"
-        return self._states.reference.run(batch)
+        with self._backend.naming_memory_errors():
+            return self._states.reference.run(batch)
 
     def update(self, batch: BatchName) -> "UpdateReport":
         """Train on this device's share."""
         assert self._states.update is not None, f"device {self._seat.rank} has no update"
-        return self._states.update.run(batch)
+        with self._backend.naming_memory_errors():
+            return self._states.update.run(batch)
 
     def sync(self, version: int) -> "SyncReport":
         """Give the rollout layout the update layout's weights."""
-        return self._states.weight_sync.run(version)
+        with self._backend.naming_memory_errors():
+            return self._states.weight_sync.run(version)
 
     def save(self, folder: Path | None) -> Folder:
         """Write model and optimizer into a checkpoint's folder; None: one that travels."""

@@ -15,8 +15,8 @@ from torch import Tensor
 from rljob_runtime.errors import DeviceMemoryError
 
 REMEDY = (
-    "raise spec.accelerator.memory, lower spec.batch.microBatchSize or spec.rollout.maxSequences, "
-    "or spread the model over more devices"
+    "lower spec.batch.microBatchSize or spec.rollout.maxSequences, spread the model over more devices, "
+    "or, where devices are emulated, raise spec.accelerator.memory"
 )
 
 
@@ -74,11 +74,22 @@ class MemoryLedger:
         total = self.total_bytes()
         if self.limit_bytes is None or total + num_bytes <= self.limit_bytes:
             return
-        held = ", ".join(f"{name} {size}" for name, size in self._kinds().items() if size)
-        raise DeviceMemoryError(
-            f"device {self.device}: {kind} need {num_bytes} bytes, but {total} of "
-            f"{self.limit_bytes} bytes are in use ({held or 'nothing held'}); {REMEDY}"
+        raise self.refusal(
+            f"{kind} need {num_bytes} bytes, but {total} of {self.limit_bytes} bytes are in use"
         )
+
+    def refusal(self, reason: str, *, untracked_bytes: int = 0) -> DeviceMemoryError:
+        """The error of memory that did not fit, with a table of what is held, largest first.
+
+        untracked_bytes: of tensors that the ledger was not told of.
+        """
+        sizes: dict[str, int] = {str(kind): size for kind, size in self._kinds().items()}
+        sizes["not tracked, such as activations"] = untracked_bytes
+        rows = sorted(((size, name) for name, size in sizes.items() if size), reverse=True)
+        width = max((len(name) for _, name in rows), default=0)
+        table = [f"  {name:<{width}}  {size:>15,} bytes" for size, name in rows]
+        lines = [f"device {self.device}: {reason}; {REMEDY}", "held:", *(table or ["  nothing"])]
+        return DeviceMemoryError("\n".join(lines))
 
     def total_bytes(self) -> int:
         """Bytes in use now."""

@@ -14,9 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, inverse_frequencies
 from rljob_runtime.models.base import TokenLogprobs
-from rljob_runtime.models.kernels import rms_norm, rotate
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.projection import project_logprobs
 from rljob_runtime.sample import SampleBatch

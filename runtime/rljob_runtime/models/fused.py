@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Architecture, inverse_frequencies
-from rljob_runtime.models.kernels import rms_norm, rotated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +130,14 @@ class FusedDecoder:
         if layer.query_key_norm is not None:
             weights = layer.query_key_norm.index_select(0, self._norm_of_head)
             query_key = rms_norm(query_key, weights, a.norm_epsilon)
-        return rotated(query_key, cos, sin), value
+        return rotate(query_key, cos, sin), value
 
     def _finish(self, layer: FusedLayer, hidden: Tensor, mixed: Tensor) -> Tensor:
         """The rest of a layer after attention has mixed the values."""
         hidden = hidden + F.linear(mixed, layer.output, layer.output_bias)
         normed = rms_norm(hidden, layer.feed_forward_norm, self.architecture.norm_epsilon)
-        gate, up = F.linear(normed, layer.gate_up, layer.gate_up_bias).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, layer.down, layer.down_bias)
+        inner = swiglu(F.linear(normed, layer.gate_up, layer.gate_up_bias))
+        return hidden + F.linear(inner, layer.down, layer.down_bias)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         normed = rms_norm(hidden, self._norm, self.architecture.norm_epsilon)

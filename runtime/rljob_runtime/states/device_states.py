@@ -202,5 +202,6 @@ def join(
         rank=seat.update_rank,
         world_size=seat.num_updating,
         timeout=timedelta(seconds=deadline_seconds),
+        pg_options=backend.group_options(),
     )
     return dist.group.WORLD

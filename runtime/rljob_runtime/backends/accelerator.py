@@ -1,0 +1,123 @@
+"""Devices that torch drives through a module of their own: memory, streams, pinned host memory.
+
+The part that `ascend` and `cuda` share: torch.npu and torch.cuda have the same functions.
+"""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rljob_runtime.backends.base import DeviceMemory
+from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.backends.process import make_repeatable
+
+
+class DeviceModule(Protocol):
+    """What is used of torch.npu or torch.cuda."""
+
+    def is_available(self) -> bool: ...
+    def set_device(self, device: torch.device) -> None: ...
+    def manual_seed_all(self, seed: int) -> None: ...
+    def memory_allocated(self, device: torch.device) -> int: ...
+    def memory_reserved(self, device: torch.device) -> int: ...
+    def mem_get_info(self, device: torch.device) -> tuple[int, int]: ...
+    def current_stream(self) -> Any: ...
+    def stream(self, stream: Any) -> AbstractContextManager[Any]: ...
+    def Stream(self) -> Any: ...
+    def Event(self) -> Any: ...
+
+
+class AcceleratorBackend:
+    """A device of this process. name: for messages. limit_bytes: of the ledger, None for no limit."""
+
+    collectives: str
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        module: DeviceModule,
+        name: str,
+        limit_bytes: int | None = None,
+    ) -> None:
+        self.device = device
+        self.ledger = MemoryLedger(device=name, limit_bytes=limit_bytes)
+        self._module = module
+
+    def set_up(self, *, seed: int, num_threads: int) -> None:
+        """Operations without a deterministic form on the device warn and do not fail."""
+        self._module.set_device(self.device)
+        make_repeatable(seed=seed, num_threads=num_threads, nondeterministic="warn")
+        self._module.manual_seed_all(seed)
+
+    def group_options(self, *, buffer_mib: int | None = None) -> object | None:
+        """The collectives' defaults."""
+        return None
+
+    def memory(self) -> DeviceMemory:
+        """The caching allocator's account of this process."""
+        return DeviceMemory(
+            allocated_bytes=self._module.memory_allocated(self.device),
+            reserved_bytes=self._module.memory_reserved(self.device),
+            total_bytes=self._module.mem_get_info(self.device)[1],
+        )
+
+    @contextmanager
+    def naming_memory_errors(self) -> Iterator[None]:
+        """torch's refusals become DeviceMemoryError; torch_npu's are a plain RuntimeError."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "out of memory" not in str(error):
+                raise
+            untracked = self.memory().allocated_bytes - self.ledger.total_bytes()
+            reason = str(error).partition("\n")[0]
+            raise self.ledger.refusal(reason, untracked_bytes=max(untracked, 0)) from error
+
+    def side_stream(self) -> "DeviceStream":
+        """A stream of its own."""
+        return DeviceStream(self._module)
+
+    def host_buffer(self, num_bytes: int) -> Tensor:
+        """Page-locked memory."""
+        return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
+
+
+class DeviceStream:
+    """A `SideStream` of a device."""
+
+    def __init__(self, module: DeviceModule) -> None:
+        self._module = module
+        self._stream = module.Stream()
+
+    @contextmanager
+    def queue(self) -> Iterator[None]:
+        """What the body starts runs on this stream."""
+        self._stream.wait_stream(self._module.current_stream())
+        with self._module.stream(self._stream):
+            yield
+
+    def mark(self) -> "DeviceMark":
+        """An event after what was queued so far."""
+        event = self._module.Event()
+        event.record(self._stream)
+        return DeviceMark(self._module, event)
+
+
+class DeviceMark:
+    """A `Mark` of a device."""
+
+    def __init__(self, module: DeviceModule, event: Any) -> None:
+        self._module = module
+        self._event = event
+
+    def hold_main(self) -> None:
+        """The current stream waits for the event."""
+        self._module.current_stream().wait_event(self._event)
+
+    def wait(self) -> None:
+        """The host waits for the event."""
+        self._event.synchronize()

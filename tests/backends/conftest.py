@@ -1,0 +1,22 @@
+"""What a backend's set_up changes belongs to the process: every test gives it back."""
+
+import random
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True)
+def process_settings() -> Iterator[None]:
+    """Threads, deterministic kernels and the global generators as they were."""
+    threads, filled = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_deterministic_debug_mode("default")
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    random.setstate(states[0])
+    np.random.set_state(states[1])
+    torch.set_rng_state(states[2])

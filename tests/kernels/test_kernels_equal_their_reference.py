@@ -1,0 +1,59 @@
+"""Every kernel on CPU gives the result and the gradients of its plain-torch reference."""
+
+import pytest
+import torch
+from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
+
+from rljob_runtime.kernels.token_permutation import (
+    permute_tokens,
+    permute_tokens_reference,
+    unpermute_tokens,
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_result_and_gradients_are_the_references(case, dtype):
+    kernel = kernel_of(case)
+
+    found = outputs_and_gradients(kernel.kernel, case, dtype)
+
+    assert_same(found, outputs_and_gradients(kernel.reference, case, dtype), dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_without_gradients_are_the_same(case):
+    kernel = kernel_of(case)
+    arguments, settings = CASES[case](Draw(torch.float32, "cpu"))
+
+    with torch.inference_mode():
+        arguments = [x.clone() if isinstance(x, torch.Tensor) else x for x in arguments]
+        output = kernel.kernel(*arguments, **settings)
+
+    expected = outputs_and_gradients(kernel.reference, case, torch.float32)["output"]
+    assert_same({"output": output}, {"output": expected}, torch.float32)
+
+
+def test_places_lead_back_to_the_tokens():
+    tokens = torch.randn(6, 3)
+    experts = torch.tensor([[3, 0], [1, 2], [0, 3], [3, 1], [2, 0], [1, 3]])
+
+    permuted, places = permute_tokens(tokens, experts)
+
+    assert permuted[:3].equal(tokens[[0, 2, 4]])  # expert 0, in the order of the tokens
+    assert places.dtype == torch.int32
+    assert places.equal(permute_tokens_reference(tokens, experts)[1])
+    torch.testing.assert_close(unpermute_tokens(permuted, places, torch.full((6, 2), 0.5)), tokens)
+
+
+def test_a_causal_query_sees_its_own_key_and_those_before():
+    kernel = kernel_of("attention")
+    (query, key, value), _ = CASES["attention goes on"](Draw(torch.float32, "cpu"))
+
+    before = kernel.kernel(query, key, value)
+    with torch.no_grad():
+        value[:, -1] += 1.0
+    after = kernel.kernel(query, key, value)
+
+    changed = (before != after).flatten(2).any(-1)
+    assert changed.tolist() == [[False, False, True]]
