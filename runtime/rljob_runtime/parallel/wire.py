@@ -69,9 +69,11 @@ def start_exchange(
     return Pending(arrived, [work], [rows])
 
 
-def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup) -> Pending:
+def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup | None) -> Pending:
     """Rows to the next rank of the ring, and into `arriving` those of the rank before, [n, ...] →
     [R, ...]. All ranks know all sizes: an empty tensor is not sent."""
+    if group is None:
+        return Pending(rows)
     rank, ranks = group.rank(), group.size()
     rows = rows.contiguous()
     operations = []
