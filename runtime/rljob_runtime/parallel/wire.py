@@ -35,24 +35,43 @@ class Pending:
         return self.result
 
 
-def start_gather(part: Tensor, group: ProcessGroup | None) -> Pending:
-    """All ranks' parts one after the other, [n, ...] → [ranks·n, ...]; n is the same everywhere."""
+def start_gather(
+    part: Tensor, group: ProcessGroup | None, *, into: Tensor | None = None
+) -> Pending:
+    """All ranks' parts one after the other, [n, ...] → [ranks·n, ...]; n is the same everywhere.
+
+    into: takes the result; `part` may be this rank's rows of it.
+    """
     if group is None:
         return Pending(part)
     part = part.contiguous()
-    whole = part.new_empty(group.size() * part.shape[0], *part.shape[1:])
+    whole = part.new_empty(group.size() * len(part), *part.shape[1:]) if into is None else into
     return Pending(whole, [_gather(whole, part, group=group, async_op=True)], [part])
 
 
-def start_scatter_sum(whole: Tensor, group: ProcessGroup | None) -> Pending:
-    """This rank's part of the sum of all ranks' tensors, [ranks·n, ...] → [n, ...]."""
+def start_scatter_sum(
+    whole: Tensor, group: ProcessGroup | None, *, into: Tensor | None = None
+) -> Pending:
+    """This rank's part of the sum of all ranks' tensors, [ranks·n, ...] → [n, ...].
+
+    into: takes the result; it may be this rank's rows of `whole`.
+    """
     if group is None:
         return Pending(whole)
     ranks = group.size()
     assert len(whole) % ranks == 0, f"{len(whole)} rows do not split over {ranks} ranks; pad them"
     whole = whole.contiguous()
-    part = whole.new_empty(len(whole) // ranks, *whole.shape[1:])
+    part = whole.new_empty(len(whole) // ranks, *whole.shape[1:]) if into is None else into
     return Pending(part, [_scatter(part, whole, group=group, async_op=True)], [whole])
+
+
+def start_sum(values: Tensor, group: ProcessGroup | None) -> Pending:
+    """Values become their sum over the ranks, in place, [...] → [...]."""
+    if group is None:
+        return Pending(values)
+    work = dist.all_reduce(values, group=group, async_op=True)
+    assert work is not None, "a rank sums in its own group alone"
+    return Pending(values, [work])
 
 
 def start_exchange(
@@ -87,8 +106,7 @@ def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup | None) -> P
 
 def sum_in_place(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace values by their sum over the ranks, [...] → [...]."""
-    if group is not None:
-        dist.all_reduce(values, group=group)
+    start_sum(values, group).wait()
 
 
 def max_in_place(values: Tensor, group: ProcessGroup | None) -> None:
