@@ -34,6 +34,10 @@ class Pending:
             work.wait()
         return self.result
 
+    def done(self) -> bool:
+        """Whether a wait would end at once."""
+        return all(work.is_completed() for work in self.works)
+
 
 def start_gather(
     part: Tensor, group: ProcessGroup | None, *, into: Tensor | None = None
@@ -102,6 +106,25 @@ def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup | None) -> P
         operations.append(P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % ranks))
     works = dist.batch_isend_irecv(operations) if operations else []
     return Pending(arriving, works, [rows])
+
+
+def start_send(tensor: Tensor, target: int, group: ProcessGroup | None) -> Pending:
+    """A tensor to one other rank, [...] → [...]; an empty one is not sent. target: rank in the group."""
+    tensor = tensor.contiguous()
+    if not tensor.numel():
+        return Pending(tensor)
+    work = dist.isend(tensor, group=group, group_dst=target)
+    assert work is not None, "a rank sends in its own group alone"
+    return Pending(tensor, [work], [tensor])
+
+
+def start_receive(into: Tensor, source: int, group: ProcessGroup | None) -> Pending:
+    """What the source sends with `start_send`, in the order of its sends."""
+    if not into.numel():
+        return Pending(into)
+    work = dist.irecv(into, group=group, group_src=source)
+    assert work is not None, "a rank receives in its own group alone"
+    return Pending(into, [work])
 
 
 def sum_in_place(values: Tensor, group: ProcessGroup | None) -> None:
