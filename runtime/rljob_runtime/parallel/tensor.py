@@ -51,6 +51,11 @@ def row_linear(
     return output_SH if bias_H is None else output_SH + bias_H
 
 
+def padded_tokens(tokens: int, ranks: int) -> int:
+    """So many tokens, and as many more as make the ranks' shares equal."""
+    return -(-tokens // ranks) * ranks
+
+
 def column_linear_bytes(
     tokens: int, features: int, ranks: int, *, item_bytes: int, with_gradients: bool = True
 ) -> int:
