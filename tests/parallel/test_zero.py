@@ -123,7 +123,7 @@ def test_memory_and_bytes_are_the_formulas(stage):
     ranks = 4
     sizes = {name: parameter.numel() for name, parameter in Net().named_parameters()}
     buckets = plan_buckets(sizes, ranks, bucket_items=BUCKET_ITEMS)
-    norm_bytes = 8 * 2 * (ranks - 1) / ranks  # the sum of squares
+    norm_bytes = 4 * 2 * (ranks - 1) / ranks  # the sum of squares
 
     for rank, (*_, sent, peaks) in enumerate(
         on_ranks(ranks, lambda rank: train(rank, ranks, stage))

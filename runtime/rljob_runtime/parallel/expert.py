@@ -66,9 +66,9 @@ def dispatch(
     ranks = size_of(group)
     assert num_experts % ranks == 0, f"{num_experts} experts do not split over {ranks} ranks"
     held = num_experts // ranks
-    expert_TK_flat = expert_TK.flatten()
-    by_expert_TK = torch.argsort(expert_TK_flat, stable=True)
-    routed_E = torch.bincount(expert_TK_flat, minlength=num_experts)
+    sorted_TK, by_expert_TK = expert_TK.flatten().sort(stable=True)
+    bounds = torch.arange(num_experts + 1, device=expert_TK.device)
+    routed_E = torch.searchsorted(sorted_TK, bounds).diff()
     arriving = everyones_counts(routed_E.view(ranks, held), group)
     sent = routed_E.view(ranks, held).sum(1).tolist()
     received = arriving.sum(1).tolist()

@@ -6,7 +6,7 @@ import, so that is done when weights are sharded.
 
 from collections.abc import Iterable
 
-from torch import Tensor, nn
+from torch import Tensor, nn, zeros_like
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes
@@ -43,7 +43,7 @@ def take_gradients(model: nn.Module, shards: dict[str, Tensor]) -> None:
     """Give each shard the gradient of its rows; 0 where the parameter was not used."""
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
-        shards[name].grad = shards[name] * 0 if gradient is None else _rows(gradient)
+        shards[name].grad = zeros_like(shards[name]) if gradient is None else _rows(gradient)
 
 
 def fully_sharded_bytes(

@@ -79,12 +79,10 @@ class GradientShards:
             part.div_(by)
 
     def norm(self) -> float:
-        """Euclidean norm of all ranks' parts together. One sum of 8 bytes."""
-        squares = torch.zeros((), dtype=torch.float64)
-        for part in self.parts:
-            squares += torch.linalg.vector_norm(part).double().square()
-        sum_in_place(squares, self._group)
-        return math.sqrt(float(squares))
+        """Euclidean norm of all ranks' parts together. One sum of one number."""
+        square = torch.stack([torch.linalg.vector_norm(part) for part in self.parts]).square().sum()
+        sum_in_place(square, self._group)
+        return math.sqrt(float(square))
 
     def clip(self, limit: float) -> float:
         """Scale the gradients down to norm `limit` if they exceed it; returns the norm before."""
