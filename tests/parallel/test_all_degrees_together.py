@@ -9,11 +9,12 @@ from forked_ranks import on_ranks
 from torch import Tensor, distributed
 
 from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import share
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
-from rljob_runtime.parallel.ranks import Purpose, RankGrid, share
+from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallel.sequence import gather_rows
 from rljob_runtime.parallel.tensor import column_linear, padded_tokens, row_linear

@@ -1,5 +1,7 @@
 """Attention over ragged samples that ranks share: one rank's outputs and gradients, bytes by formula."""
 
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from sent_bytes import SentBytes
 from torch import Tensor, distributed
 
-from rljob_runtime.parallel.context import ZigZag, attended_pairs, contiguous
+from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.ring import ring_attention, ring_attention_bytes
 from rljob_runtime.parallel.ulysses import ulysses_attention, ulysses_bytes
 
@@ -112,6 +114,13 @@ def test_bytes_are_the_formulas():
         ring_attention_bytes(layout, rank, kv_heads * D, item_bytes=4) for rank in range(ranks)
     ]
     assert ulysses == [ulysses_bytes(tokens, rank, **sizes) for rank in range(ranks)]
+
+
+def attended_pairs(layout: ZigZag, rank: int) -> int:
+    """Pairs of query and key that the rank's queries attend to: its work."""
+    ends = pairwise(accumulate(layout.lengths, initial=0))
+    first = [start for start, end in ends for _ in range(end - start)]
+    return sum(place - first[place] + 1 for place in layout.tokens(rank))
 
 
 lengths = st.lists(st.integers(0, 40), min_size=1, max_size=6).map(tuple)

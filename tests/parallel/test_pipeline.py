@@ -1,5 +1,7 @@
 """A model whose layers pipeline ranks share, on ragged micro-batches: one rank's losses and gradients."""
 
+import subprocess
+import sys
 import time
 from datetime import timedelta
 
@@ -11,9 +13,10 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed
 
 from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import share
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
-from rljob_runtime.parallel.ranks import RankGrid, share
+from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallel.schedule import Schedule
 
 VOCABULARY, WIDTH, LAYERS = 11, 6, 7
@@ -136,3 +139,18 @@ def test_a_rank_that_hangs_is_an_error_that_says_what_was_awaited():
 
     said = "WorkerError: pipeline rank 1: rank 0 has not sent micro-batch 0 forward for stage 1"
     assert said in caught.value.reasons[1]
+
+
+def test_a_pass_imports_nothing_of_torchs_compiler():
+    code = """
+import sys
+import torch
+from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+weight = torch.ones(3, requires_grad=True)
+chunks = [lambda number, given: 2 * weight, lambda number, given: (given * weight).sum()]
+hidden = Hidden(shapes=[(3,)], dtype=torch.float32, device=torch.device("cpu"))
+assert run_pipeline(chunks, hidden, None) == [6] and weight.grad.tolist() == [4, 4, 4]
+assert not {"sympy", "torch._dynamo"} & sys.modules.keys()
+"""
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.parallel.schedule import Schedule, Step, idle_share, most_held
+from rljob_runtime.parallel.schedule import Schedule, Step, most_held
 
 schedules = st.builds(
     Schedule,
@@ -13,6 +13,37 @@ schedules = st.builds(
     micro_batches=st.integers(0, 14),
     trains=st.booleans(),
 )
+
+
+def idle_share(schedule: Schedule, *, backward_cost: float = 2.0) -> float:
+    """Time that the ranks wait over the time that they compute, where every forward pass takes 1.
+
+    (ranks - 1) / (chunks · micro-batches) for whole rounds. Raises AssertionError for a schedule in which
+    ranks wait for each other for ever.
+    """
+    ends: dict[Step, float] = {}
+    left = [schedule.steps(rank) for rank in range(schedule.ranks)]
+    busy = sum(1.0 if s.direction == "forward" else backward_cost for steps in left for s in steps)
+    now = [0.0] * schedule.ranks
+    while any(left):
+        went_on = False
+        for rank, steps in enumerate(left):
+            while steps and (needs := needs_of(schedule, steps[0])) <= ends.keys():
+                step = steps.pop(0)
+                cost = 1.0 if step.direction == "forward" else backward_cost
+                now[rank] = max([now[rank], *(ends[need] for need in needs)]) + cost
+                ends[step] = now[rank]
+                went_on = True
+        assert went_on, f"{schedule} waits for ever before {[steps[:1] for steps in left]}"
+    return schedule.ranks * max(now) / busy - 1 if busy else 0.0
+
+
+def needs_of(schedule: Schedule, step: Step) -> set[Step]:
+    if step.direction == "forward":
+        return {Step("forward", step.stage - 1, step.micro_batch)} if step.stage else set()
+    if step.stage == schedule.stages - 1:
+        return {Step("forward", step.stage, step.micro_batch)}
+    return {Step("backward", step.stage + 1, step.micro_batch)}
 
 
 @given(schedule=schedules)

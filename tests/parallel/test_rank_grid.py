@@ -1,16 +1,17 @@
 """Ranks' places and groups for every purpose, by arithmetic."""
 
-import subprocess
-import sys
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.architecture import Experts, Shape
 from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import Slice, slices
+from rljob_api.tensors import tensors_of
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.parallel.ranks import Purpose, RankGrid, share
+from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 
 
 @st.composite
@@ -57,6 +58,7 @@ def test_sizes_of_groups_are_products_of_degrees(grid):
         Purpose.EXPERT: d.expert,
         Purpose.EXPERT_DATA: sharing // d.expert,
         Purpose.CUT_GRADIENTS: sharing,
+        Purpose.KEY_HEAD_GRADIENTS: sharing,
         Purpose.WHOLE_GRADIENTS: sharing * d.tensor,
         Purpose.EXPERT_GRADIENTS: copies,
         Purpose.MODEL: d.tensor * d.pipeline,
@@ -83,6 +85,7 @@ def test_members_of_a_group_differ_in_what_they_share_and_in_nothing_else(grid):
     same(Purpose.EXPERT, "pipeline", "tensor", "replica")
     same(Purpose.EXPERT_DATA, "pipeline", "tensor", "expert")
     same(Purpose.CUT_GRADIENTS, "pipeline", "tensor")
+    same(Purpose.KEY_HEAD_GRADIENTS, "pipeline", "tensor")
     same(Purpose.WHOLE_GRADIENTS, "pipeline")
     same(Purpose.EXPERT_GRADIENTS, "pipeline", "expert")
     same(Purpose.MODEL, "data", "context", "expert", "replica")
@@ -124,20 +127,33 @@ def test_all_groups_of_384_ranks_take_milliseconds():
     assert time.process_time() - began < 0.25  # 10 ms on a quiet machine
 
 
-def test_rank_arithmetic_imports_no_torch():
-    code = "import sys, rljob_runtime.parallel.ranks; assert 'torch' not in sys.modules"
-
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 def test_experts_that_do_not_divide_data_and_context_are_refused():
     with pytest.raises(ConfigError, match=r"expert=3 .* 2 × 2 .* divisor of 4"):
         RankGrid(UpdateParallelism(data=2, context=2, expert=3))
 
 
-@given(number=st.integers(0, 50), ranks=st.integers(1, 8))
-def test_shares_are_even_and_cover_all(number, ranks):
-    shares = [share(number, rank, ranks) for rank in range(ranks)]
+SHAPE = Shape(
+    family="qwen3_moe",
+    vocab=10,
+    hidden=8,
+    layers=7,
+    intermediate=12,
+    heads=8,
+    kv_heads=2,
+    head_dim=4,
+    experts=Experts(count=8, intermediate=4),
+)
 
-    assert [i for part in shares for i in part] == list(range(number))
-    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+def test_all_who_hold_a_slice_add_up_its_gradients_and_nobody_else():
+    degrees = {"data": 2, "context": 2, "tensor": 4, "pipeline": 3, "virtual_pipeline": 2}
+    for expert in (1, 2, 4):
+        grid = RankGrid(UpdateParallelism(**degrees, expert=expert), kv_heads=SHAPE.kv_heads)
+        holders: dict[Slice, list[int]] = {}
+        for rank in range(grid.size):
+            for piece in slices(SHAPE, grid.part(SHAPE, rank)):
+                holders.setdefault(piece, []).append(rank)
+
+        assert {piece.tensor for piece in holders} == set(tensors_of(SHAPE))
+        for piece, ranks in holders.items():
+            assert grid.group(gradient_purpose(piece.tensor), ranks[0]) == ranks, piece

@@ -5,9 +5,9 @@ differ by a token at most: nothing is padded. Without torch.
 """
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-from rljob_runtime.parallel.ranks import share
+from rljob_api.layout import share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,6 @@ class ZigZag:
 def contiguous(tokens: int, ranks: int) -> list[range]:
     """All packed tokens in one piece a rank, without regard to samples; what Ulysses needs."""
     return [share(tokens, rank, ranks) for rank in range(ranks)]
-
-
-def attended_pairs(layout: ZigZag, rank: int) -> int:
-    """Pairs of query and key that the rank's queries attend to: its work."""
-    ends = pairwise(accumulate(layout.lengths, initial=0))
-    first = [start for start, end in ends for _ in range(end - start)]
-    return sum(place - first[place] + 1 for place in layout.tokens(rank))
 
 
 def _piece(length: int, index: int, pieces: int) -> range:

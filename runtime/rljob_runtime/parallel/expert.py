@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import size_of
+from rljob_runtime.backends.collectives import size_of, sum_over_ranks
 from rljob_runtime.parallel.sequence import exchange_rows
 from rljob_runtime.parallel.volume import exchange_bytes
-from rljob_runtime.parallel.wire import everyones_counts, sum_in_place
+from rljob_runtime.parallel.wire import start_exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def dispatch(
     sorted_TK, by_expert_TK = expert_TK.flatten().sort(stable=True)
     bounds = torch.arange(num_experts + 1, device=expert_TK.device)
     routed_E = torch.searchsorted(sorted_TK, bounds).diff()
-    arriving = everyones_counts(routed_E.view(ranks, held), group)
+    arriving = start_exchange(routed_E.view(ranks, held), [1] * ranks, [1] * ranks, group).wait()
     sent = routed_E.view(ranks, held).sum(1).tolist()
     received = arriving.sum(1).tolist()
     # What arrives is sorted by rank, then by expert.
@@ -104,7 +104,7 @@ def combine(output_CH: Tensor, weight_TK: Tensor, route: Route) -> Tensor:
 def expert_load(routed_E: Tensor, group: ProcessGroup | None) -> ExpertLoad:
     """What the experts got from all ranks. routed_E: of one layer's or several layers' routes, added up."""
     copies_E = routed_E.clone()
-    sum_in_place(copies_E, group)
+    sum_over_ranks(copies_E, group)
     return ExpertLoad(copies_E=copies_E.tolist())
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of
+from rljob_runtime.backends.collectives import rank_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.parallel.buckets import Bucket
-from rljob_runtime.parallel.wire import Pending, start_scatter_sum, start_sum, sum_in_place
+from rljob_runtime.parallel.wire import Pending, start_scatter_sum, start_sum
 
 
 class Arrivals:
@@ -80,8 +80,9 @@ class GradientShards:
 
     def norm(self) -> float:
         """Euclidean norm of all ranks' parts together. One sum of one number."""
-        square = torch.stack([torch.linalg.vector_norm(part) for part in self.parts]).square().sum()
-        sum_in_place(square, self._group)
+        norms = torch.stack([torch.linalg.vector_norm(part) for part in self.parts])
+        square = norms.square().sum()[None]
+        sum_over_ranks(square, self._group)
         return math.sqrt(float(square))
 
     def clip(self, limit: float) -> float:

@@ -7,7 +7,10 @@ ranks take milliseconds.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rljob_api.architecture import Shape
 from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import Part
+from rljob_api.tensors import Cut, TensorSpec
 from rljob_api.topology import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError
 
@@ -29,6 +32,8 @@ class Purpose(StrEnum):
     """Hold the same experts for other tokens, at the same place of the tensor axis."""
     CUT_GRADIENTS = "gradients of cut matrices"
     """data × context: parameters that the tensor axis cuts."""
+    KEY_HEAD_GRADIENTS = "gradients of key heads"
+    """data × context × the tensor ranks that have the same key head, where heads are fewer than ranks."""
     WHOLE_GRADIENTS = "gradients of whole parameters"
     """data × context × tensor: norms and biases that each tensor rank repeats, for its own tokens."""
     EXPERT_GRADIENTS = "gradients of experts"
@@ -36,6 +41,15 @@ class Purpose(StrEnum):
     tensor axis cuts experts as it cuts matrices, data × context."""
     MODEL = "model"
     """tensor × pipeline: all parts of one model, for the norm of its gradient."""
+
+
+def gradient_purpose(tensor: TensorSpec) -> Purpose:
+    """Who adds up a tensor's gradients."""
+    if tensor.expert is not None:
+        return Purpose.EXPERT_GRADIENTS
+    if tensor.cut is Cut.WHOLE:
+        return Purpose.WHOLE_GRADIENTS
+    return Purpose.KEY_HEAD_GRADIENTS if tensor.cut is Cut.KEY_HEADS else Purpose.CUT_GRADIENTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +68,12 @@ class Place:
 class RankGrid:
     """The update ranks on two meshes with the same numbers: one of the sequences, one of the experts.
 
-    degrees: with `data` filled in. Raises ConfigError when expert does not divide data × context.
+    degrees: with `data` filled in. kv_heads: of the model; None where each tensor rank has its own.
+    Raises ConfigError when expert does not divide data × context.
     """
 
     degrees: UpdateParallelism
+    kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         degrees = self.degrees
@@ -77,6 +93,14 @@ class RankGrid:
     def tokens(self) -> Mesh:
         """Which tokens and which part of the model a rank computes."""
         return update_mesh(self.degrees)
+
+    @property
+    def key_heads(self) -> Mesh:
+        """`tokens` with the tensor axis cut into key heads and the ranks that have the same one."""
+        tensor = self.degrees.tensor
+        copies = max(1, tensor // self.kv_heads) if self.kv_heads else 1
+        *others, _ = self.tokens.axes
+        return Mesh(axes=(*others, ("head", tensor // copies), ("copy", copies)))
 
     @property
     def experts(self) -> Mesh:
@@ -112,6 +136,17 @@ class RankGrid:
         stages, stage = self.degrees.pipeline, self.place(rank).pipeline
         return [chunk * stages + stage for chunk in range(self.degrees.virtual_pipeline)]
 
+    def part(self, shape: Shape, rank: int) -> Part:
+        """What the rank holds of a model."""
+        place, degrees = self.place(rank), self.degrees
+        return Part.of_stages(
+            shape,
+            tuple(self.chunks(rank)),
+            degrees.pipeline * degrees.virtual_pipeline,
+            tensor=(place.tensor, degrees.tensor),
+            expert=(place.expert, degrees.expert),
+        )
+
     def _axes(self, purpose: Purpose) -> tuple[Mesh, tuple[str, ...]]:
         match purpose:
             case Purpose.EXPERT:
@@ -122,16 +157,11 @@ class RankGrid:
                 return self.experts, ("replica", "tensor")
             case Purpose.CUT_GRADIENTS | Purpose.EXPERT_GRADIENTS:
                 return self.tokens, ("data", "context")
+            case Purpose.KEY_HEAD_GRADIENTS:
+                return self.key_heads, ("data", "context", "copy")
             case Purpose.WHOLE_GRADIENTS:
                 return self.tokens, ("data", "context", "tensor")
             case Purpose.MODEL:
                 return self.tokens, ("pipeline", "tensor")
             case _:
                 return self.tokens, (purpose.value,)
-
-
-def share(number: int, rank: int, ranks: int) -> range:
-    """The rank's part of `number` things cut as evenly as they go; the first ranks take one more."""
-    each, more = divmod(number, ranks)
-    first = rank * each + min(rank, more)
-    return range(first, first + each + (rank < more))

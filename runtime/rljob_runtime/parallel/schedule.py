@@ -99,34 +99,3 @@ def most_held(steps: Sequence[Step]) -> int:
         held += 1 if step.direction == "forward" else -1
         most = max(most, held)
     return most
-
-
-def idle_share(schedule: Schedule, *, backward_cost: float = 2.0) -> float:
-    """Time that the ranks wait over the time that they compute, where every forward pass takes 1.
-
-    (ranks - 1) / (chunks · micro-batches) for whole rounds. Raises AssertionError for a schedule in which
-    ranks wait for each other for ever.
-    """
-    ends: dict[Step, float] = {}
-    left = [schedule.steps(rank) for rank in range(schedule.ranks)]
-    busy = sum(1.0 if s.direction == "forward" else backward_cost for steps in left for s in steps)
-    now = [0.0] * schedule.ranks
-    while any(left):
-        went_on = False
-        for rank, steps in enumerate(left):
-            while steps and (needs := _needs(schedule, steps[0])) <= ends.keys():
-                step = steps.pop(0)
-                cost = 1.0 if step.direction == "forward" else backward_cost
-                now[rank] = max([now[rank], *(ends[need] for need in needs)]) + cost
-                ends[step] = now[rank]
-                went_on = True
-        assert went_on, f"{schedule} waits for ever before {[steps[:1] for steps in left]}"
-    return schedule.ranks * max(now) / busy - 1 if busy else 0.0
-
-
-def _needs(schedule: Schedule, step: Step) -> set[Step]:
-    if step.direction == "forward":
-        return {Step("forward", step.stage - 1, step.micro_batch)} if step.stage else set()
-    if step.stage == schedule.stages - 1:
-        return {Step("forward", step.stage, step.micro_batch)}
-    return {Step("backward", step.stage + 1, step.micro_batch)}

@@ -77,17 +77,13 @@ def row_linear_bytes(
 class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_SH: Tensor, group: ProcessGroup | None, count: int, *both: Tensor | None
+        ctx: Any, x_SH: Tensor, group: ProcessGroup | None, count: int, *both: Any
     ) -> tuple[Tensor, ...]:
         weights, biases = both[:count], both[count:]
         ctx.group, ctx.biased = group, [bias is not None for bias in biases]
         ctx.save_for_backward(x_SH, *weights)
         x_UH = start_gather(x_SH, group).wait()
-        return tuple(
-            F.linear(x_UH, weight, bias)
-            for weight, bias in zip(weights, biases, strict=True)
-            if weight is not None
-        )
+        return tuple(F.linear(x_UH, *each) for each in zip(weights, biases, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients_UK: Tensor) -> tuple[Tensor | None, ...]:

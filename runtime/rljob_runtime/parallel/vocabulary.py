@@ -15,11 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of, size_of
-from rljob_runtime.parallel.ranks import share
+from rljob_api.layout import share
+from rljob_runtime.backends.collectives import max_over_ranks, rank_of, size_of, sum_over_ranks
 from rljob_runtime.parallel.sequence import scatter_sum_rows
 from rljob_runtime.parallel.volume import sum_bytes
-from rljob_runtime.parallel.wire import max_in_place, sum_in_place
 
 LOGITS_AT_ONCE = 1 << 23
 """float32 values of a chunk: 32 MiB."""
@@ -105,7 +104,7 @@ class _TokenLogprobs(torch.autograd.Function):
         for positions, targets in chunks:
             logits_CV = _logits(hidden_LH[positions], weight_VH, temperature)
             largest_C = logits_CV.amax(-1)
-            max_in_place(largest_C, held.group)
+            max_over_ranks(largest_C, held.group)
             logits_CV.sub_(largest_C[:, None])  # what is left does not cancel
             row_t = row_of_T[targets] - positions.start
             logit_t = logits_CV[row_t, place_T[targets]].masked_fill(~own_T[targets], 0.0)
@@ -167,7 +166,7 @@ def _summed(
     exponential_CV = logits_CV.exp()
     weighted_C = torch.linalg.vecdot(exponential_CV, logits_CV)
     sums = torch.cat([exponential_CV.sum(-1), weighted_C, logit_t])
-    sum_in_place(sums, group)
+    sum_over_ranks(sums, group)
     sum_C, weighted_C, logit_t = torch.split(sums, [*[len(weighted_C)] * 2, len(logit_t)])
     log_sum_C = sum_C.log()
     return log_sum_C, log_sum_C - weighted_C / sum_C, logit_t

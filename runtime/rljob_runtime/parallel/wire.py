@@ -1,13 +1,13 @@
 """Collectives without gradients, started now and awaited later, so that a rank computes meanwhile.
 
 Called by the primitives of this folder. `group` None stands for one rank: nothing moves. What is sent may
-not be written to before the wait.
+not be written to before the wait. `volume` has their bytes.
 """
 
 # n rows of one rank, R rows that arrive; all further dims stay as they are
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -26,7 +26,7 @@ class Pending:
 
     result: Tensor
     works: Sequence[Work] = ()
-    sent: Sequence[Tensor] = field(default=())
+    sent: Sequence[Tensor] = ()
 
     def wait(self) -> Tensor:
         """The result. Raises RuntimeError when a rank is gone or the group's timeout is over."""
@@ -125,20 +125,3 @@ def start_receive(into: Tensor, source: int, group: ProcessGroup | None) -> Pend
     work = dist.irecv(into, group=group, group_src=source)
     assert work is not None, "a rank receives in its own group alone"
     return Pending(into, [work])
-
-
-def sum_in_place(values: Tensor, group: ProcessGroup | None) -> None:
-    """Replace values by their sum over the ranks, [...] → [...]."""
-    start_sum(values, group).wait()
-
-
-def max_in_place(values: Tensor, group: ProcessGroup | None) -> None:
-    """Replace values by their largest over the ranks, [...] → [...]."""
-    if group is not None:
-        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
-
-
-def everyones_counts(counts: Tensor, group: ProcessGroup | None) -> Tensor:
-    """What each rank counts for this one: counts [ranks, k], row r for rank r → [ranks, k], row r of r."""
-    ones = [1] * len(counts)
-    return start_exchange(counts, ones, ones, group).wait()
