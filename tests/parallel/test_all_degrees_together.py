@@ -10,8 +10,10 @@ from torch import Tensor, distributed
 
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import share
+from rljob_runtime.backends.collectives import size_of, sum_over_ranks
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
+from rljob_runtime.parallel.gradients import GradientShards, clip_gradients
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
@@ -156,18 +158,26 @@ class Model:
     def grid_rank(self) -> int:
         return distributed.get_rank() if distributed.is_initialized() else 0
 
-    def gradient(self, name: str) -> Tensor | None:
-        """Of this rank's part, added up over all who hold it; None where another stage has it."""
-        purpose = Purpose.WHOLE_GRADIENTS
+    def gradients(self) -> dict[str, Tensor]:
+        """Of this rank's parts, added up over all who hold them."""
+        found = {name: w.grad for name, w in self.weights.items() if w.grad is not None}
+        for name, gradient in found.items():
+            sum_over_ranks(gradient.view(-1), self.group[self.purpose(name)])
+        return found
+
+    def norm(self, gradients: dict[str, Tensor]) -> float:
+        """Of all ranks' gradients."""
+        shards = [
+            GradientShards([gradient], copies=size_of(self.group[self.purpose(name)]))
+            for name, gradient in gradients.items()
+        ]
+        return clip_gradients(shards, torch.inf, distributed.group.WORLD)
+
+    def purpose(self, name: str) -> Purpose:
         kind = name.split(".")[-1]
         if kind == "experts":
-            purpose = Purpose.EXPERT_GRADIENTS
-        elif kind in CUTS:
-            purpose = Purpose.CUT_GRADIENTS
-        gradient = self.weights[name].grad
-        if gradient is not None and self.group[purpose] is not None:
-            distributed.all_reduce(gradient, group=self.group[purpose])
-        return gradient
+            return Purpose.EXPERT_GRADIENTS
+        return Purpose.CUT_GRADIENTS if kind in CUTS else Purpose.WHOLE_GRADIENTS
 
 
 GRIDS = {
@@ -190,22 +200,20 @@ def test_loss_and_gradients_are_one_ranks(name):
     alone = Model(RankGrid(UpdateParallelism(data=1, context_algorithm="ulysses")), None)
     loss = alone.train()
 
-    def train(rank: int) -> tuple[Tensor, dict[str, Tensor | None], dict[str, Tensor]]:
+    def train(rank: int) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], float]:
         model = Model(grid, ProcessGroups(grid, timeout_seconds=60))
-        own_loss = model.train()
-        expected = {n: model.cut(n, w.grad) for n, w in alone.weights.items()}
-        return own_loss, {n: model.gradient(n) for n in model.weights}, expected
+        own_loss, gradients = model.train(), model.gradients()
+        expected = {n: model.cut(n, w.grad) for n, w in alone.weights.items() if n in gradients}
+        return own_loss, gradients, expected, model.norm(gradients)
 
     results = on_ranks(grid.size, train, seconds=120)
 
     ends = [own for rank, (own, *_) in enumerate(results) if grid.place(rank).tensor == 0]
     torch.testing.assert_close(torch.stack(ends).sum(), loss, rtol=1e-5, atol=1e-5)
-    for rank, (_, gradients, expected) in enumerate(results):
-        held = {name: gradient for name, gradient in gradients.items() if gradient is not None}
-        torch.testing.assert_close(
-            held, {name: expected[name] for name in held}, rtol=1e-5, atol=1e-5
-        )
-        assert held, f"rank {rank} has a stage of the model"
-    assert {name for _, found, _ in results for name, g in found.items() if g is not None} == set(
-        alone.weights
+    norm = float(
+        torch.nn.utils.get_total_norm([w.grad for w in alone.weights.values()], foreach=False)
     )
+    for _, gradients, expected, found_norm in results:
+        torch.testing.assert_close(gradients, expected, rtol=1e-5, atol=1e-5)
+        assert found_norm == pytest.approx(norm, rel=1e-5)
+    assert {name for _, held, *_ in results for name in held} == set(alone.weights)

@@ -1,5 +1,8 @@
 """Process groups made from rank arithmetic: each adds up over exactly its ranks."""
 
+import re
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -45,3 +48,15 @@ def test_each_group_is_of_the_ranks_that_arithmetic_says(name):
 def test_another_number_of_processes_than_the_grid_has_is_refused():
     with pytest.raises(RanksFailed, match="2 processes for the 4 ranks"):
         on_ranks(2, lambda rank: ProcessGroups(GRIDS["tensor, pipeline"], timeout_seconds=5))
+
+
+def test_a_member_that_does_not_come_is_an_error_that_names_the_group():
+    def make(rank: int) -> None:
+        if rank == 3:
+            time.sleep(60)
+        ProcessGroups(GRIDS["tensor, pipeline"], timeout_seconds=1)
+
+    with pytest.raises(RanksFailed) as caught:
+        on_ranks(4, make, seconds=30)
+
+    assert re.search(r"WorkerError: update rank 2: ranks \[2, 3\] did not", caught.value.reasons[2])

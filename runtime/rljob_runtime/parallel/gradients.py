@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of, sum_over_ranks
+from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.parallel.buckets import Bucket
 from rljob_runtime.parallel.wire import Pending, start_scatter_sum, start_sum
@@ -66,32 +66,39 @@ class Arrivals:
 class GradientShards:
     """What this rank keeps of the summed gradients of each bucket; lives for one optimizer step.
 
-    group: the ranks that keep the rest of them; None where each keeps all.
+    copies: ranks that keep the same.
     """
 
-    def __init__(self, parts: list[Tensor], group: ProcessGroup | None) -> None:
+    def __init__(self, parts: list[Tensor], *, copies: int = 1) -> None:
         self.parts = parts
-        self._group = group
+        self.copies = copies
 
-    def divide(self, by: float) -> None:
-        """Divide all gradients."""
+    def multiply(self, by: float) -> None:
+        """Multiply all gradients."""
         for part in self.parts:
-            part.div_(by)
+            part.mul_(by)
 
-    def norm(self) -> float:
-        """Euclidean norm of all ranks' parts together. One sum of one number."""
+    def square(self) -> Tensor:
+        """This rank's share of the squared norm, one number [1]."""
         norms = torch.stack([torch.linalg.vector_norm(part) for part in self.parts])
-        square = norms.square().sum()[None]
-        sum_over_ranks(square, self._group)
-        return math.sqrt(float(square))
+        return norms.square().sum()[None] / self.copies
 
-    def clip(self, limit: float) -> float:
-        """Scale the gradients down to norm `limit` if they exceed it; returns the norm before."""
-        norm = self.norm()
-        if norm > limit:
-            for part in self.parts:
-                part.mul_(limit / norm)
-        return norm
+
+def clip_gradients(
+    kept: Sequence[GradientShards], limit: float, group: ProcessGroup | None
+) -> float:
+    """Scale a model's gradients down to norm `limit` if they exceed it; returns the norm before.
+
+    kept: of all parameters of this rank, whoever added them up. group: all ranks of the model and of its
+    replicas. One sum of one number.
+    """
+    square = torch.cat([shards.square() for shards in kept]).sum()[None]
+    sum_over_ranks(square, group)
+    norm = math.sqrt(float(square))
+    if norm > limit:
+        for shards in kept:
+            shards.multiply(limit / norm)
+    return norm
 
 
 class WholeGradients:
@@ -105,7 +112,7 @@ class WholeGradients:
         ledger: MemoryLedger,
     ) -> None:
         self._parameters, self._buckets, self._group = dict(parameters), buckets, group
-        self.shards = GradientShards([], group)
+        self.shards = GradientShards([])
         self._flats = [_zeros(bucket.items, parameters, ledger) for bucket in buckets]
         for bucket, flat in zip(buckets, self._flats, strict=True):
             for piece in bucket.pieces:
@@ -128,7 +135,7 @@ class WholeGradients:
             arrivals.remove()
             for pending in started:
                 pending.wait()
-        return GradientShards(self._flats, None)
+        return GradientShards(self._flats, copies=size_of(self._group))
 
     def scatter(self) -> GradientShards:
         """Add the gradients up over the ranks, each in its own part alone: half the bytes of a sum. The
@@ -167,7 +174,7 @@ class ScatteredGradients:
         self._ledger = ledger
         self._places = {p.name: (i, p.place) for i, b in enumerate(buckets) for p in b.pieces}
         parts = [_zeros(bucket.items // bucket.ranks, parameters, ledger) for bucket in buckets]
-        self.shards = GradientShards(parts, group)
+        self.shards = GradientShards(parts)
         self._filling: dict[int, Tensor] = {}
         self._under_way: tuple[int, Pending] | None = None
         self._arrivals = Arrivals(parameters, buckets, ready=self._send, took=self._take)

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
+from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 
 
@@ -17,7 +18,7 @@ class ProcessGroups:
 
     The default group's ranks are the grid's. Purposes with the same ranks share a group, and so its
     order of collectives. timeout_seconds: of one collective; after it the group's ranks raise
-    RuntimeError. Raises RuntimeError when a member does not come.
+    RuntimeError. Raises WorkerError when a member does not come in that time.
     """
 
     def __init__(self, grid: RankGrid, *, timeout_seconds: float) -> None:
@@ -41,9 +42,15 @@ class ProcessGroups:
         if len(ranks) == 1:
             return None
         if ranks not in self._made:
-            made = dist.new_group(
-                list(ranks), timeout=self._timeout, use_local_synchronization=True
-            )
+            try:
+                made = dist.new_group(
+                    list(ranks), timeout=self._timeout, use_local_synchronization=True
+                )
+            except RuntimeError as error:
+                raise WorkerError(
+                    f"update rank {self.rank}: ranks {list(ranks)} did not all come to make a group "
+                    f"within {self._timeout.total_seconds():g} s: {error}"
+                ) from error
             assert isinstance(made, ProcessGroup), f"{ranks} lack this rank {self.rank}"
             self._made[ranks] = made
         return self._made[ranks]
