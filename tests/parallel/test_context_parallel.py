@@ -58,9 +58,11 @@ def put_together(parts: list[list[Tensor]], places: list[list[int]]) -> list[Ten
     return [torch.cat(part)[order] for part in zip(*parts, strict=True)]
 
 
-def on_ring(rank: int, ranks: int, heads: int, kv_heads: int) -> tuple[list[Tensor], float]:
+def on_ring(
+    rank: int, ranks: int, heads: int, kv_heads: int, dtype: torch.dtype = torch.float32
+) -> tuple[list[Tensor], float]:
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)
-    *inputs, up = (x[layout.tokens(rank)] for x in drawn(heads, kv_heads))
+    *inputs, up = (x[layout.tokens(rank)].to(dtype) for x in drawn(heads, kv_heads))
     inputs = [x.requires_grad_() for x in inputs]
     with SentBytes() as sent:
         output = ring_attention(*inputs, layout, group_of(ranks))
@@ -88,6 +90,17 @@ def test_ring_attention_is_one_ranks(ranks, heads):
 
     found = put_together(results, [layout.tokens(rank) for rank in range(ranks)])
     torch.testing.assert_close(found, one_rank(*heads), rtol=1e-5, atol=1e-5)
+
+
+def test_a_ring_of_bfloat16_rounds_its_outputs_and_not_its_sums():
+    layout = ZigZag(lengths=LENGTHS, ranks=4)
+
+    results = on_ranks(4, lambda rank: on_ring(rank, 4, 4, 2, torch.bfloat16)[0])
+
+    found = put_together(results, [layout.tokens(rank) for rank in range(4)])
+    assert all(part.dtype == torch.bfloat16 for part in found)
+    for part, expected in zip(found, one_rank(4, 2), strict=True):
+        torch.testing.assert_close(part.float(), expected, rtol=0.02, atol=0.03)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)

@@ -52,12 +52,9 @@ def fully_sharded_bytes(
     """Bytes that a rank sends in an optimizer step: each pass gathers the weights forward and again
     backward, and scatters the gradients. parameters: items; each one's dim 0 is a multiple of the ranks.
     kept: those in no block, which are gathered once a pass."""
-    part = parameters // ranks * item_bytes
-    forward, again = (
-        gather_bytes(part, ranks),
-        gather_bytes(part - kept // ranks * item_bytes, ranks),
-    )
-    return passes * (forward + again + scatter_sum_bytes(part, ranks))
+    part, again = parameters // ranks * item_bytes, (parameters - kept) // ranks * item_bytes
+    gathers = gather_bytes(part, ranks) + gather_bytes(again, ranks)
+    return passes * (gathers + scatter_sum_bytes(part, ranks))
 
 
 def _rows(parameter: Tensor) -> Tensor:

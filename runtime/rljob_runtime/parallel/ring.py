@@ -52,6 +52,8 @@ def ring_attention_bytes(
     """Bytes that a rank sends. width: N·D. Forward, keys and values of all ranks but the next one's;
     backward, these again and the float32 gradients of all ranks'."""
     ranks = layout.ranks
+    if ranks == 1:
+        return 0
     tokens = [layout.num_tokens(other) for other in range(ranks)]
     all_but_next = sum(tokens) - tokens[(rank + 1) % ranks]
     keys = 2 * all_but_next * width * item_bytes
