@@ -46,14 +46,27 @@ class Mesh:
             rank, place[name] = divmod(rank, degree)
         return place
 
-    def group(self, axis: str, rank: int) -> list[int]:
-        """The ranks that differ from `rank` on `axis` alone, itself among them."""
-        names = [name for name, _ in self.axes]
-        degrees = [degree for _, degree in self.axes]
-        index = names.index(axis)
-        stride = math.prod(degrees[index + 1 :])
-        first = rank - self.coordinates(rank)[axis] * stride
-        return [first + stride * i for i in range(degrees[index])]
+    def group(self, axes: str | tuple[str, ...], rank: int) -> list[int]:
+        """The ranks that differ from `rank` on these axes alone, itself among them, ascending."""
+        names = (axes,) if isinstance(axes, str) else axes
+        unknown = set(names) - {name for name, _ in self.axes}
+        assert not unknown, f"{unknown} are no axes of {self.axes}"
+        place = self.coordinates(rank)
+        ranks, stride = [rank], 1
+        for name, degree in reversed(self.axes):
+            if name in names:
+                first = place[name] * stride
+                ranks = [other - first + stride * i for i in range(degree) for other in ranks]
+            stride *= degree
+        return ranks
+
+    def groups(self, axes: str | tuple[str, ...]) -> list[list[int]]:
+        """All groups on these axes, by their first rank; every rank is in one."""
+        found: dict[int, list[int]] = {}
+        for rank in range(self.size):
+            group = self.group(axes, rank)
+            found.setdefault(group[0], group)
+        return list(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,65 @@
+"""ZeRO 3 by PyTorch's FSDP2: ranks share weights, gradients and optimizer, block by block.
+
+Called by the update engine, which steps the shards with its own AdamW. torch's module takes seconds to
+import, so that is done when weights are sharded.
+"""
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn, zeros_like
+from torch.distributed import ProcessGroup
+
+from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes
+
+
+def shard_weights(
+    model: nn.Module, blocks: Iterable[nn.Module], group: ProcessGroup, *, forward: str = "forward"
+) -> None:
+    """Each rank keeps its rows of every parameter; a block's are gathered when it runs and dropped after.
+
+    blocks: parts of the model that are gathered one at a time; what is in none of them is gathered for
+    the whole pass. forward: the method that engines call. Gradients are sums over the ranks, not means. All
+    ranks run equally many passes.
+    """
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
+    for block in [*blocks, model]:
+        sharded = fully_shard(block, mesh=mesh)
+        assert isinstance(sharded, FSDPModule)
+        sharded.set_gradient_divide_factor(1.0)
+        sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum that scales
+    if forward != "forward":
+        register_fsdp_forward_method(model, forward)
+
+
+def weight_shards(model: nn.Module) -> dict[str, Tensor]:
+    """This rank's rows of each parameter by name, the live tensors, which an optimizer may step."""
+    return {name: _rows(parameter) for name, parameter in model.named_parameters()}
+
+
+def take_gradients(model: nn.Module, shards: dict[str, Tensor]) -> None:
+    """Give each shard the gradient of its rows; 0 where the parameter was not used."""
+    for name, parameter in model.named_parameters():
+        gradient = parameter.grad
+        shards[name].grad = zeros_like(shards[name]) if gradient is None else _rows(gradient)
+
+
+def fully_sharded_bytes(
+    parameters: int, ranks: int, *, passes: int, item_bytes: int, kept: int = 0
+) -> int:
+    """Bytes that a rank sends in an optimizer step: each pass gathers the weights forward and again
+    backward, and scatters the gradients. parameters: items; each one's dim 0 is a multiple of the ranks.
+    kept: those in no block, which are gathered once a pass."""
+    part, again = parameters // ranks * item_bytes, (parameters - kept) // ranks * item_bytes
+    gathers = gather_bytes(part, ranks) + gather_bytes(again, ranks)
+    return passes * (gathers + scatter_sum_bytes(part, ranks))
+
+
+def _rows(parameter: Tensor) -> Tensor:
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor), "shard_weights comes first"
+    rows: Tensor = parameter.to_local()
+    return rows.detach()

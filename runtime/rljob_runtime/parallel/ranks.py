@@ -1,0 +1,167 @@
+"""Where each update rank is and whom it works with, for every purpose, by arithmetic.
+
+Called by `groups`, which makes process groups of it, and by whoever cuts a model. Without torch: 384
+ranks take milliseconds.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import Part
+from rljob_api.tensors import Cut, TensorSpec
+from rljob_api.topology import Mesh, update_mesh
+from rljob_runtime.errors import ConfigError
+
+
+class Purpose(StrEnum):
+    """What ranks come together for. The gradients' groups add up what was computed on other tokens."""
+
+    TENSOR = "tensor"
+    """Share each matrix."""
+    PIPELINE = "pipeline"
+    """Have the stages of one model, first to last."""
+    CONTEXT = "context"
+    """Share each sequence."""
+    DATA = "data"
+    """Hold the same part of the model and of each sequence, for other samples."""
+    EXPERT = "expert"
+    """Share a layer's experts; lies inside data × context."""
+    EXPERT_DATA = "expert data"
+    """Hold the same experts for other tokens, at the same place of the tensor axis."""
+    CUT_GRADIENTS = "gradients of cut matrices"
+    """data × context: parameters that the tensor axis cuts."""
+    KEY_HEAD_GRADIENTS = "gradients of key heads"
+    """data × context × the tensor ranks that have the same key head, where heads are fewer than ranks."""
+    WHOLE_GRADIENTS = "gradients of whole parameters"
+    """data × context × tensor: norms and biases that each tensor rank repeats, for its own tokens."""
+    EXPERT_GRADIENTS = "gradients of experts"
+    """All that hold the same slice of an expert: expert data × tensor, or, where expert is 1 and the
+    tensor axis cuts experts as it cuts matrices, data × context."""
+    MODEL = "model"
+    """tensor × pipeline: all parts of one model, for the norm of its gradient."""
+
+
+def gradient_purpose(tensor: TensorSpec) -> Purpose:
+    """Who adds up a tensor's gradients."""
+    if tensor.expert is not None:
+        return Purpose.EXPERT_GRADIENTS
+    if tensor.cut is Cut.WHOLE:
+        return Purpose.WHOLE_GRADIENTS
+    return Purpose.KEY_HEAD_GRADIENTS if tensor.cut is Cut.KEY_HEADS else Purpose.CUT_GRADIENTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Coordinates of a rank. replica: which of the copies of its expert slices it holds."""
+
+    pipeline: int
+    data: int
+    context: int
+    tensor: int
+    expert: int
+    replica: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankGrid:
+    """The update ranks on two meshes with the same numbers: one of the sequences, one of the experts.
+
+    degrees: with `data` filled in. kv_heads: of the model; None where each tensor rank has its own.
+    Raises ConfigError when expert does not divide data × context.
+    """
+
+    degrees: UpdateParallelism
+    kv_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        degrees = self.degrees
+        sharing = (degrees.data or 1) * degrees.context
+        if sharing % degrees.expert:
+            raise ConfigError(
+                f"expert={degrees.expert} does not divide data × context, {degrees.data} × "
+                f"{degrees.context} (spec.update.parallelism); use a divisor of {sharing}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.tokens.size
+
+    @property
+    def tokens(self) -> Mesh:
+        """Which tokens and which part of the model a rank computes."""
+        return update_mesh(self.degrees)
+
+    @property
+    def key_heads(self) -> Mesh:
+        """`tokens` with the tensor axis cut into key heads and the ranks that have the same one."""
+        tensor = self.degrees.tensor
+        copies = max(1, tensor // self.kv_heads) if self.kv_heads else 1
+        *others, _ = self.tokens.axes
+        return Mesh(axes=(*others, ("head", tensor // copies), ("copy", copies)))
+
+    @property
+    def experts(self) -> Mesh:
+        """data × context again, cut into expert replicas; neighbours on it share a layer's experts."""
+        (pipeline, data, context, tensor) = self.tokens.axes
+        expert = self.degrees.expert
+        replicas = data[1] * context[1] // expert
+        return Mesh(axes=(pipeline, ("replica", replicas), ("expert", expert), tensor))
+
+    def place(self, rank: int) -> Place:
+        """Where a rank is. rank: 0 ≤ rank < size."""
+        return Place(**(self.experts.coordinates(rank) | self.tokens.coordinates(rank)))
+
+    def group(self, purpose: Purpose, rank: int) -> list[int]:
+        """The ranks that come together with `rank`, itself among them, ascending."""
+        mesh, axes = self._axes(purpose)
+        return mesh.group(axes, rank)
+
+    def groups(self, purpose: Purpose) -> list[list[int]]:
+        """All groups of a purpose, by their first rank; every rank is in one."""
+        mesh, axes = self._axes(purpose)
+        return mesh.groups(axes)
+
+    def tied_group(self, rank: int) -> list[int] | None:
+        """First and last stage of the rank's pipeline, which add up a tied embedding's gradient; None
+        for a rank of neither, and where one rank is both."""
+        stages = self.group(Purpose.PIPELINE, rank)
+        ends = [stages[0], stages[-1]]
+        return ends if rank in ends and len(stages) > 1 else None
+
+    def chunks(self, rank: int) -> list[int]:
+        """Stages of the virtual pipeline that the rank holds, in the model's order."""
+        stages, stage = self.degrees.pipeline, self.place(rank).pipeline
+        return [chunk * stages + stage for chunk in range(self.degrees.virtual_pipeline)]
+
+    def part(self, shape: Shape, rank: int) -> Part:
+        """What the rank holds of a model."""
+        place, degrees = self.place(rank), self.degrees
+        return Part.of_stages(
+            shape,
+            tuple(self.chunks(rank)),
+            degrees.pipeline * degrees.virtual_pipeline,
+            tensor=(place.tensor, degrees.tensor),
+            expert=(place.expert, degrees.expert),
+        )
+
+    def _axes(self, purpose: Purpose) -> tuple[Mesh, tuple[str, ...]]:
+        match purpose:
+            case Purpose.EXPERT:
+                return self.experts, ("expert",)
+            case Purpose.EXPERT_DATA:
+                return self.experts, ("replica",)
+            case Purpose.EXPERT_GRADIENTS if self.degrees.expert > 1:
+                return self.experts, ("replica", "tensor")
+            case Purpose.CUT_GRADIENTS | Purpose.EXPERT_GRADIENTS:
+                return self.tokens, ("data", "context")
+            case Purpose.KEY_HEAD_GRADIENTS:
+                return self.key_heads, ("data", "context", "copy")
+            case Purpose.WHOLE_GRADIENTS:
+                return self.tokens, ("data", "context", "tensor")
+            case Purpose.MODEL:
+                return self.tokens, ("pipeline", "tensor")
+            case _:
+                return self.tokens, (purpose.value,)

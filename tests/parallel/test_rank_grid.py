@@ -1,0 +1,159 @@
+"""Ranks' places and groups for every purpose, by arithmetic."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_api.architecture import Experts, Shape
+from rljob_api.engines import UpdateParallelism
+from rljob_api.layout import Slice, slices
+from rljob_api.tensors import tensors_of
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> RankGrid:
+    data, context, tensor, pipeline = (draw(st.integers(1, 4)) for _ in range(4))
+    sharing = data * context
+    divisors = [d for d in range(1, sharing + 1) if sharing % d == 0]
+    return RankGrid(
+        UpdateParallelism(
+            data=data,
+            context=context,
+            tensor=tensor,
+            pipeline=pipeline,
+            expert=draw(st.sampled_from(divisors)),
+            virtual_pipeline=draw(st.integers(1, 3)),
+        )
+    )
+
+
+PAPER = RankGrid(UpdateParallelism(tensor=4, pipeline=6, data=16, expert=16))
+LONG = RankGrid(UpdateParallelism(tensor=4, pipeline=6, data=2, context=8, expert=8))
+
+
+@given(grid=grids())
+def test_every_rank_is_in_one_group_of_each_purpose(grid):
+    for purpose in Purpose:
+        groups = grid.groups(purpose)
+
+        assert sorted(rank for group in groups for rank in group) == list(range(grid.size))
+        assert all(group == sorted(group) for group in groups)
+        assert all(grid.group(purpose, rank) == group for group in groups for rank in group)
+
+
+@given(grid=grids())
+def test_sizes_of_groups_are_products_of_degrees(grid):
+    d = grid.degrees
+    sharing = d.data * d.context
+    copies = sharing // d.expert * d.tensor if d.expert > 1 else sharing
+    sizes = {
+        Purpose.TENSOR: d.tensor,
+        Purpose.PIPELINE: d.pipeline,
+        Purpose.CONTEXT: d.context,
+        Purpose.DATA: d.data,
+        Purpose.EXPERT: d.expert,
+        Purpose.EXPERT_DATA: sharing // d.expert,
+        Purpose.CUT_GRADIENTS: sharing,
+        Purpose.KEY_HEAD_GRADIENTS: sharing,
+        Purpose.WHOLE_GRADIENTS: sharing * d.tensor,
+        Purpose.EXPERT_GRADIENTS: copies,
+        Purpose.MODEL: d.tensor * d.pipeline,
+    }
+
+    assert {purpose: len(grid.group(purpose, 0)) for purpose in Purpose} == sizes
+    assert grid.size == d.data * d.context * d.tensor * d.pipeline
+
+
+@given(grid=grids())
+def test_members_of_a_group_differ_in_what_they_share_and_in_nothing_else(grid):
+    places = [grid.place(rank) for rank in range(grid.size)]
+
+    def same(purpose: Purpose, *names: str) -> None:
+        for group in grid.groups(purpose):
+            assert all(
+                len({getattr(places[rank], name) for rank in group}) == 1 for name in names
+            ), (purpose, group)
+
+    same(Purpose.TENSOR, "pipeline", "data", "context", "expert", "replica")
+    same(Purpose.PIPELINE, "data", "context", "tensor", "expert", "replica")
+    same(Purpose.CONTEXT, "pipeline", "data", "tensor")
+    same(Purpose.DATA, "pipeline", "context", "tensor")
+    same(Purpose.EXPERT, "pipeline", "tensor", "replica")
+    same(Purpose.EXPERT_DATA, "pipeline", "tensor", "expert")
+    same(Purpose.CUT_GRADIENTS, "pipeline", "tensor")
+    same(Purpose.KEY_HEAD_GRADIENTS, "pipeline", "tensor")
+    same(Purpose.WHOLE_GRADIENTS, "pipeline")
+    same(Purpose.EXPERT_GRADIENTS, "pipeline", "expert")
+    same(Purpose.MODEL, "data", "context", "expert", "replica")
+
+
+@given(grid=grids())
+def test_an_experts_group_lies_inside_data_and_context(grid):
+    for group in grid.groups(Purpose.EXPERT):
+        assert set(group) <= set(grid.group(Purpose.CUT_GRADIENTS, group[0]))
+
+
+@given(grid=grids())
+def test_the_virtual_stages_of_a_pipeline_are_held_once(grid):
+    for group in grid.groups(Purpose.PIPELINE):
+        held = [stage for rank in group for stage in grid.chunks(rank)]
+
+        assert sorted(held) == list(range(len(group) * grid.degrees.virtual_pipeline))
+
+
+def test_the_papers_layout_of_384_ranks():
+    assert PAPER.size == LONG.size == 384
+    assert PAPER.group(Purpose.TENSOR, 5) == [4, 5, 6, 7]
+    assert PAPER.group(Purpose.PIPELINE, 5) == [5, 69, 133, 197, 261, 325]
+    assert PAPER.group(Purpose.EXPERT, 5) == list(range(1, 64, 4))
+    assert PAPER.group(Purpose.EXPERT_DATA, 5) == [5]
+    assert PAPER.group(Purpose.EXPERT_GRADIENTS, 5) == [4, 5, 6, 7]
+    assert PAPER.tied_group(5) == PAPER.tied_group(325) == [5, 325]
+    assert PAPER.tied_group(69) is None
+    assert LONG.group(Purpose.CONTEXT, 5) == list(range(1, 32, 4))
+    assert LONG.group(Purpose.EXPERT, 5) == list(range(1, 32, 4))
+    assert LONG.group(Purpose.EXPERT_DATA, 5) == [5, 37]
+
+
+def test_all_groups_of_384_ranks_take_milliseconds():
+    began = time.process_time()
+    for purpose in Purpose:
+        LONG.groups(purpose)
+
+    assert time.process_time() - began < 0.25  # 10 ms on a quiet machine
+
+
+def test_experts_that_do_not_divide_data_and_context_are_refused():
+    with pytest.raises(ConfigError, match=r"expert=3 .* 2 × 2 .* divisor of 4"):
+        RankGrid(UpdateParallelism(data=2, context=2, expert=3))
+
+
+SHAPE = Shape(
+    family="qwen3_moe",
+    vocab=10,
+    hidden=8,
+    layers=7,
+    intermediate=12,
+    heads=8,
+    kv_heads=2,
+    head_dim=4,
+    experts=Experts(count=8, intermediate=4),
+)
+
+
+def test_all_who_hold_a_slice_add_up_its_gradients_and_nobody_else():
+    degrees = {"data": 2, "context": 2, "tensor": 4, "pipeline": 3, "virtual_pipeline": 2}
+    for expert in (1, 2, 4):
+        grid = RankGrid(UpdateParallelism(**degrees, expert=expert), kv_heads=SHAPE.kv_heads)
+        holders: dict[Slice, list[int]] = {}
+        for rank in range(grid.size):
+            for piece in slices(SHAPE, grid.part(SHAPE, rank)):
+                holders.setdefault(piece, []).append(rank)
+
+        assert {piece.tensor for piece in holders} == set(tensors_of(SHAPE))
+        for piece, ranks in holders.items():
+            assert grid.group(gradient_purpose(piece.tensor), ranks[0]) == ranks, piece

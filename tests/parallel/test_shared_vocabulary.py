@@ -1,0 +1,159 @@
+"""Embeddings and log-probs over a vocabulary that ranks share: one rank's, without all logits anywhere."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from forked_ranks import on_ranks
+from sent_bytes import SentBytes
+from torch import Tensor, distributed
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rljob_runtime.parallel.vocabulary import (
+    VocabularyShare,
+    embed_tokens,
+    token_logprobs,
+    token_logprobs_bytes,
+)
+
+VOCABULARY, HIDDEN, POSITIONS, TARGETS = 27, 6, 10, 16
+TEMPERATURE = 0.7
+ROWS_AT_ONCE = 3
+
+
+def drawn() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Hidden states, weight, targets and the positions that predict them; some positions none."""
+    random = torch.Generator().manual_seed(2)
+    return (
+        torch.randn(POSITIONS, HIDDEN, generator=random) * 3,
+        torch.randn(VOCABULARY, HIDDEN, generator=random),
+        torch.randint(0, VOCABULARY, (TARGETS,), generator=random),
+        torch.randint(0, POSITIONS - 2, (TARGETS,), generator=random),
+    )
+
+
+def weights_of(targets: int) -> Tensor:
+    return torch.linspace(-1, 1, targets)
+
+
+def one_rank() -> list[Tensor]:
+    """Log-probs, entropies, gradients of hidden states and weight, of all logits in double precision."""
+    hidden, weight, target, row_of = drawn()
+    hidden, weight = hidden.double().requires_grad_(), weight.double().requires_grad_()
+    all_logprobs = (hidden @ weight.T / TEMPERATURE).log_softmax(-1)[row_of]
+    logprobs = all_logprobs[torch.arange(TARGETS), target]
+    (logprobs * weights_of(TARGETS)).sum().backward()
+    entropy = -(all_logprobs.exp() * all_logprobs).sum(-1)
+    return [found.detach().float() for found in (logprobs, entropy, hidden.grad, weight.grad)]
+
+
+def on_rank(rank: int, ranks: int) -> tuple[list[Tensor], float]:
+    group = distributed.group.WORLD if ranks > 1 else None
+    held = VocabularyShare.of(VOCABULARY, group)
+    hidden, weight, target, row_of = drawn()
+    hidden.requires_grad_()
+    weight = weight[held.ids.start : held.ids.stop].clone().requires_grad_()
+    with SentBytes() as sent:
+        logprobs, entropy = token_logprobs(
+            hidden,
+            weight,
+            target,
+            row_of,
+            held,
+            temperature=TEMPERATURE,
+            logits_at_once=ROWS_AT_ONCE * len(held.ids),
+        )
+        (logprobs * weights_of(TARGETS)).sum().backward()
+    distributed.all_reduce(hidden.grad)
+    return [logprobs.detach(), entropy, hidden.grad, weight.grad], sent.total
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_log_probs_entropies_and_gradients_are_one_ranks(ranks):
+    expected = one_rank()
+
+    results = [found for found, _ in on_ranks(ranks, lambda rank: on_rank(rank, ranks))]
+
+    for found in results:
+        torch.testing.assert_close(found[:3], expected[:3], rtol=1e-5, atol=1e-5)
+    weight_gradient = torch.cat([found[3] for found in results])
+    torch.testing.assert_close(weight_gradient, expected[3], rtol=1e-5, atol=1e-5)
+
+
+def test_four_numbers_a_token_are_sent_and_none_on_the_way_back():
+    (_, sent), *_ = on_ranks(4, lambda rank: on_rank(rank, 4))
+
+    assert sent == token_logprobs_bytes(POSITIONS, TARGETS, 4)
+
+
+class LargestTensor(TorchDispatchMode):
+    items = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        output = operator(*args, **(kwargs or {}))
+        if isinstance(output, Tensor):
+            self.items = max(self.items, output.numel())
+        return output
+
+
+def test_no_rank_holds_more_logits_than_one_chunk():
+    positions, vocabulary, rows = 64, 512, 4
+
+    def largest(rank: int) -> int:
+        held = VocabularyShare.of(vocabulary, distributed.group.WORLD)
+        hidden = torch.randn(positions, HIDDEN, requires_grad=True)
+        weight = torch.randn(len(held.ids), HIDDEN, requires_grad=True)
+        everywhere = torch.arange(positions)
+        with LargestTensor() as seen:
+            logprobs, _ = token_logprobs(
+                hidden,
+                weight,
+                everywhere,
+                everywhere,
+                held,
+                temperature=1.0,
+                logits_at_once=rows * len(held.ids),
+            )
+            logprobs.sum().backward()
+        return seen.items
+
+    chunk, weights = rows * vocabulary // 2, vocabulary // 2 * HIDDEN
+    assert on_ranks(2, largest) == [max(chunk, weights)] * 2
+
+
+def test_extreme_logits_keep_their_log_probs():
+    def logprobs(rank: int) -> Tensor:
+        held = VocabularyShare.of(4, distributed.group.WORLD)
+        weight = torch.tensor([[1.0], [0.0], [-1.0], [1.0]])[held.ids.start : held.ids.stop]
+        rows = torch.arange(2)
+        return token_logprobs(
+            torch.tensor([[5000.0], [-5000.0]]),
+            weight,
+            torch.tensor([3, 1]),
+            rows,
+            held,
+            temperature=1.0,
+        )[0]
+
+    for found in on_ranks(2, logprobs):
+        torch.testing.assert_close(found, torch.tensor([-0.6931472, -5000.0]))
+
+
+def test_embeddings_and_their_gradient_are_one_ranks():
+    tokens = torch.tensor([0, 26, 9, 9, 13, 14, 1, 2])
+    random = torch.Generator().manual_seed(3)
+    weight = torch.randn(VOCABULARY, HIDDEN, generator=random).requires_grad_()
+    up = torch.randn(len(tokens), HIDDEN, generator=random)
+    expected = F.embedding(tokens, weight)
+    expected.backward(up)
+
+    def embed(rank: int) -> tuple[Tensor, Tensor]:
+        held = VocabularyShare.of(VOCABULARY, distributed.group.WORLD)
+        rows = weight.detach()[held.ids.start : held.ids.stop].clone().requires_grad_()
+        embedded = embed_tokens(tokens, rows, held)
+        embedded.backward(up.chunk(4)[rank])
+        return embedded.detach(), rows.grad
+
+    results = on_ranks(4, embed)
+
+    assert torch.cat([embedded for embedded, _ in results]).equal(expected)
+    torch.testing.assert_close(torch.cat([gradient for _, gradient in results]), weight.grad)
