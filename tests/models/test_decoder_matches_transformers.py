@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from reference_models import config_of, make_reference
+from reference_models import config_of, make_reference, weights_of
 
-from rljob_runtime.models.architecture import UnsupportedArchitecture, read_architecture
+from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.projection import project_logprobs
 from rljob_runtime.sample import SampleBatch
 
@@ -16,7 +17,7 @@ TEMPERATURE = 0.7
 
 def decoder_like(reference: Any) -> Decoder:
     decoder = Decoder(read_architecture(config_of(reference)))
-    weights = dict(reference.named_parameters())
+    weights = weights_of(reference)
     decoder.load_state_dict({k: v.detach().clone() for k, v in weights.items()})
     return decoder
 
@@ -148,7 +149,7 @@ def test_initialize_is_a_function_of_the_seed() -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"use_sliding_window": True, "sliding_window": 8}, "sliding_window=8"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type=yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope_type=longrope"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
     ],
 )

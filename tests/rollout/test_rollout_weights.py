@@ -110,11 +110,11 @@ def test_samples_keep_the_version_that_they_began_with(save_reference: SaveRefer
     assert 0 in versions and len(versions) > 1
 
 
-@pytest.mark.parametrize("dynamic_rope", [False, True])
+@pytest.mark.parametrize("longrope", [False, True])
 def test_wrong_weights_are_named_and_change_nothing(
-    dynamic_rope: bool, save_reference: SaveReference
+    longrope: bool, save_reference: SaveReference
 ) -> None:
-    reference, path = save_reference("llama-rope-dynamic" if dynamic_rope else "llama")
+    reference, path = save_reference("llama-rope-longrope" if longrope else "llama")
     engine = make(path)
     before = engine.checksum()
     weights = dict(reference.named_parameters())

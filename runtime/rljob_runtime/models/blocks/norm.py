@@ -1,11 +1,22 @@
-"""Elementwise parts of a decoder with hand-written gradients, to pass over memory fewer times."""
-
-# D head width
+"""Root-mean-square norm, with a hand-written gradient to pass over memory fewer times."""
 
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm over the last dim."""
+
+    def __init__(self, width: int, epsilon: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, dtype=dtype))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape and dtype as x."""
+        return rms_norm(x, self.weight, self.epsilon)
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
@@ -41,31 +52,3 @@ class _RmsNorm(torch.autograd.Function):
         inner = torch.linalg.vecdot(gradient, normed)[..., None].div_(-normed.shape[-1])
         x_gradient = torch.addcmul(gradient, normed, inner).mul_(scale)
         return x_gradient.to(gradients[0].dtype), weight_gradient.to(weight.dtype), None
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding with halves as pairs: x [tokens, heads, D], cos and sin [tokens, 1, D/2]."""
-    output: Tensor = _Rotate.apply(x, cos, sin)  # type: ignore[no-untyped-call]
-    return output
-
-
-class _Rotate(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        return rotated(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        cos, sin = ctx.saved_tensors
-        return rotated(gradients[0], cos, -sin), None, None
-
-
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """`rotate` without a gradient; a negative sin turns it back."""
-    first, second = x.chunk(2, dim=-1)
-    output = torch.empty_like(x)
-    output_first, output_second = output.chunk(2, dim=-1)
-    torch.mul(first, cos, out=output_first).addcmul_(second, sin, value=-1.0)
-    torch.mul(second, cos, out=output_second).addcmul_(first, sin)
-    return output
