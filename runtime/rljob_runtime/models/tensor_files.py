@@ -5,7 +5,7 @@ come from the files' headers.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -66,21 +66,27 @@ class TensorFiles:
     """The tensors by name, in one file or in shards with an index.
 
     A tied head is left out, as are the constant rotary buffers of old checkpoints and the layers
-    behind the last one, which predict further tokens (DeepSeek-V3). stacked: names of stacks of
-    experts that are wanted as they are; others are listed expert by expert. Raises ConfigError
-    without safetensors, WeightsError for an unreadable or missing shard.
+    behind the last one, which predict further tokens (DeepSeek-V3). Raises ConfigError without
+    safetensors, WeightsError for an unreadable or missing shard.
     """
 
-    def __init__(self, path: Path, *, stacked: Iterable[str] = ()) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._open: dict[Path, Any] = {}
-        kept = set(stacked)
         config = read_config(path)
         self.tensors: dict[str, StoredTensor] = {}
         for file in _weight_files(path):
             for name, stored in self._list(file):
                 if not _is_left_out(name, config):
-                    self.tensors |= _by_expert(name, stored) if name not in kept else {name: stored}
+                    self.tensors[name] = stored
+
+    def split_stacks(self, *, kept: Container[str] = ()) -> "TensorFiles":
+        """List stacks of experts expert by expert, but for those named in `kept`; returns self."""
+        listed: dict[str, StoredTensor] = {}
+        for name, stored in self.tensors.items():
+            listed |= {name: stored} if name in kept else _by_expert(name, stored)
+        self.tensors = listed
+        return self
 
     def read(self, name: str, part: Part | None = None) -> Tensor:
         """One tensor, or this part of it."""

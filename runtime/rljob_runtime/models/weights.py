@@ -39,7 +39,7 @@ class Shaped(Protocol):
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """All tensors of a Hugging Face directory by name, experts one by one. Raises as `TensorFiles`."""
-    files = TensorFiles(path)
+    files = TensorFiles(path).split_stacks()
     return {name: files.read(name) for name in files.tensors}
 
 
@@ -49,7 +49,7 @@ def load_weights(into: Mapping[str, Tensor], path: Path, *, part_of: PartOf | No
     into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole.
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
-    files = TensorFiles(path, stacked=into)
+    files = TensorFiles(path).split_stacks(kept=into)
     parts: dict[str, Part | None] = {}
     for name, stored in files.tensors.items():
         part = part_of(name, stored.shape) if part_of else None
