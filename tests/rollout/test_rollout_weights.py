@@ -36,6 +36,18 @@ def test_checksum_equals_the_policys_for_every_family(
     assert engine.checksum() == weights_checksum(policy.named_hf_parameters())
 
 
+def test_a_bfloat16_engine_holds_what_chooses_experts_in_float32(
+    save_reference: SaveReference,
+) -> None:
+    path = save_reference("deepseek-v3")[1]
+    engine, policy = make(path, dtype=torch.bfloat16), load_policy(path, dtype=torch.float32)
+
+    engine.load_weights(policy.named_hf_parameters(), version=1)
+
+    assert engine.checksum() == weights_checksum(policy.named_hf_parameters(), dtype=torch.bfloat16)
+    assert len(run(engine, make_groups())) == 20
+
+
 def test_a_perturbation_changes_the_checksum_until_it_is_synced(
     save_reference: SaveReference,
 ) -> None:
