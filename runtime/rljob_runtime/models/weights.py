@@ -50,11 +50,10 @@ def load_weights(into: Mapping[str, Tensor], path: Path, *, part_of: PartOf | No
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
     files = TensorFiles(path).split_stacks(kept=into)
-    parts: dict[str, Part | None] = {}
-    for name, stored in files.tensors.items():
-        part = part_of(name, stored.shape) if part_of else None
-        if part is not None or part_of is None:
-            parts[name] = part
+    parts: dict[str, Part | None] = dict.fromkeys(files.tensors)
+    if part_of is not None:
+        named = ((name, part_of(name, stored.shape)) for name, stored in files.tensors.items())
+        parts = {name: part for name, part in named if part is not None}
     found = {name: files.tensors[name].cut(part) for name, part in parts.items()}
     check_weights(found, {name: held.shape for name, held in into.items()}, where=str(path))
     with torch.no_grad():

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.router import Routes
 
-ALIGNED_BYTES = 16  # rows of what torch's grouped product takes
-GROUPED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# What torch's grouped product takes, by device, and what the bytes of its rows are a multiple of.
+GROUPED_TYPES = {"cpu": (torch.float32, torch.bfloat16), "cuda": (torch.bfloat16,)}
+ALIGNED_BYTES = 16
 
 
 class StackedExperts(nn.Module):
@@ -62,8 +63,8 @@ def _product(x_XJ: Tensor, weight_EOJ: Tensor, ends_E: Tensor) -> Tensor:
 
 
 def _fits_grouped(x_XJ: Tensor, weight_EOJ: Tensor) -> bool:
-    """Whether torch has one product for all experts of this type and of these widths."""
-    if x_XJ.dtype not in GROUPED_DTYPES or x_XJ.dtype != weight_EOJ.dtype:
+    """Whether torch has one product for all experts on this device, of this type and these widths."""
+    if x_XJ.dtype not in GROUPED_TYPES.get(x_XJ.device.type, ()):
         return False
     widths = weight_EOJ.shape[1:]
     return all(width * x_XJ.element_size() % ALIGNED_BYTES == 0 for width in widths)

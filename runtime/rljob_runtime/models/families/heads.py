@@ -19,7 +19,12 @@ def read_heads(
     qk_norm: bool = False,
     experts: Experts | None = None,
 ) -> Architecture:
-    """The architecture. head_dim, num_kv_heads: the family's default where config.json has none."""
+    """The architecture. head_dim, num_kv_heads: the family's default where config.json has none.
+
+    Raises UnsupportedArchitecture where neither names a number of key heads.
+    """
+    if num_kv_heads is None and config.get("num_key_value_heads") is None:
+        raise UnsupportedArchitecture(f"num_key_value_heads is not given ({config.name})")
     num_heads, hidden = config.integer("num_attention_heads"), config.integer("hidden_size")
     return Architecture(
         name=config.name,

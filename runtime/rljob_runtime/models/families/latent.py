@@ -9,6 +9,8 @@ from rljob_runtime.models.architecture import Architecture, Experts, Latent
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.rope import read_rope, score_factor
 
+QUERY_RANK = 1536  # where config.json does not name one, not even null
+
 
 def read_latent(
     config: Config, *, experts: Experts, interleaved: bool, mlp_bias: bool = False
@@ -17,8 +19,9 @@ def read_latent(
     num_heads = config.integer("num_attention_heads")
     config.require("num_key_value_heads", num_heads)
     rope = read_rope(config)
+    rank = config.entries.get("q_lora_rank", QUERY_RANK)
     latent = Latent(
-        query_rank=config.integer("q_lora_rank") if config.get("q_lora_rank") else None,
+        query_rank=config.integer("q_lora_rank", QUERY_RANK) if rank else None,
         kv_rank=config.integer("kv_lora_rank"),
         nope_dim=config.integer("qk_nope_head_dim"),
         rope_dim=config.integer("qk_rope_head_dim"),

@@ -11,7 +11,7 @@ WINDOW = 4096  # where config.json does not name one, not even null
 def read(config: Config) -> Architecture:
     """The architecture."""
     refuse_windows(config, window=config.entries.get("sliding_window", WINDOW))
-    return read_heads(config, num_kv_heads=8)
+    return read_heads(config)
 
 
 def write(architecture: Architecture) -> dict[str, object]:
