@@ -237,8 +237,10 @@ def compare(size: str, sides: list[str], *, threads: int, repetitions: int) -> l
 
 def make_model(path: Path, size: str) -> Path:
     """A random Qwen3 of this size."""
-    from rljob_runtime.models.architecture import Architecture, Rope, hf_config
+    from rljob_runtime.models.architecture import Architecture
     from rljob_runtime.models.decoder import Decoder
+    from rljob_runtime.models.families import hf_config
+    from rljob_runtime.models.rope import Rope
     from rljob_runtime.models.weights import save_hf
 
     shape = SIZES[size]

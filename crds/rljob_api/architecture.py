@@ -13,7 +13,10 @@ from typing import Any
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.workload import Model
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3")
+DEEPSEEK = ("deepseek_v2", "deepseek_v3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)
+FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
+HEAD_DIMS = {"qwen3": 128}  # where config.json has none and heads do not share out the hidden size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,12 +104,7 @@ class Shape:
         norms = Parameters(whole=2 * self.hidden)
         if self.experts and self.experts.in_layer(index):
             return attention + norms + self._sparse(self.experts)
-        bias = 2 * self.intermediate if self.mlp_bias else 0
-        dense = Parameters(
-            tensor=3 * self.hidden * self.intermediate + bias,
-            whole=self.hidden if self.mlp_bias else 0,
-        )
-        return attention + norms + dense
+        return attention + norms + self._gated(self.intermediate)
 
     def total(self) -> Parameters:
         """The whole model."""
@@ -135,14 +133,24 @@ class Shape:
         cut += latent.kv_rank * self.heads * (latent.nope_dim + latent.value_dim)
         whole = self.hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank
         whole += rank * (self.hidden + 1) if rank else 0
+        if self.qkv_bias:
+            whole += latent.kv_rank + latent.rope_dim + (rank or 0)
+        whole += self.hidden if self.output_bias else 0
         return Parameters(tensor=cut, whole=whole)
 
-    def _sparse(self, experts: Experts) -> Parameters:
+    def _gated(self, inner: int) -> Parameters:
+        """A gated feed-forward of this width."""
         return Parameters(
+            tensor=3 * self.hidden * inner + (2 * inner if self.mlp_bias else 0),
+            whole=self.hidden if self.mlp_bias and inner else 0,
+        )
+
+    def _sparse(self, experts: Experts) -> Parameters:
+        routed = Parameters(
             experts=3 * self.hidden * experts.intermediate * experts.count,
-            tensor=3 * self.hidden * experts.shared_intermediate,
             whole=self.hidden * experts.count + (experts.count if experts.gate_bias else 0),
         )
+        return routed + self._gated(experts.shared_intermediate)
 
 
 BUILTINS = {
@@ -202,33 +210,35 @@ def _shape(config: Mapping[str, Any], family: str) -> Shape:
         intermediate=int(config["intermediate_size"]),
         heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or config["hidden_size"] // heads),
+        head_dim=int(
+            config.get("head_dim") or HEAD_DIMS.get(family) or config["hidden_size"] // heads
+        ),
         tied=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=bias or family == "qwen2",
         output_bias=bias and family != "qwen2",
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=family in ("qwen3", "qwen3_moe"),
         experts=_experts(config, family),
-        latent=_latent(config) if family == "deepseek_v3" else None,
+        latent=_latent(config) if family in DEEPSEEK else None,
     )
 
 
 def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
     if family == "qwen3_moe":
         return Experts(
-            count=int(config["num_experts"]),
+            count=int(config.get("num_experts") or config["num_local_experts"]),
             intermediate=int(config["moe_intermediate_size"]),
             every=int(config.get("decoder_sparse_step", 1)),
             dense_layers=tuple(config.get("mlp_only_layers") or ()),
         )
-    if family == "deepseek_v3":
+    if family in DEEPSEEK:
         size = int(config["moe_intermediate_size"])
         return Experts(
             count=int(config["n_routed_experts"]),
             intermediate=size,
             shared_intermediate=size * int(config["n_shared_experts"]),
-            first_layer=int(config["first_k_dense_replace"]),
-            gate_bias=True,
+            first_layer=int(config.get("first_k_dense_replace", FIRST_SPARSE_LAYERS[family])),
+            gate_bias=family == "deepseek_v3",
         )
     return None
 

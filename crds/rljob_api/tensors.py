@@ -110,38 +110,45 @@ def _latent(shape: Shape, latent: Latent) -> Iterator[Part]:
         yield "self_attn.q_a_proj.weight", (rank, hidden), Cut.WHOLE
         yield "self_attn.q_a_layernorm.weight", (rank,), Cut.WHOLE
         yield "self_attn.q_b_proj.weight", (queries, rank), Cut.QUERY_HEADS
+        if shape.qkv_bias:
+            yield "self_attn.q_a_proj.bias", (rank,), Cut.WHOLE
     joined = latent.kv_rank + latent.rope_dim
     yield "self_attn.kv_a_proj_with_mqa.weight", (joined, hidden), Cut.WHOLE
+    if shape.qkv_bias:
+        yield "self_attn.kv_a_proj_with_mqa.bias", (joined,), Cut.WHOLE
     yield "self_attn.kv_a_layernorm.weight", (latent.kv_rank,), Cut.WHOLE
     unfolded = shape.heads * latent.nope_dim + values
     yield "self_attn.kv_b_proj.weight", (unfolded, latent.kv_rank), Cut.QUERY_HEADS
     yield "self_attn.o_proj.weight", (hidden, values), Cut.HEAD_COLUMNS
+    if shape.output_bias:
+        yield "self_attn.o_proj.bias", (hidden,), Cut.WHOLE
 
 
 def _feed_forward(shape: Shape, layer: int, held: range | None) -> Iterator[Part]:
     experts = shape.experts
     if experts is None or not experts.in_layer(layer):
-        yield from _gated("mlp", shape.hidden, shape.intermediate)
-        if shape.mlp_bias:
-            for name in ("gate_proj", "up_proj"):
-                yield f"mlp.{name}.bias", (shape.intermediate,), Cut.ROWS
-            yield "mlp.down_proj.bias", (shape.hidden,), Cut.WHOLE
+        yield from _gated("mlp", shape.hidden, shape.intermediate, with_bias=shape.mlp_bias)
         return
-    yield from _sparse(shape.hidden, experts, range(experts.count) if held is None else held)
+    yield from _sparse(shape, experts, range(experts.count) if held is None else held)
 
 
-def _sparse(hidden: int, experts: Experts, held: range) -> Iterator[Part]:
+def _sparse(shape: Shape, experts: Experts, held: range) -> Iterator[Part]:
+    hidden = shape.hidden
     yield "mlp.gate.weight", (experts.count, hidden), Cut.WHOLE
     if experts.gate_bias:
         yield "mlp.gate.e_score_correction_bias", (experts.count,), Cut.WHOLE
     for expert in held:
         for name, size, cut, *_ in _gated(f"mlp.experts.{expert}", hidden, experts.intermediate):
             yield name, size, cut, expert
-    if experts.shared_intermediate:
-        yield from _gated("mlp.shared_experts", hidden, experts.shared_intermediate)
+    if inner := experts.shared_intermediate:
+        yield from _gated("mlp.shared_experts", hidden, inner, with_bias=shape.mlp_bias)
 
 
-def _gated(name: str, hidden: int, inner: int) -> Iterator[Part]:
+def _gated(name: str, hidden: int, inner: int, *, with_bias: bool = False) -> Iterator[Part]:
     yield f"{name}.gate_proj.weight", (inner, hidden), Cut.ROWS
     yield f"{name}.up_proj.weight", (inner, hidden), Cut.ROWS
     yield f"{name}.down_proj.weight", (hidden, inner), Cut.COLUMNS
+    if with_bias:
+        yield f"{name}.gate_proj.bias", (inner,), Cut.ROWS
+        yield f"{name}.up_proj.bias", (inner,), Cut.ROWS
+        yield f"{name}.down_proj.bias", (hidden,), Cut.WHOLE

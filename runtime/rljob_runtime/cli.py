@@ -1,13 +1,14 @@
-"""The command line: validate, plan, run, report, and of jobs on a cluster: status, logs, report.
+"""The command line: validate, plan, run, report, export, and of jobs on a cluster: status, logs, report.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
-job is valid. The only place outside `backends/` that reads the environment.
+job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
 """
 
 import json
 import os
 import sys
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -38,6 +39,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+class ExportType(StrEnum):
+    """Types that a model can be exported in."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+
 
 JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML file.")]
 
@@ -154,6 +164,33 @@ def report(
 
     write_report(directory)
     _print(str(directory / "report.html"))
+
+
+@app.command()
+def export(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT", help="A run's folder, or one checkpoint in it."
+        ),
+    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A folder to be made.")],
+    dtype: Annotated[
+        ExportType | None, typer.Option(help="Type of the weights; default: as they were trained.")
+    ] = None,
+) -> None:
+    """Write the trained model as a Hugging Face directory, with its tokenizer."""
+    import torch
+
+    from rljob_runtime.errors import ConfigError, RljobError
+    from rljob_runtime.models.export import export_model
+
+    try:
+        model = export_model(source, target, dtype=getattr(torch, dtype) if dtype else None)
+    except RljobError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None
+    _print(f"{target}: the model of {model}")
 
 
 app.command()(status)

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from reference_models import config_of, make_reference
+from reference_models import config_of, make_reference, weights_of
 
-from rljob_runtime.models.architecture import UnsupportedArchitecture, read_architecture
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.projection import project_logprobs
 from rljob_runtime.sample import SampleBatch
 
@@ -16,7 +18,7 @@ TEMPERATURE = 0.7
 
 def decoder_like(reference: Any) -> Decoder:
     decoder = Decoder(read_architecture(config_of(reference)))
-    weights = dict(reference.named_parameters())
+    weights = weights_of(reference)
     decoder.load_state_dict({k: v.detach().clone() for k, v in weights.items()})
     return decoder
 
@@ -148,7 +150,7 @@ def test_initialize_is_a_function_of_the_seed() -> None:
         ({"hidden_act": "gelu"}, "gelu"),
         ({"use_sliding_window": True, "sliding_window": 8}, "sliding_window=8"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, "sliding_window"),
-        ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, "rope_type=yarn"),
+        ({"rope_parameters": {"rope_type": "longrope", "factor": 4.0}}, "rope_type=longrope"),
         ({"quantization_config": {"bits": 4}}, "quantized"),
     ],
 )
@@ -166,3 +168,53 @@ def test_old_and_new_rope_spellings_are_the_same() -> None:
     old |= {"rope_theta": scaling.pop("rope_theta"), "rope_scaling": scaling}
 
     assert read_architecture(old) == read_architecture(new)
+
+
+@pytest.mark.parametrize(
+    ("family", "change", "words"),
+    [
+        ("mistral", {"sliding_window": 16}, "sliding_window=16 is not computed here"),
+        ("qwen3-moe", {"mlp_only_layers": [0, 1, 2]}, "mlp_only_layers leaves no layer experts"),
+        ("deepseek-v2", {"norm_topk_prob": True}, "norm_topk_prob=True is not False"),
+        ("deepseek-v2", {"topk_method": "noaux_tc"}, "topk_method=noaux_tc is not greedy or group"),
+        ("deepseek-v2", {"scoring_func": "sigmoid"}, "scoring_func=sigmoid is not softmax"),
+        ("deepseek-v2", {"num_key_value_heads": 2}, "num_key_value_heads=2 is not 4"),
+        ("deepseek-v3", {"scoring_func": "softmax"}, "scoring_func=softmax is not sigmoid"),
+        ("deepseek-v3", {"topk_method": "greedy"}, "topk_method=greedy is not noaux_tc"),
+        ("deepseek-v3", {"moe_layer_freq": 2}, "moe_layer_freq=2 is not 1"),
+        ("deepseek-v3", {"first_k_dense_replace": 3}, "first_k_dense_replace=3 leaves no layer"),
+        ("deepseek-v3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5 is not 1.0"),
+    ],
+)
+def test_a_familys_unknown_switches_are_refused_by_name(
+    family: str, change: dict[str, Any], words: str
+) -> None:
+    config = config_of(make_reference(family))
+
+    with pytest.raises(UnsupportedArchitecture, match=words):
+        read_architecture({**config, **change})
+
+
+def test_experts_that_cannot_be_chosen_are_named() -> None:
+    config = config_of(make_reference("deepseek-v3"))
+
+    with pytest.raises(
+        ConfigError, match="num_experts_per_tok=5 is more than the experts of the 2"
+    ):
+        read_architecture({**config, "num_experts_per_tok": 5})
+
+
+def test_a_sequence_beyond_dynamic_rotations_positions_is_refused() -> None:
+    decoder = decoder_like(make_reference("llama-rope-dynamic"))
+    fits, longer = (
+        SampleBatch(
+            prompts=[torch.ones(200, dtype=torch.int64)],
+            group_of_B=torch.tensor([0]),
+            responses=[torch.ones(length, dtype=torch.int64)],
+        )
+        for length in (57, 58)  # the last token of a response is not fed
+    )
+
+    assert decoder.logprobs(fits, temperature=1.0).logprobs_T.isfinite().all()
+    with pytest.raises(ConfigError, match="257 tokens is longer than max_position_embeddings=256"):
+        decoder.logprobs(longer, temperature=1.0)

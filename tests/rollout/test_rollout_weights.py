@@ -36,6 +36,18 @@ def test_checksum_equals_the_policys_for_every_family(
     assert engine.checksum() == weights_checksum(policy.named_hf_parameters())
 
 
+def test_a_bfloat16_engine_holds_what_chooses_experts_in_float32(
+    save_reference: SaveReference,
+) -> None:
+    path = save_reference("deepseek-v3")[1]
+    engine, policy = make(path, dtype=torch.bfloat16), load_policy(path, dtype=torch.float32)
+
+    engine.load_weights(policy.named_hf_parameters(), version=1)
+
+    assert engine.checksum() == weights_checksum(policy.named_hf_parameters(), dtype=torch.bfloat16)
+    assert len(run(engine, make_groups())) == 20
+
+
 def test_a_perturbation_changes_the_checksum_until_it_is_synced(
     save_reference: SaveReference,
 ) -> None:
@@ -110,11 +122,11 @@ def test_samples_keep_the_version_that_they_began_with(save_reference: SaveRefer
     assert 0 in versions and len(versions) > 1
 
 
-@pytest.mark.parametrize("dynamic_rope", [False, True])
+@pytest.mark.parametrize("longrope", [False, True])
 def test_wrong_weights_are_named_and_change_nothing(
-    dynamic_rope: bool, save_reference: SaveReference
+    longrope: bool, save_reference: SaveReference
 ) -> None:
-    reference, path = save_reference("llama-rope-dynamic" if dynamic_rope else "llama")
+    reference, path = save_reference("llama-rope-longrope" if longrope else "llama")
     engine = make(path)
     before = engine.checksum()
     weights = dict(reference.named_parameters())

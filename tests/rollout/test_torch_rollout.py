@@ -13,6 +13,8 @@ from transformers import GenerationConfig
 from rljob_runtime.engines.base import Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.loading import load_policy
+from rljob_runtime.sample import SampleBatch
 
 MakeEngine = Callable[..., TorchRollout]
 SaveReference = Callable[..., tuple[Any, Path]]
@@ -106,8 +108,21 @@ def test_samples_of_a_group_differ_by_their_seeds(make_engine: MakeEngine) -> No
     assert equal["a"].token_ids == equal["b"].token_ids
 
 
-def test_greedy_equals_transformers_generate(save_reference: SaveReference) -> None:
-    reference, path = save_reference("llama")
+@pytest.mark.parametrize(
+    "family",
+    [
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3-rope-yarn",
+        "qwen3-moe",
+        "deepseek-v2-grouped",
+        "deepseek-v3",
+        "deepseek-v3-rope-yarn",
+    ],
+)
+def test_greedy_equals_transformers_generate(family: str, save_reference: SaveReference) -> None:
+    reference, path = save_reference(family)
     engine = TorchRollout(path, dtype=torch.float32, max_sequences=4, max_length=64)
     groups = make_groups(samples=1)
     config = GenerationConfig(
@@ -123,6 +138,35 @@ def test_greedy_equals_transformers_generate(save_reference: SaveReference) -> N
                 prompt, attention_mask=torch.ones_like(prompt), generation_config=config
             )
         assert found[group.uids[0]].token_ids == expected[0, len(group.token_ids) :].tolist()
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_logprobs_equal_those_of_the_update_model(
+    family: str, save_reference: SaveReference
+) -> None:
+    _, path = save_reference(family)
+    engine = TorchRollout(path, dtype=torch.float32, max_sequences=8, max_length=64)
+    groups = make_groups()
+
+    found = run(engine, groups, sampling(temperature=0.8))
+
+    samples = [(g, found[uid]) for g, group in enumerate(groups) for uid in group.uids]
+    batch = SampleBatch(
+        prompts=[torch.tensor(group.token_ids) for group in groups],
+        group_of_B=torch.tensor([g for g, _ in samples]),
+        responses=[torch.tensor(sample.token_ids) for _, sample in samples],
+    )
+    policy = load_policy(path, dtype=torch.float32)
+    expected_T = policy.logprobs(batch, temperature=0.8).logprobs_T.detach()
+    drawn_T = torch.tensor([value for _, sample in samples for value in sample.logprobs])
+    torch.testing.assert_close(drawn_T, expected_T, atol=1e-4, rtol=0)
+
+
+def test_positions_that_the_model_cannot_have_are_named(save_reference: SaveReference) -> None:
+    _, path = save_reference("llama-rope-dynamic")
+
+    with pytest.raises(ConfigError, match="257 tokens is longer than max_position_embeddings=256"):
+        TorchRollout(path, dtype=torch.float32, max_sequences=2, max_length=257)
 
 
 def test_responses_end_with_an_end_token_or_at_the_limit(make_engine: MakeEngine) -> None:

@@ -33,7 +33,7 @@ def test_tokens_and_logprobs_equal_the_torch_engines(
 
 
 def test_it_is_chosen_for_other_models(save_reference: SaveReference) -> None:
-    path = save_reference("llama-rope-dynamic")[1]
+    path = save_reference("llama-rope-longrope")[1]
 
     engine = make_torch_rollout(path, dtype=torch.float32, max_sequences=6, max_length=64)
 

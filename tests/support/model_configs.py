@@ -27,6 +27,11 @@ CONFIGS: list[dict[str, Any]] = [
     {"model_type": "qwen3", "head_dim": 24, "attention_bias": True},
     {"model_type": "qwen3_moe", **MOE},
     {"model_type": "qwen3_moe", **MOE, "mlp_only_layers": [0], "decoder_sparse_step": 2},
+    {"model_type": "qwen3"},
+    {"model_type": "deepseek_v2", **LATENT},
+    {"model_type": "deepseek_v2", **LATENT, "q_lora_rank": None, "first_k_dense_replace": 0},
+    {"model_type": "deepseek_v2", **LATENT, "attention_bias": True, "mlp_bias": True},
     {"model_type": "deepseek_v3", **LATENT},
+    {"model_type": "deepseek_v3", **LATENT, "attention_bias": True},
     {"model_type": "deepseek_v3", **LATENT, "q_lora_rank": None},
 ]

@@ -15,8 +15,8 @@ from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.engines.update_torch import LossFn, UpdateEngine
-from rljob_runtime.models.architecture import read_architecture
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.sample import SampleBatch
 

@@ -14,11 +14,12 @@ from torch import Tensor
 from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.engines.gradients import GradientBuffer
 from rljob_runtime.engines.metric_sums import MetricSums
+from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.sample import SampleBatch
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
-Forward = Callable[[SampleBatch], tuple[Tensor, Tensor]]
-"""Log-probs [T] and entropies [T] of a micro-batch."""
+Forward = Callable[[SampleBatch], TokenLogprobs]
+"""Log-probs and entropies of a micro-batch."""
 
 NO_SAMPLES = SampleBatch(prompts=[], group_of_B=torch.zeros(0, dtype=torch.int64), responses=[])
 UNDIVIDED = Totals(num_tokens=1, num_sequences=1)
@@ -37,13 +38,21 @@ class Accumulation:
 
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
         """Take a micro-batch in; one that does not teach has no gradient and is computed forward alone."""
+        counts = Totals.of([batch])
         with torch.set_grad_enabled(teaches):
-            logprobs_T, entropy_T = self._forward(batch)
-            output = self._loss(logprobs_T, batch, UNDIVIDED)
-        if output.loss.requires_grad:
-            output.loss.backward()  # type: ignore[no-untyped-call]
-        self.counts += Totals.of([batch])
-        self.metrics.add(output, entropy=entropy_T.sum())
+            found = self._forward(batch)
+            output = self._loss(found.logprobs_T, batch, UNDIVIDED)
+            loss = output.loss
+            if found.router_load is not None and found.router_load.coefficient:
+                # The balance of each micro-batch counts as much as what the loss is a mean over.
+                size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
+                loss = (
+                    loss + found.router_load.coefficient * size * found.router_load.balance_loss()
+                )
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+        self.counts += counts
+        self.metrics.add(loss, output, found, num_tokens=counts.num_tokens)
         self._mean_over = output.mean_over
 
     def close(self) -> None:

@@ -1,11 +1,14 @@
 """Metrics of one optimizer step: summed over micro-batches, reduced over ranks, divided once."""
 
+# M layers with experts, E experts of each
+
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.algorithms.base import LossOutput
 from rljob_runtime.backends.collectives import max_over_ranks, sum_over_ranks
+from rljob_runtime.models.base import TokenLogprobs
 
 
 class MetricSums:
@@ -15,17 +18,30 @@ class MetricSums:
         self.loss = 0.0
         self._token_sums: dict[str, float] = {}
         self._maxima: dict[str, float] = {}
+        self._expert_tokens_ME: Tensor | None = None
 
-    def add(self, output: LossOutput, *, entropy: Tensor) -> None:
-        """Add a micro-batch; entropy: sum over its tokens."""
-        self.loss += float(output.loss.detach())
-        for name, value in (output.token_sums | {"entropy": entropy}).items():
+    def add(
+        self, loss: Tensor, output: LossOutput, found: TokenLogprobs, *, num_tokens: int
+    ) -> None:
+        """Add a micro-batch. loss: what was minimised; found: what the model said of its tokens."""
+        assert found.entropy_T is not None, "training asks for entropies"
+        self.loss += float(loss.detach())
+        sums = output.token_sums | {"entropy": found.entropy_T.sum()}
+        if (load := found.router_load) is not None:
+            sums["router/balance"] = load.balance_loss().detach() * num_tokens
+            tokens_ME = load.tokens_ME().cpu()
+            before_ME = self._expert_tokens_ME
+            self._expert_tokens_ME = tokens_ME if before_ME is None else before_ME + tokens_ME
+        for name, value in sums.items():
             self._token_sums[name] = self._token_sums.get(name, 0.0) + float(value)
         for name, value in output.maxima.items():
             self._maxima[name] = max(self._maxima.get(name, -torch.inf), float(value))
 
     def reduce(self, group: ProcessGroup | None, *, num_tokens: int) -> dict[str, float]:
-        """Metrics over all ranks; 8 bytes each. A step without tokens reports zeros."""
+        """Metrics over all ranks; 8 bytes each, and as many for each expert of each layer.
+
+        A step without tokens reports zeros.
+        """
         sums = torch.tensor([self.loss, *self._token_sums.values()], dtype=torch.float64)
         maxima = torch.tensor(list(self._maxima.values()), dtype=torch.float64)
         sum_over_ranks(sums, group)
@@ -36,4 +52,18 @@ class MetricSums:
             "loss": float(sums[0]),
             **dict(zip(self._token_sums, means, strict=True)),
             **dict(zip(self._maxima, largest, strict=True)),
+            **self._expert_shares(group),
+        }
+
+    def _expert_shares(self, group: ProcessGroup | None) -> dict[str, float]:
+        """How unevenly tokens went to experts: the busiest one's load against the mean of its layer,
+        and the share of experts that got none. [M, E] → [M, E]."""
+        if self._expert_tokens_ME is None:
+            return {}
+        sum_over_ranks(self._expert_tokens_ME, group)
+        tokens_ME = self._expert_tokens_ME.double()
+        mean_M1 = tokens_ME.mean(1, keepdim=True).clamp(min=1e-9)
+        return {
+            "router/load_max": float((tokens_ME / mean_M1).max()),
+            "router/idle": float((tokens_ME == 0).double().mean()) if tokens_ME.any() else 0.0,
         }

@@ -19,13 +19,10 @@ from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sa
 from rljob_runtime.engines.sampling import draw, uniforms
 from rljob_runtime.engines.slots import Slots, new_cache
 from rljob_runtime.engines.waiting import Waiting, check_lengths
-from rljob_runtime.models.architecture import (
-    UnsupportedArchitecture,
-    read_architecture,
-    read_config,
-)
-from rljob_runtime.models.fused import FusedDecoder
-from rljob_runtime.models.weights import check_weights, read_weights, weights_checksum
+from rljob_runtime.models.config import UnsupportedArchitecture, read_config
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.fused.decoder import FusedDecoder
+from rljob_runtime.models.weights import check_weights, load_weights, weights_checksum
 
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 
@@ -62,7 +59,7 @@ def make_torch_rollout(
 
 
 class TorchRollout:
-    """A `RolloutEngine` for the architectures of `models.architecture`.
+    """A `RolloutEngine` for the families of `models.families`.
 
     Arguments as in `make_torch_rollout`. Raises UnsupportedArchitecture for other models.
     """
@@ -87,7 +84,7 @@ class TorchRollout:
         self._views = self._model.hf_views()
         if ledger is not None:
             ledger.track(MemoryKind.ROLLOUT_WEIGHTS, self._views.values())
-        self.load_weights(read_weights(path).items(), version=0)
+        load_weights(self._views, path)
         self._cache: Tensor | None = None
         self.wake()
 

@@ -28,8 +28,9 @@ from rljob_runtime.engines.vllm_limits import (
     refuse_sampling,
 )
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import read_config
-from rljob_runtime.models.weights import HEAD, check_weights, read_weights
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.tensor_files import HEAD
+from rljob_runtime.models.weights import check_weights, read_weights
 from rljob_runtime.seeds import derive_seed
 
 if TYPE_CHECKING:

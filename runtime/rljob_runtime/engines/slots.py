@@ -4,7 +4,8 @@ Called by the `torch` rollout engine. Running sequences fill the first rows with
 every step costs what they cost; the last ones move into rows that become free.
 """
 
-# S rows, B rows of a call, N key/value heads, L longest sequence, D head width, T longest response
+# S rows, B rows of a call, T longest response, L longest sequence
+# N kept heads of a token, W width of each
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from rljob_runtime.models.architecture import Architecture
 class Slots:
     """Rows of sequences and the counters of each, on the cache's device.
 
-    cache: [layers, 2, S, N, L, D], owned by the engine. tokens_ST, logprobs_ST: new tokens so far.
+    cache: [layers, tensors, S, N, L, W], owned by the engine. tokens_ST, logprobs_ST: new tokens so far.
     counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. lengths_S:
     tokens in the cache. seeds_S: of the uniforms. last_S: newest token, not yet in the cache. window:
     longest of the running lengths.
@@ -90,7 +91,10 @@ class Slots:
 def new_cache(
     architecture: Architecture, *, rows: int, length: int, dtype: torch.dtype, device: str
 ) -> Tensor:
-    """An empty KV cache [layers, 2, S, N, L, D]. Zeros, for masked garbage must stay finite."""
-    a = architecture
-    shape = (a.num_layers, 2, rows, a.num_kv_heads, length, a.head_dim)
+    """An empty KV cache [layers, tensors, S, N, L, W]: of each token what `kept_shape` says.
+
+    Zeros, for masked garbage must stay finite.
+    """
+    tensors, heads, width = architecture.kept_shape
+    shape = (architecture.num_layers, tensors, rows, heads, length, width)
     return torch.zeros(shape, dtype=dtype, device=device)

@@ -23,7 +23,7 @@ from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.gradients import GradientBuffer
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.errors import ConfigError, WorkerError
-from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.sample import SampleBatch
 
 
@@ -54,7 +54,7 @@ class UpdateEngine:
         self._temperature = temperature
         self._group = group
         self._ledger = ledger or MemoryLedger(device="unlimited")
-        self._parameters = dict(model.named_hf_parameters())
+        self._parameters = dict(model.trained_parameters())
         _check_types(self._parameters)
         self._ledger.track(MemoryKind.UPDATE_WEIGHTS, self._parameters.values())
         moments_bytes = 2 * sum(p.nbytes for p in self._parameters.values())
@@ -65,7 +65,7 @@ class UpdateEngine:
     def logprobs(self, batch: SampleBatch) -> Tensor:
         """Log-probs of the batch's response tokens [T], float, without gradient."""
         with torch.no_grad():
-            return self._forward(batch, with_entropy=False)[0]
+            return self._forward(batch, with_entropy=False).logprobs_T
 
     def begin(self, loss: LossFn) -> Accumulation:
         """Start an optimizer step: `add` micro-batches to it, then `finish` it or `discard` it.
@@ -130,8 +130,8 @@ class UpdateEngine:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights by Hugging Face name: the live tensors, to be copied before the next step."""
-        for name, parameter in self._parameters.items():
-            yield name, parameter.detach()
+        for name, weight in self._model.named_hf_parameters():
+            yield name, weight.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Flat tensors by name: optimizer state and counters, without the weights. Not copies."""
@@ -147,16 +147,8 @@ class UpdateEngine:
         self._adamw.load_state_dict({n: v for n, v in state.items() if n not in counters})
         self.step, self.version = counters["step"], counters["version"]
 
-    def _forward(self, batch: SampleBatch, *, with_entropy: bool) -> tuple[Tensor, Tensor]:
-        """Log-probs [T] and entropies [T] (zeros unless asked for)."""
-        if batch.num_tokens == 0:
-            return torch.zeros(0), torch.zeros(0)
-        result = self._model.logprobs(
-            batch, temperature=self._temperature, with_entropy=with_entropy
-        )
-        if result.entropy_T is None:
-            return result.logprobs_T, torch.zeros_like(result.logprobs_T)
-        return result.logprobs_T, result.entropy_T
+    def _forward(self, batch: SampleBatch, *, with_entropy: bool) -> TokenLogprobs:
+        return self._model.logprobs(batch, temperature=self._temperature, with_entropy=with_entropy)
 
     def _count(self, here: Totals, groups_with_signal: int) -> tuple[Totals, int]:
         """Totals over all ranks, and the groups with a signal. [3] → [3], 24 bytes."""

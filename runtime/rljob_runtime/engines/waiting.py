@@ -4,7 +4,7 @@ Called by the `torch` rollout engine. A prompt is computed once, when its first 
 and kept until its last one has got one.
 """
 
-# B samples, G groups, N key/value heads, P longest prompt, D head width, V vocabulary
+# B samples, G groups, P longest prompt, V vocabulary, N kept heads of a token, W width of each
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.fused import FusedDecoder
+from rljob_runtime.models.fused.decoder import FusedDecoder
 
 PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
 
@@ -36,7 +36,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """Sequences to be seated. cache: [layers, 2, B, N, P, D]. logits_BV: of the first token."""
+    """Sequences to be seated. cache: [layers, tensors, B, N, P, W]. logits_BV: of the first token."""
 
     seats: list[Seat]
     cache: Tensor

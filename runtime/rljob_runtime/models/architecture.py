@@ -1,49 +1,81 @@
-"""The shape of a dense decoder, read from a Hugging Face config.json.
+"""The shape of a decoder: what its blocks are made from, whichever family it is of.
 
-Called by `loading` and the rollout engine. What the decoder cannot compute exactly is refused here
-by name, so that `loading` can fall back to the transformers library.
+Made by `families` from a Hugging Face config.json; read by the decoders and the rollout engine.
 """
 
-import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 from rljob_runtime.errors import ConfigError
-
-# Architecture -> (q/k/v bias, q/k norm); None where the config's `attention_bias` decides.
-FAMILIES: dict[str, tuple[bool | None, bool]] = {
-    "LlamaForCausalLM": (None, False),
-    "MistralForCausalLM": (False, False),
-    "Qwen2ForCausalLM": (True, False),
-    "Qwen3ForCausalLM": (None, True),
-}
-
-
-class UnsupportedArchitecture(ConfigError):
-    """The decoder cannot compute this model; the message says why."""
+from rljob_runtime.models.rope import Rope
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rope:
-    """Rotary position embedding. factor and the rest are used by the scaled kinds only."""
+class Latent:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, §2.1).
 
-    kind: Literal["default", "linear", "llama3"] = "default"
-    theta: float = 10000.0
-    factor: float = 1.0
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    original_length: int = 8192
+    Queries and keys have nope_dim values without position and rope_dim that are rotated; the
+    latter are one key for all heads. query_rank: None where queries are not compressed.
+    interleaved: neighbours are the pairs that turn, not halves. score_factor: of the scores, beside
+    1 / sqrt(nope_dim + rope_dim).
+    """
+
+    query_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    interleaved: bool = True
+    score_factor: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts:
+    """Mixture of experts in the feed-forward of `layers`; no token is ever dropped.
+
+    chosen: experts a token, out of the best chosen_groups of `groups`. scores: of the logits.
+    group_score: best score of a group, or the sum of its two best. normalized: the weights of a
+    token's experts add up to 1, before `scale`. correction_bias: a stored value an expert is added
+    to its score for the choice alone (DeepSeek-V3, arXiv:2412.19437, §2.1.2). shared_intermediate:
+    width of the expert that all tokens have, 0 for none. balance_coefficient: weight of the
+    load-balancing loss in training.
+    """
+
+    count: int
+    chosen: int
+    intermediate_size: int
+    layers: tuple[int, ...]
+    shared_intermediate: int = 0
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalized: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    chosen_groups: int = 1
+    group_score: Literal["best", "two best"] = "best"
+    correction_bias: bool = False
+    balance_coefficient: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.count % self.groups or self.chosen_groups > self.groups:
+            raise ConfigError(
+                f"the best {self.chosen_groups} of n_group={self.groups} groups cannot be taken from "
+                f"{self.count} experts (config.json)"
+            )
+        if self.chosen > self.count // self.groups * self.chosen_groups:
+            raise ConfigError(
+                f"num_experts_per_tok={self.chosen} is more than the experts of the "
+                f"{self.chosen_groups} best groups of {self.count // self.groups} (config.json)"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """Sizes and switches of a dense decoder (Llama, Mistral, Qwen2, Qwen3)."""
+    """Sizes and switches of a decoder.
+
+    latent: None for attention with heads of their own. With it num_kv_heads equals num_heads, and
+    head_dim is the width of queries and keys. experts: None for a dense model.
+    """
 
     name: str
     vocab_size: int
@@ -61,174 +93,52 @@ class Architecture:
     mlp_bias: bool
     qk_norm: bool
     max_length: int
+    latent: Latent | None = None
+    experts: Experts | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_heads % self.num_kv_heads:
+            raise ConfigError(
+                f"num_key_value_heads={self.num_kv_heads} does not divide "
+                f"num_attention_heads={self.num_heads} (config.json)"
+            )
 
     @property
     def repeats(self) -> int:
         """Query heads that share a key head."""
         return self.num_heads // self.num_kv_heads
 
+    @property
+    def rotated_dim(self) -> int:
+        """Values of a head that are rotated."""
+        return self.latent.rope_dim if self.latent else self.head_dim
 
-def read_config(path: Path) -> dict[str, object]:
-    """The directory's config.json. Raises ConfigError when it is missing or not a JSON object."""
-    file = path / "config.json"
-    try:
-        config = json.loads(file.read_text())
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{path} holds no config.json; name a Hugging Face model directory"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{file} is not a JSON object; copy the model directory again")
-    return config
+    @property
+    def score_scale(self) -> float:
+        """What a query's product with a key is multiplied with."""
+        plain = 1 / math.sqrt(self.head_dim)
+        return plain * self.latent.score_factor if self.latent else plain
 
+    @property
+    def kept_shape(self) -> tuple[int, int, int]:
+        """What a layer keeps of a token while generating: tensors, heads of each, width of each.
 
-def read_architecture(config: Mapping[str, object]) -> Architecture:
-    """Architecture of a config.json. Raises UnsupportedArchitecture when the decoder lacks it."""
-    names = config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else ""
-    if name not in FAMILIES:
-        raise UnsupportedArchitecture(
-            f"architecture {name or 'unnamed'} is not one of {', '.join(FAMILIES)}"
-        )
-    _refuse_unknown(name, config)
-    qkv_bias, qk_norm = FAMILIES[name]
-    attention_bias = bool(config.get("attention_bias", False))
-    num_heads = _integer(config, "num_attention_heads")
-    hidden_size = _integer(config, "hidden_size")
-    head_dim = config.get("head_dim") or (128 if qk_norm else hidden_size // num_heads)
-    assert isinstance(head_dim, int)
-    epsilon = config.get("rms_norm_eps", 1e-6)
-    assert isinstance(epsilon, float | int)
-    return Architecture(
-        name=name,
-        vocab_size=_integer(config, "vocab_size"),
-        hidden_size=hidden_size,
-        intermediate_size=_integer(config, "intermediate_size"),
-        num_layers=_integer(config, "num_hidden_layers"),
-        num_heads=num_heads,
-        num_kv_heads=_num_kv_heads(name, config, num_heads),
-        head_dim=head_dim,
-        norm_epsilon=float(epsilon),
-        rope=_read_rope(config),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=attention_bias if qkv_bias is None else qkv_bias,
-        output_bias=attention_bias if qkv_bias is None else False,
-        mlp_bias=name == "LlamaForCausalLM" and bool(config.get("mlp_bias", False)),
-        qk_norm=qk_norm,
-        max_length=_integer({"max_position_embeddings": 2048, **config}, "max_position_embeddings"),
-    )
+        Keys and values, or the latent that both are made from with the rotated key beside it.
+        """
+        if self.latent:
+            return 1, 1, self.latent.kv_rank + self.latent.rope_dim
+        return 2, self.num_kv_heads, self.head_dim
 
+    def experts_in(self, layer: int) -> Experts | None:
+        """The experts of a layer, None where it is dense."""
+        return self.experts if self.experts and layer in self.experts.layers else None
 
-def hf_config(architecture: Architecture) -> dict[str, object]:
-    """The config.json of an architecture, which transformers and vLLM read alike."""
-    a = architecture
-    rope: dict[str, object] = {"rope_type": a.rope.kind, "rope_theta": a.rope.theta}
-    if a.rope.kind != "default":
-        rope["factor"] = a.rope.factor
-    if a.rope.kind == "llama3":
-        rope |= {
-            "low_freq_factor": a.rope.low_frequency_factor,
-            "high_freq_factor": a.rope.high_frequency_factor,
-            "original_max_position_embeddings": a.rope.original_length,
-        }
-    return {
-        "architectures": [a.name],
-        "model_type": a.name.removesuffix("ForCausalLM").lower(),
-        "vocab_size": a.vocab_size,
-        "hidden_size": a.hidden_size,
-        "intermediate_size": a.intermediate_size,
-        "num_hidden_layers": a.num_layers,
-        "num_attention_heads": a.num_heads,
-        "num_key_value_heads": a.num_kv_heads,
-        "head_dim": a.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": a.norm_epsilon,
-        "max_position_embeddings": a.max_length,
-        "rope_parameters": rope,
-        "rope_theta": a.rope.theta,
-        "tie_word_embeddings": a.tied,
-        "attention_bias": a.output_bias,
-        "mlp_bias": a.mlp_bias,
-        "sliding_window": None,
-        "use_sliding_window": False,
-    }
-
-
-def inverse_frequencies(head_dim: int, rope: Rope) -> Tensor:
-    """Rotation per position of each pair of a head, float32 [head_dim / 2], radians.
-
-    The llama3 kind stretches long wavelengths and blends between (Llama 3.1 model card).
-    """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.int64).float() / head_dim
-    plain = 1.0 / (rope.theta**exponents)
-    if rope.kind == "default":
-        return plain
-    if rope.kind == "linear":
-        return plain / rope.factor
-    wavelength = 2 * math.pi / plain
-    low = rope.original_length / rope.low_frequency_factor
-    high = rope.original_length / rope.high_frequency_factor
-    blend = (rope.original_length / wavelength - rope.low_frequency_factor) / (
-        rope.high_frequency_factor - rope.low_frequency_factor
-    )
-    blended = (1 - blend) * plain / rope.factor + blend * plain
-    stretched = torch.where(wavelength > low, plain / rope.factor, plain)
-    between = (wavelength <= low) & (wavelength >= high)
-    return torch.where(between, blended, stretched)
-
-
-def _refuse_unknown(name: str, config: Mapping[str, object]) -> None:
-    if config.get("hidden_act", "silu") != "silu":
-        raise UnsupportedArchitecture(f"hidden_act={config['hidden_act']} is not silu ({name})")
-    layers = config.get("layer_types")
-    window = config.get("sliding_window", 4096 if name == "MistralForCausalLM" else None)
-    if name.startswith("Qwen") and not config.get("use_sliding_window", False):
-        window = None
-    if window is not None or (isinstance(layers, list) and set(layers) - {"full_attention"}):
-        raise UnsupportedArchitecture(f"sliding_window={window} is not computed here ({name})")
-    if config.get("quantization_config") is not None:
-        raise UnsupportedArchitecture(f"quantized weights are not computed here ({name})")
-
-
-def _read_rope(config: Mapping[str, object]) -> Rope:
-    """Rope of either spelling: `rope_parameters` (transformers 5) or `rope_scaling` with theta."""
-    entry = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    assert isinstance(entry, dict)
-    kind = entry.get("rope_type", entry.get("type", "default"))
-    if kind not in ("default", "linear", "llama3"):
-        raise UnsupportedArchitecture(f"rope_type={kind} is not one of default, linear, llama3")
-    if entry.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0)) != 1.0:
-        raise UnsupportedArchitecture("partial_rotary_factor is not 1")
-    theta = entry.get("rope_theta", config.get("rope_theta", 10000.0))
-    assert isinstance(theta, float | int)
-    return Rope(
-        kind=kind,
-        theta=float(theta),
-        factor=float(entry.get("factor", 1.0)),
-        low_frequency_factor=float(entry.get("low_freq_factor", 1.0)),
-        high_frequency_factor=float(entry.get("high_freq_factor", 4.0)),
-        original_length=int(entry.get("original_max_position_embeddings", 8192)),
-    )
-
-
-def _num_kv_heads(name: str, config: Mapping[str, object], num_heads: int) -> int:
-    if config.get("num_key_value_heads") is None:
-        if name != "LlamaForCausalLM":
-            raise UnsupportedArchitecture(f"num_key_value_heads is not given ({name})")
-        return num_heads
-    num_kv_heads = _integer(config, "num_key_value_heads")
-    if num_heads % num_kv_heads:
-        raise ConfigError(
-            f"num_key_value_heads={num_kv_heads} does not divide num_attention_heads={num_heads} "
-            "(config.json)"
-        )
-    return num_kv_heads
-
-
-def _integer(config: Mapping[str, object], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{key}={value!r} in config.json is not a positive integer")
-    return value
+    def check_length(self, length: int) -> None:
+        """Raise ConfigError for a sequence whose positions this model cannot have."""
+        if self.rope.kind == "dynamic" and length > self.max_length:
+            raise ConfigError(
+                f"a sequence of {length} tokens is longer than max_position_embeddings="
+                f"{self.max_length}, and rope_type=dynamic turns longer ones by a speed that depends "
+                "on their length, which is not computed here; use shorter prompts and responses, or "
+                "rope_type yarn"
+            )

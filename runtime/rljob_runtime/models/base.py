@@ -1,4 +1,4 @@
-"""What engines ask of a model: log-probs of sampled tokens, and its parameters by public name."""
+"""What engines ask of a model: log-probs of sampled tokens, and its weights by public name."""
 
 # T response tokens of all samples together
 
@@ -8,6 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.sample import SampleBatch
 
 
@@ -16,10 +17,12 @@ class TokenLogprobs:
     """logprobs_T: natural log of the probability of each response token, in the batch's order.
 
     entropy_T: entropy of the distribution in nats, without gradient; None unless asked for.
+    router_load: where the experts' tokens went, None for a model without experts.
     """
 
     logprobs_T: Tensor
     entropy_T: Tensor | None
+    router_load: RouterLoad | None = None
 
 
 class PolicyModel(Protocol):
@@ -32,5 +35,11 @@ class PolicyModel(Protocol):
         ...
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters by Hugging Face name; tied weights once."""
+        """All weights as they are named in Hugging Face's files, sharing memory with the model;
+        tied ones once."""
+        ...
+
+    def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The leaf tensors that an optimizer changes, by unique name; one may hold several of
+        `named_hf_parameters`, and some of these none may hold."""
         ...

@@ -1,30 +1,38 @@
-"""A dense decoder (Llama, Mistral, Qwen2, Qwen3) for training on groups of samples.
+"""The decoder of all families for training on groups of samples, put together from `blocks`.
 
-Parameter names are Hugging Face's, so that `state_dict()` maps 1:1 to safetensors. A group's
-prompt is computed once, not once a sample; rollout has its own form of the same model
-(`engines/rollout_torch`). Knows one device and no ranks.
+Parameter names are Hugging Face's. A group's prompt is computed once, not once a sample; rollout has
+its own form of the same model (`fused`). Knows one device and no ranks.
 """
 
-# U packed tokens, H hidden, A query heads, N key/value heads, D head width
-# G groups, B samples, P longest prompt, R longest response less its last token, Q, K queries, keys
+# U packed tokens, H hidden, V vocabulary, T response tokens
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.rms_norm import rms_norm
-from rljob_runtime.kernels.rope import rotate
-from rljob_runtime.models.architecture import Architecture, inverse_frequencies
+from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.blocks.attention import Attention
+from rljob_runtime.models.blocks.gated_mlp import GatedMlp
+from rljob_runtime.models.blocks.latent_attention import LatentAttention
+from rljob_runtime.models.blocks.matrix import Matrix
+from rljob_runtime.models.blocks.moe import MixtureOfExperts
+from rljob_runtime.models.blocks.norm import Norm
+from rljob_runtime.models.blocks.rotary import cos_and_sin
+from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.projection import project_logprobs
+from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.sample import SampleBatch
 
 
 class Decoder(nn.Module):
-    """A `PolicyModel`. Weights are uninitialised until `initialize` or `load_state_dict`."""
+    """A `PolicyModel`. Weights are uninitialised until `initialize`, `load_state_dict`, or a copy
+    into `named_hf_parameters`."""
 
     def __init__(self, architecture: Architecture, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -38,12 +46,19 @@ class Decoder(nn.Module):
     ) -> TokenLogprobs:
         """Log-probs of the batch's response tokens, float32 [T], under softmax(logits / temperature).
 
-        Raises AssertionError for a prompt without tokens.
+        Raises AssertionError for a prompt without tokens, ConfigError for a sequence that is longer
+        than the model's positions.
         """
+        experts = self.architecture.experts
+        load = RouterLoad(experts) if experts else None
+        if batch.num_tokens == 0:
+            none_T = torch.zeros(0)
+            return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T, router_load=load)
         weight_VH = self._output_weight()
         packing = pack(batch, device=weight_VH.device, dtype=weight_VH.dtype)
-        hidden_UH = self.model(packing)
-        return project_logprobs(
+        self.architecture.check_length(packing.longest)
+        hidden_UH = self.model(packing, load)
+        found = project_logprobs(
             hidden_UH.index_select(0, packing.predicting_L),
             weight_VH,
             packing.target_T,
@@ -51,56 +66,31 @@ class Decoder(nn.Module):
             temperature=temperature,
             with_entropy=with_entropy,
         )
+        return replace(found, router_load=load)
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters by Hugging Face name; a tied output matrix is the embedding's."""
+        """All weights as files name them, experts one by one; a tied head is the embedding's."""
+        yield from split_experts(chain(self.named_parameters(), self.named_buffers()))
+
+    def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters; all experts of a layer are two of them."""
         yield from self.named_parameters()
 
     def initialize(self, seed: int, *, std: float = 0.02) -> None:
         """Draw all matrices from N(0, std²) with this seed; norms are 1 and biases 0."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for name, parameter in self.named_parameters():
+            for name, weight in chain(self.named_parameters(), self.named_buffers()):
                 if "norm" in name:
-                    parameter.fill_(1.0)
+                    weight.fill_(1.0)
                 elif name.endswith("bias"):
-                    parameter.zero_()
+                    weight.zero_()
                 else:
-                    drawn = torch.empty(parameter.shape).normal_(0.0, std, generator=generator)
-                    parameter.copy_(drawn)
+                    drawn = torch.empty(weight.shape).normal_(0.0, std, generator=generator)
+                    weight.copy_(drawn)
 
     def _output_weight(self) -> Tensor:
         return self.model.embed_tokens.weight if self.architecture.tied else self.lm_head.weight
-
-
-class Matrix(nn.Module):
-    """A parameter `weight` [rows, columns] and an optional `bias` [rows], uninitialised."""
-
-    bias: Tensor | None
-
-    def __init__(
-        self, rows: int, columns: int, dtype: torch.dtype, *, with_bias: bool = False
-    ) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, columns, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(rows, dtype=dtype)) if with_bias else None
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., columns] -> [..., rows]."""
-        return F.linear(x, self.weight, self.bias)
-
-
-class Norm(nn.Module):
-    """Root-mean-square norm over the last dim."""
-
-    def __init__(self, width: int, epsilon: float, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(width, dtype=dtype))
-        self.epsilon = epsilon
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Same shape and dtype as x."""
-        return rms_norm(x, self.weight, self.epsilon)
 
 
 class Backbone(nn.Module):
@@ -112,129 +102,57 @@ class Backbone(nn.Module):
         hidden = architecture.hidden_size
         self.embed_tokens = Matrix(architecture.vocab_size, hidden, dtype)
         self.layers = nn.ModuleList(
-            Layer(architecture, dtype) for _ in range(architecture.num_layers)
+            Layer(architecture, index, dtype) for index in range(architecture.num_layers)
         )
         self.norm = Norm(hidden, architecture.norm_epsilon, dtype)
 
-    def forward(self, packing: Packing) -> Tensor:
-        """Hidden states of the packed tokens, [U, H]."""
+    def forward(self, packing: Packing, load: RouterLoad | None) -> Tensor:
+        """Hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
         hidden_UH = F.embedding(packing.tokens_U, self.embed_tokens.weight)
-        rotation = self._rotation(packing.positions_U, hidden_UH.dtype)
+        cos, sin = cos_and_sin(self.architecture, packing.positions_U, hidden_UH.dtype)
+        rotation = cos[:, None], sin[:, None]
         for layer in self.layers:
-            hidden_UH = layer(hidden_UH, packing, rotation)
+            hidden_UH = layer(hidden_UH, packing, rotation, load)
         normed_UH: Tensor = self.norm(hidden_UH)
         return normed_UH
 
-    def _rotation(self, positions_U: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        frequencies = inverse_frequencies(self.architecture.head_dim, self.architecture.rope)
-        angles = positions_U[:, None, None].float() * frequencies.to(positions_U.device)
-        return angles.cos().to(dtype), angles.sin().to(dtype)
-
 
 class Layer(nn.Module):
-    """Attention and gated feed-forward, each behind a norm and a residual."""
+    """Attention and feed-forward, each behind a norm and a residual."""
 
-    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
+    def __init__(self, architecture: Architecture, index: int, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, epsilon = architecture.hidden_size, architecture.norm_epsilon
-        self.self_attn = Attention(architecture, dtype)
-        self.mlp = FeedForward(architecture, dtype)
+        self.self_attn = _attention(architecture, dtype)
+        self.mlp = _feed_forward(architecture, index, dtype)
         self.input_layernorm = Norm(hidden, epsilon, dtype)
         self.post_attention_layernorm = Norm(hidden, epsilon, dtype)
 
     def forward(
-        self, hidden_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]
+        self,
+        hidden_UH: Tensor,
+        packing: Packing,
+        rotation: tuple[Tensor, Tensor],
+        load: RouterLoad | None,
     ) -> Tensor:
         """[U, H] -> [U, H]."""
         hidden_UH = hidden_UH + self.self_attn(self.input_layernorm(hidden_UH), packing, rotation)
-        output_UH: Tensor = hidden_UH + self.mlp(self.post_attention_layernorm(hidden_UH))
-        return output_UH
+        normed_UH = self.post_attention_layernorm(hidden_UH)
+        sparse = isinstance(self.mlp, MixtureOfExperts)
+        output_UH: Tensor = self.mlp(normed_UH, load) if sparse else self.mlp(normed_UH)
+        return hidden_UH + output_UH
 
 
-class FeedForward(nn.Module):
-    """SwiGLU."""
-
-    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
-        super().__init__()
-        hidden, inner = architecture.hidden_size, architecture.intermediate_size
-        bias = architecture.mlp_bias
-        self.gate_proj = Matrix(inner, hidden, dtype, with_bias=bias)
-        self.up_proj = Matrix(inner, hidden, dtype, with_bias=bias)
-        self.down_proj = Matrix(hidden, inner, dtype, with_bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., H] -> [..., H]."""
-        output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
-        return output
+def _attention(architecture: Architecture, dtype: torch.dtype) -> Attention | LatentAttention:
+    if architecture.latent is not None:
+        return LatentAttention(architecture, architecture.latent, dtype)
+    return Attention(architecture, dtype)
 
 
-class Attention(nn.Module):
-    """Causal attention of prompts, and of responses over their prompt and themselves."""
-
-    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
-        super().__init__()
-        a, hidden, bias = architecture, architecture.hidden_size, architecture.qkv_bias
-        self.num_kv_heads, self.repeats, self.head_dim = a.num_kv_heads, a.repeats, a.head_dim
-        self.q_proj = Matrix(a.num_heads * a.head_dim, hidden, dtype, with_bias=bias)
-        self.k_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
-        self.v_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
-        self.o_proj = Matrix(
-            hidden, a.num_heads * a.head_dim, dtype, with_bias=architecture.output_bias
-        )
-        self.q_norm = Norm(a.head_dim, a.norm_epsilon, dtype) if a.qk_norm else nn.Identity()
-        self.k_norm = Norm(a.head_dim, a.norm_epsilon, dtype) if a.qk_norm else nn.Identity()
-
-    def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
-        """[U, H] -> [U, H]."""
-        query_UAD = rotate(self.q_norm(self._heads(self.q_proj(x_UH))), *rotation)
-        key_UND = rotate(self.k_norm(self._heads(self.k_proj(x_UH))), *rotation)
-        value_UND = self._heads(self.v_proj(x_UH))
-        num_tokens = len(x_UH)
-        sizes = [packing.num_prompt_tokens, num_tokens - packing.num_prompt_tokens]
-        prompt, response = zip(
-            *(
-                torch.split(x.reshape(num_tokens, -1), sizes)
-                for x in (query_UAD, key_UND, value_UND)
-            ),
-            strict=True,
-        )
-        query, key, value = (_pad(x, packing.prompt_GP) for x in prompt)
-        mixed = self._attend(query, key, value, packing.prompt_mask)
-        outputs = [mixed.flatten(0, 1).index_select(0, packing.from_prompt)]
-        if sizes[1]:
-            key = torch.cat(
-                [key.index_select(0, packing.group_of_B), _pad(response[1], packing.response_BR)], 1
-            )
-            value = torch.cat(
-                [value.index_select(0, packing.group_of_B), _pad(response[2], packing.response_BR)],
-                1,
-            )
-            query = _pad(response[0], packing.response_BR)
-            mixed = self._attend(query, key, value, packing.response_mask)
-            outputs.append(mixed.flatten(0, 1).index_select(0, packing.from_response))
-        output_UH: Tensor = self.o_proj(torch.cat(outputs))
-        return output_UH
-
-    def _heads(self, x_UX: Tensor) -> Tensor:
-        return x_UX.view(len(x_UX), -1, self.head_dim)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
-        """[rows, Q, A*D] over [rows, K, N*D] -> [rows, Q, A*D]; mask broadcasts to [rows, A, Q, K].
-
-        The query heads that share a key head are further query rows of it.
-        """
-        rows, num_queries, _ = query.shape
-        num_keys, shape = key.shape[1], (self.num_kv_heads, self.repeats, self.head_dim)
-        query = query.view(rows, num_queries, *shape).permute(0, 2, 3, 1, 4)
-        query = query.reshape(rows, shape[0], -1, self.head_dim)
-        key = key.view(rows, num_keys, shape[0], self.head_dim).transpose(1, 2)
-        value = value.view(rows, num_keys, shape[0], self.head_dim).transpose(1, 2)
-        mask = mask.expand(rows, 1, num_queries, num_keys).repeat(1, 1, self.repeats, 1)
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-        mixed = mixed.view(rows, *shape[:2], num_queries, self.head_dim).permute(0, 3, 1, 2, 4)
-        return mixed.reshape(rows, num_queries, -1)
-
-
-def _pad(x_tokens: Tensor, index: Tensor) -> Tensor:
-    """[tokens, X] -> [rows, width, X] by a padded index."""
-    return x_tokens.index_select(0, index.view(-1)).view(*index.shape, x_tokens.shape[1])
+def _feed_forward(
+    architecture: Architecture, index: int, dtype: torch.dtype
+) -> GatedMlp | MixtureOfExperts:
+    a, experts = architecture, architecture.experts_in(index)
+    if experts is not None:
+        return MixtureOfExperts(experts, a.hidden_size, dtype, with_bias=a.mlp_bias)
+    return GatedMlp(a.hidden_size, a.intermediate_size, dtype, with_bias=a.mlp_bias)

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import torch
 
-from rljob_runtime.models.architecture import (
-    UnsupportedArchitecture,
-    read_architecture,
-    read_config,
-)
 from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.weights import check_weights, read_weights
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.weights import load_weights
 
 logger = logging.getLogger(__name__)
 
@@ -37,14 +34,10 @@ def load_policy(path: Path, *, dtype: torch.dtype) -> PolicyModel:
 
 
 def load_decoder(path: Path, *, dtype: torch.dtype) -> Decoder:
-    """The same, by our own decoder or UnsupportedArchitecture."""
-    architecture = read_architecture(read_config(path))
-    with torch.device("meta"):
-        decoder = Decoder(architecture, dtype=dtype)
-    weights = read_weights(path)
-    shapes = {name: parameter.shape for name, parameter in decoder.named_parameters()}
-    check_weights(weights, shapes, where=str(path))
-    # Copies, so that no parameter is a view of the mapped file.
-    owned = {name: tensor.to(dtype, copy=True) for name, tensor in weights.items()}
-    decoder.load_state_dict(owned, assign=True)
-    return decoder.requires_grad_(True)
+    """The same, by our own decoder or UnsupportedArchitecture.
+
+    Holds the model and, while it loads, one tensor more.
+    """
+    decoder = Decoder(read_architecture(read_config(path)), dtype=dtype)
+    load_weights(dict(decoder.named_hf_parameters()), path)
+    return decoder

@@ -20,7 +20,8 @@ from rljob_runtime.sample import SampleBatch
 class Packing:
     """Indices of one batch; int64 but for the masks (additive, 0 or -inf).
 
-    tokens_U, positions_U: the packed tokens. num_prompt_tokens: how many of them are prompts'.
+    tokens_U, positions_U: the packed tokens. longest: of their positions, plus 1.
+    num_prompt_tokens: how many of them are prompts'.
     prompt_GP, response_BR: packed place of each padded place, counted within prompts or responses
     (padding repeats a real token). from_prompt, from_response: padded place of each packed token.
     group_of_B: each sample's prompt. prompt_mask: [P, P]. response_mask: [B, 1, R, K].
@@ -30,6 +31,7 @@ class Packing:
 
     tokens_U: Tensor
     positions_U: Tensor
+    longest: int
     num_prompt_tokens: int
     prompt_GP: Tensor
     from_prompt: Tensor
@@ -55,9 +57,10 @@ def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Pac
     P, R = int(prompt_G.max()), int(inner_B.max()) if len(inner_B) else 0
     ends_G = prompt_G.cumsum(0)
     num_groups = len(prompt_G)
+    prompt_B = prompt_G[batch.group_of_B]
     index = {
         "tokens_U": torch.cat([*batch.prompts, *(r[:-1] for r in batch.responses)]),
-        "positions_U": torch.cat([place_N, place_M + prompt_G[batch.group_of_B[sample_M]]]),
+        "positions_U": torch.cat([place_N, place_M + prompt_B[sample_M]]),
         "prompt_GP": _padded(prompt_G, P),
         "from_prompt": group_N * P + place_N,
         "response_BR": _padded(inner_B, R),
@@ -70,9 +73,10 @@ def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Pac
         "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, num_groups),
     }
     return Packing(
+        longest=max([P, *(prompt_B + inner_B).tolist()]),
         num_prompt_tokens=num_prompt_tokens,
         prompt_mask=_causal(P).to(device, dtype),
-        response_mask=_response_mask(prompt_G[batch.group_of_B], P, R).to(device, dtype),
+        response_mask=_response_mask(prompt_B, P, R).to(device, dtype),
         **{name: value.to(device) for name, value in index.items()},
     )
 

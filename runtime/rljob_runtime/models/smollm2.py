@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import Architecture, Rope, hf_config
+from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.families import hf_config
+from rljob_runtime.models.rope import Rope
 from rljob_runtime.models.weights import save_hf
 
 NAMES = {

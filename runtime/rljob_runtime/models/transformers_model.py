@@ -49,7 +49,7 @@ class TransformersModel(nn.Module):
     ) -> TokenLogprobs:
         """Log-probs of the batch's response tokens under softmax(logits / temperature)."""
         if batch.num_tokens == 0:
-            return TokenLogprobs(logprobs_T=torch.zeros(0), entropy_T=None)
+            return TokenLogprobs(logprobs_T=torch.zeros(0), entropy_T=torch.zeros(0))
         tokens_BS, mask_BS, predicts_BS = _padded(batch)
         output = self.model(input_ids=tokens_BS, attention_mask=mask_BS, use_cache=False)
         logits_TV = output.logits[predicts_BS]
@@ -65,7 +65,13 @@ class TransformersModel(nn.Module):
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Parameters by Hugging Face name; tied weights once."""
+        """All weights as the transformers library names them; tied ones once."""
+        stored = self.model.state_dict().keys()
+        yield from self.model.named_parameters()
+        yield from ((name, held) for name, held in self.model.named_buffers() if name in stored)
+
+    def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The parameters."""
         yield from self.model.named_parameters()
 
 

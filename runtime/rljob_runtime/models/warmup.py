@@ -9,8 +9,8 @@ from rljob_api.rljob import RLJob
 from rljob_api.workload import Warmup
 from rljob_runtime.data.source import Prompt, PromptSource
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.architecture import read_architecture
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny import CONFIG, Recipe, num_held_out
 from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.sample import SampleBatch

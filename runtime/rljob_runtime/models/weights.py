@@ -1,58 +1,81 @@
-"""Weights as files and as fingerprints: safetensors in and out, checksums.
+"""Weights as Hugging Face directories and as fingerprints: in, out, checksums.
 
-Called by `loading`, the checkpoints and the weight sync. Knows names, shapes and bytes, no models.
+Called by `loading`, the rollout engines, the checkpoints and the weight sync. Knows names, shapes and
+bytes, no models: a model is its weights by name, as views that share its memory.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import cast
+from typing import Protocol, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from rljob_runtime.errors import ConfigError, WeightsError
-from rljob_runtime.models.architecture import read_config
+from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.tensor_files import Part, TensorFiles
+from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, write_tensors
 
-WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-HEAD = "lm_head.weight"
 NOT_COPIED = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+
+PartOf = Callable[[str, torch.Size], Part | None]
+"""What a rank holds of a tensor of this name and full shape; None: nothing of it."""
+
+
+class Shaped(Protocol):
+    """A tensor, or one in a file."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its shape."""
+        ...
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """All tensors of a Hugging Face directory by name, in one file or in shards with an index.
+    """All tensors of a Hugging Face directory by name, experts one by one. Raises as `TensorFiles`."""
+    files = TensorFiles(path).split_stacks()
+    return {name: files.read(name) for name in files.tensors}
 
-    A tied head is left out, as are the constant rotary buffers of old checkpoints. Raises
-    ConfigError without safetensors, WeightsError for an unreadable or missing shard.
+
+def load_weights(into: Mapping[str, Tensor], path: Path, *, part_of: PartOf | None = None) -> None:
+    """Copy a directory's tensors into these, all or none, one at a time.
+
+    into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole.
+    Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
-    weights: dict[str, Tensor] = {}
-    for file in _weight_files(path):
-        try:
-            weights |= load_file(file)
-        except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{file} cannot be read: {error}; copy the model again") from error
-    if read_config(path).get("tie_word_embeddings", False):
-        weights.pop(HEAD, None)
-    return {name: tensor for name, tensor in weights.items() if not name.endswith(".inv_freq")}
+    files = TensorFiles(path).split_stacks(kept=into)
+    parts: dict[str, Part | None] = dict.fromkeys(files.tensors)
+    if part_of is not None:
+        named = ((name, part_of(name, stored.shape)) for name, stored in files.tensors.items())
+        parts = {name: part for name, part in named if part is not None}
+    found = {name: files.tensors[name].cut(part) for name, part in parts.items()}
+    check_weights(found, {name: held.shape for name, held in into.items()}, where=str(path))
+    with torch.no_grad():
+        for name, held in into.items():
+            held.copy_(files.read(name, parts[name]))
+
+
+def load_weights_into(policy: PolicyModel, path: Path) -> None:
+    """`load_weights` of a whole model."""
+    load_weights(dict(policy.named_hf_parameters()), path)
 
 
 def check_weights(
-    weights: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], *, where: str
+    found: Mapping[str, Shaped], shapes: Mapping[str, torch.Size], *, where: str
 ) -> None:
     """Raise WeightsError that names every missing, extra and misshapen tensor."""
-    problems = [f"{name} is missing" for name in sorted(shapes.keys() - weights.keys())]
-    problems += [f"{name} is not expected" for name in sorted(weights.keys() - shapes.keys())]
+    problems = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
+    problems += [f"{name} is not expected" for name in sorted(found.keys() - shapes.keys())]
     problems += [
-        f"{name} is {list(weights[name].shape)}, not {list(shapes[name])}"
-        for name in sorted(shapes.keys() & weights.keys())
-        if weights[name].shape != shapes[name]
+        f"{name} is {list(found[name].shape)}, not {list(shapes[name])}"
+        for name in sorted(shapes.keys() & found.keys())
+        if found[name].shape != shapes[name]
     ]
     if problems:
         raise WeightsError(
@@ -61,33 +84,44 @@ def check_weights(
         )
 
 
-def load_weights_into(policy: PolicyModel, path: Path) -> None:
-    """Copy a directory's tensors into a model, all or none. Raises as `read_weights`."""
-    weights = read_weights(path)
-    parameters = dict(policy.named_hf_parameters())
-    check_weights(weights, {k: p.shape for k, p in parameters.items()}, where=str(path))
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
-
-
 def save_hf(
     weights: Iterable[tuple[str, Tensor]],
     *,
     folder: Path,
     source: Path | None = None,
     config: Mapping[str, object] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
     """Write a Hugging Face directory by one rename; replaces `folder` if it is there.
 
-    weights: by Hugging Face name, tied ones once. source: directory whose other files (tokenizer,
-    chat template, generation settings, config.json) come along. config: instead of source's.
+    weights: by Hugging Face name, tied ones once; copied to the host one at a time. source, config:
+    as in `write_directory`.
+    """
+    tensors = [Written.of(name, tensor) for name, tensor in weights]
+    write_directory(
+        tensors, folder=folder, source=source, config=config, max_shard_bytes=max_shard_bytes
+    )
+
+
+def write_directory(
+    tensors: list[Written],
+    *,
+    folder: Path,
+    source: Path | None = None,
+    config: Mapping[str, object] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """The same of tensors that may still lie in files.
+
+    source: directory whose other files (tokenizer, chat template, generation settings, config.json)
+    come along. config: instead of source's.
     """
     assert source is not None or config is not None, "a model directory needs a config.json"
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights}
     entries = dict(config if config is not None else read_config(cast(Path, source)))
     entries.pop("torch_dtype", None)
-    entries["dtype"] = str(next(iter(tensors.values())).dtype).removeprefix("torch.")
+    entries["dtype"] = str(tensors[0].dtype).removeprefix("torch.")
+    if entries.get("num_nextn_predict_layers"):
+        entries["num_nextn_predict_layers"] = 0  # `TensorFiles` leaves them out
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.draft-{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
@@ -95,7 +129,7 @@ def save_hf(
     try:
         _copy_other_files(source, draft)
         (draft / "config.json").write_text(json.dumps(entries, indent=2) + "\n")
-        save_file(tensors, draft / WEIGHTS_FILE, metadata={"format": "pt"})
+        write_tensors(tensors, draft, max_shard_bytes=max_shard_bytes)
         _replace(folder, draft)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -110,29 +144,11 @@ def weights_checksum(
     """
     lines = []
     for name, tensor in weights:
-        held = tensor.detach().to("cpu", dtype or tensor.dtype).contiguous()
+        held = tensor.detach()
+        held = held.to("cpu", held_dtype(name, dtype) if dtype else held.dtype).contiguous()
         digest = hashlib.blake2b(held.view(-1).view(torch.uint8).numpy().data, digest_size=16)
         lines.append(f"{name} {held.dtype} {list(held.shape)} {digest.hexdigest()}")
     return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=16).hexdigest()
-
-
-def _weight_files(path: Path) -> list[Path]:
-    index = path / INDEX_FILE
-    if not index.is_file():
-        if (path / WEIGHTS_FILE).is_file():
-            return [path / WEIGHTS_FILE]
-        raise ConfigError(
-            f"{path} holds neither {WEIGHTS_FILE} nor {INDEX_FILE}; "
-            "convert the model to safetensors (transformers' save_pretrained does)"
-        )
-    try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise WeightsError(f"{index} cannot be read: {error!r}; copy the model again") from error
-    absent = [name for name in names if not (path / name).is_file()]
-    if absent:
-        raise WeightsError(f"{path} lacks {', '.join(absent)}, which {INDEX_FILE} names")
-    return [path / name for name in names]
 
 
 def _copy_other_files(source: Path | None, folder: Path) -> None:

@@ -1,0 +1,40 @@
+"""Attention with heads of their own keys and values (multi-head and grouped-query)."""
+
+# U packed tokens, H hidden, A query heads, N key/value heads, D head width
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.blocks.matrix import Matrix
+from rljob_runtime.models.blocks.norm import Norm
+from rljob_runtime.models.blocks.packed_attention import attend
+from rljob_runtime.models.packing import Packing
+
+
+class Attention(nn.Module):
+    """Causal attention of prompts, and of responses over their prompt and themselves."""
+
+    def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
+        super().__init__()
+        a, hidden, bias = architecture, architecture.hidden_size, architecture.qkv_bias
+        self.head_dim, self.scale = a.head_dim, a.score_scale
+        self.q_proj = Matrix(a.num_heads * a.head_dim, hidden, dtype, with_bias=bias)
+        self.k_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
+        self.v_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
+        self.o_proj = Matrix(hidden, a.num_heads * a.head_dim, dtype, with_bias=a.output_bias)
+        self.q_norm = Norm(a.head_dim, a.norm_epsilon, dtype) if a.qk_norm else nn.Identity()
+        self.k_norm = Norm(a.head_dim, a.norm_epsilon, dtype) if a.qk_norm else nn.Identity()
+
+    def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
+        """[U, H] -> [U, H]. rotation: cos and sin, [U, 1, D/2] each."""
+        query_UAD = rotate(self.q_norm(self._heads(self.q_proj(x_UH))), *rotation)
+        key_UND = rotate(self.k_norm(self._heads(self.k_proj(x_UH))), *rotation)
+        value_UND = self._heads(self.v_proj(x_UH))
+        mixed_UX = attend(query_UAD, key_UND, value_UND, packing, scale=self.scale)
+        output_UH: Tensor = self.o_proj(mixed_UX)
+        return output_UH
+
+    def _heads(self, x_UX: Tensor) -> Tensor:
+        return x_UX.view(len(x_UX), -1, self.head_dim)

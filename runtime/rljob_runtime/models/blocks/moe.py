@@ -1,0 +1,34 @@
+"""Mixture of experts: a router, experts, and where a family has it one expert for all tokens."""
+
+# U tokens, H hidden
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.blocks.experts import StackedExperts
+from rljob_runtime.models.blocks.gated_mlp import GatedMlp
+from rljob_runtime.models.blocks.router import Router
+from rljob_runtime.models.router_load import RouterLoad
+
+
+class MixtureOfExperts(nn.Module):
+    """with_bias: of the shared expert."""
+
+    shared_experts: GatedMlp | None
+
+    def __init__(
+        self, experts: Experts, hidden: int, dtype: torch.dtype, *, with_bias: bool
+    ) -> None:
+        super().__init__()
+        self.gate = Router(experts, hidden, dtype)
+        self.experts = StackedExperts(experts, hidden, dtype)
+        inner = experts.shared_intermediate
+        self.shared_experts = GatedMlp(hidden, inner, dtype, with_bias=with_bias) if inner else None
+
+    def forward(self, x_UH: Tensor, load: RouterLoad) -> Tensor:
+        """[U, H] -> [U, H]; where the tokens went is added to `load`."""
+        routes = self.gate(x_UH)
+        load.add(routes)
+        output_UH: Tensor = self.experts(x_UH, routes)
+        return output_UH if self.shared_experts is None else output_UH + self.shared_experts(x_UH)

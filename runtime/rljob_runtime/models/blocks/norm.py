@@ -1,0 +1,19 @@
+"""Root-mean-square norm."""
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.kernels.rms_norm import rms_norm
+
+
+class Norm(nn.Module):
+    """Root-mean-square norm over the last dim."""
+
+    def __init__(self, width: int, epsilon: float, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(width, dtype=dtype))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape and dtype as x."""
+        return rms_norm(x, self.weight, self.epsilon)

@@ -1,0 +1,88 @@
+"""A Hugging Face config.json, checked as it is read.
+
+Called by the families, which translate it to an `Architecture`, and by whatever needs a single
+entry of it.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_runtime.errors import ConfigError
+
+
+class UnsupportedArchitecture(ConfigError):
+    """The decoder cannot compute this model; the message says why."""
+
+
+def read_config(path: Path) -> dict[str, object]:
+    """The directory's config.json. Raises ConfigError when it is missing or not a JSON object."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{path} holds no config.json; name a Hugging Face model directory"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{file} is not a JSON object; copy the model directory again")
+    return config
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The entries of one architecture's config.json. A default stands for an entry that is missing
+    or null; without one the entry must be there."""
+
+    name: str
+    entries: Mapping[str, object]
+
+    def get(self, key: str) -> object:
+        """The entry as it is, None where it is missing."""
+        return self.entries.get(key)
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        """A positive integer. Raises ConfigError for anything else."""
+        value = self._value(key, default)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigError(f"{key}={value!r} in config.json is not a positive integer")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A number. Raises ConfigError for anything else."""
+        value = self._value(key, default)
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ConfigError(f"{key}={value!r} in config.json is not a number")
+        return float(value)
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """A switch."""
+        return bool(self._value(key, default))
+
+    def integers(self, key: str) -> list[int]:
+        """A list of integers, empty where it is missing. Raises ConfigError for anything else."""
+        value = self._value(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+            raise ConfigError(f"{key}={value!r} in config.json is not a list of integers")
+        return value
+
+    def mapping(self, key: str) -> dict[str, object]:
+        """An object, empty where it is missing. Raises ConfigError for anything else."""
+        value = self._value(key, {})
+        if not isinstance(value, dict):
+            raise ConfigError(f"{key}={value!r} in config.json is not an object")
+        return value
+
+    def require(self, key: str, *known: object) -> None:
+        """Raise UnsupportedArchitecture unless the entry is one of `known`, or missing."""
+        value = self.entries.get(key)
+        if value is not None and value not in known:
+            listed = " or ".join(str(item) for item in known)
+            raise UnsupportedArchitecture(f"{key}={value} is not {listed} ({self.name})")
+
+    def _value(self, key: str, default: object) -> object:
+        value = self.entries.get(key)
+        return default if value is None else value

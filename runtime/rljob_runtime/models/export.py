@@ -1,0 +1,64 @@
+"""The model of a run or of a checkpoint, as a Hugging Face directory of its own.
+
+Called by `rljob export`. Copies tensor by tensor, so that a model may be larger than memory.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from rljob_runtime.checkpoint import MODEL_FOLDER, CheckpointStore
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.tensor_files import TensorFiles
+from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
+from rljob_runtime.models.weights import write_directory
+
+
+def export_model(
+    place: Path,
+    target: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> Path:
+    """Write the model at `place` to `target`; returns the directory that it came from.
+
+    place: a run's folder (its newest checkpoint), a checkpoint or a model's directory. dtype: of the
+    weights, None to leave it; a router's correction bias stays float32. Raises ConfigError where there
+    is no model or `target` holds something, WeightsError for unreadable files.
+    """
+    source = find_model(place)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} is not empty; name a folder that does not exist yet")
+    files = TensorFiles(source)
+    tensors = [
+        Written(
+            name=name,
+            shape=stored.shape,
+            dtype=_exported_dtype(name, stored.dtype, dtype),
+            read=partial(files.read, name),
+        )
+        for name, stored in files.tensors.items()
+    ]
+    write_directory(tensors, folder=target, source=source, max_shard_bytes=max_shard_bytes)
+    return source
+
+
+def find_model(place: Path) -> Path:
+    """The Hugging Face directory of a run, a checkpoint or a model. Raises ConfigError."""
+    newest = CheckpointStore(folder=place / "checkpoints", keep=1).latest()
+    for folder in (place, place / MODEL_FOLDER, *([newest / MODEL_FOLDER] if newest else [])):
+        if (folder / "config.json").is_file():
+            return folder
+    raise ConfigError(
+        f"{place} holds neither a checkpoint nor a model; name the folder of a run that has saved "
+        "one, a checkpoint in it (checkpoints/step-000020), or a Hugging Face directory"
+    )
+
+
+def _exported_dtype(name: str, stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:
+    if wanted is None or not stored.is_floating_point:
+        return stored
+    return held_dtype(name, wanted)

@@ -1,0 +1,35 @@
+"""DeepSeek-V3 and R1: V2's blocks, experts by sigmoid with a correction bias for the choice.
+
+The bias is loaded, used, given to the rollout and saved, but not trained: its own rule needs the
+load of whole pre-training batches.
+"""
+
+from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.config import Config
+from rljob_runtime.models.families.latent import read_latent, read_latent_experts, write_latent
+
+MODEL_TYPE = "deepseek_v3"
+
+
+def read(config: Config) -> Architecture:
+    """The architecture."""
+    config.require("scoring_func", "sigmoid")
+    config.require("topk_method", "noaux_tc")
+    experts = read_latent_experts(
+        config,
+        first_layer=3,
+        scores="sigmoid",
+        normalized=config.flag("norm_topk_prob", True),
+        groups=config.integer("n_group", 8),
+        chosen_groups=config.integer("topk_group", 4),
+        group_score="two best",
+        correction_bias=True,
+    )
+    interleaved = config.flag("rope_interleave", True)
+    return read_latent(config, experts=experts, interleaved=interleaved)
+
+
+def write(architecture: Architecture) -> dict[str, object]:
+    """Its entries of config.json."""
+    assert architecture.latent is not None, "a DeepSeek model has latent attention"
+    return write_latent(architecture) | {"rope_interleave": architecture.latent.interleaved}

@@ -1,0 +1,19 @@
+"""Qwen3: query and key heads are normed, biases of attention by a switch."""
+
+from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.config import Config
+from rljob_runtime.models.families.heads import read_heads, refuse_qwen_windows, write_heads
+
+MODEL_TYPE = "qwen3"
+
+
+def read(config: Config) -> Architecture:
+    """The architecture."""
+    refuse_qwen_windows(config)
+    bias = config.flag("attention_bias")
+    return read_heads(config, head_dim=128, qkv_bias=bias, output_bias=bias, qk_norm=True)
+
+
+def write(architecture: Architecture) -> dict[str, object]:
+    """Its entries of config.json."""
+    return write_heads(architecture)

@@ -1,0 +1,111 @@
+"""Multi-head latent attention that keeps one narrow vector a token and attends to it directly.
+
+What makes a head's key from the latent is multiplied into its query instead, and what makes its
+value into the mixed latent (DeepSeek-V2, arXiv:2405.04434, §2.1.2). Prompts are computed head by head.
+"""
+
+# B sequences, P longest prompt, L keys in the attention window, H hidden, A heads
+# C rank of the latent, R rotated width, S width without position, E value width
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.models.architecture import Architecture, Latent
+from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
+from rljob_runtime.models.blocks.rotary import halves
+from rljob_runtime.models.fused.step import New, Prefill, Step
+
+
+class FusedLatent:
+    """Keeps latent and rotated key of each token, [1, rows, 1, positions, C + R]."""
+
+    def __init__(self, architecture: Architecture, sizes: Latent, new: New) -> None:
+        a, hidden, heads = architecture, architecture.hidden_size, architecture.num_heads
+        self._sizes, self._heads, self._scale = sizes, heads, a.score_scale
+        query_rows = heads * (sizes.nope_dim + sizes.rope_dim)
+        kept, rank = sizes.kv_rank + sizes.rope_dim, sizes.query_rank
+        self._views = {
+            "kv_a_proj_with_mqa.weight": new(kept, hidden),
+            "kv_a_layernorm.weight": new(sizes.kv_rank),
+            "kv_b_proj.weight": new(heads * (sizes.nope_dim + sizes.value_dim), sizes.kv_rank),
+            "o_proj.weight": new(hidden, heads * sizes.value_dim),
+        }
+        if rank is None:
+            self._views["q_proj.weight"] = new(query_rows, hidden)
+        else:
+            self._views["q_a_proj.weight"] = new(rank, hidden)
+            self._views["q_a_layernorm.weight"] = new(rank)
+            self._views["q_b_proj.weight"] = new(query_rows, rank)
+        if a.qkv_bias:
+            self._views["kv_a_proj_with_mqa.bias"] = new(kept)
+            if rank is not None:
+                self._views["q_a_proj.bias"] = new(rank)
+        if a.output_bias:
+            self._views["o_proj.bias"] = new(hidden)
+
+    def views(self) -> dict[str, Tensor]:
+        """The weights by their names within the attention."""
+        return self._views
+
+    def prefill(self, normed: Tensor, at: Prefill) -> tuple[Tensor, Tensor]:
+        """[B*P, H] -> [B*P, H], and what is kept."""
+        sizes, shape = self._sizes, (at.rows, at.width, self._heads, -1)
+        query = torch.cat(self._queries(normed, at.cos, at.sin), dim=-1).view(shape)
+        kept = self._kept(normed, at.cos, at.sin)
+        latent, key_turned = torch.split(kept, [sizes.kv_rank, sizes.rope_dim], dim=-1)
+        made = F.linear(latent, self._views["kv_b_proj.weight"]).view(shape)
+        key, value = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=-1)
+        key_turned = key_turned.view(at.rows, at.width, 1, -1).expand(-1, -1, self._heads, -1)
+        key = torch.cat([key, key_turned], dim=-1)
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=self._scale)
+        mixed = mixed.transpose(1, 2).reshape(len(normed), -1)
+        return self._output(mixed), kept.view(1, at.rows, 1, at.width, -1)
+
+    def decode(self, normed: Tensor, kept: Tensor, at: Step) -> Tensor:
+        """[B, H] -> [B, H]; what is kept of the tokens goes into `kept`."""
+        sizes = self._sizes
+        query_BAS, turned_BAR = self._queries(normed, at.cos, at.sin)
+        fresh = self._kept(normed, at.cos, at.sin)
+        kept.view(-1, fresh.shape[1]).index_copy_(0, at.places, fresh)
+        made = self._views["kv_b_proj.weight"].view(self._heads, -1, sizes.kv_rank)
+        key_ASC, value_AEC = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=1)
+        absorbed_BAC = torch.bmm(query_BAS.transpose(0, 1), key_ASC).transpose(0, 1)
+        queries = torch.cat([absorbed_BAC, turned_BAR], dim=-1)
+        keys = kept[0, : at.rows, 0, : at.window]
+        scores = torch.baddbmm(at.mask, queries, keys.transpose(1, 2), alpha=self._scale)
+        shares = scores.softmax(-1, dtype=torch.float32).to(keys.dtype)
+        mixed_BAC = torch.bmm(shares, keys[..., : sizes.kv_rank])
+        mixed_ABE = torch.bmm(mixed_BAC.transpose(0, 1), value_AEC.transpose(1, 2))
+        return self._output(mixed_ABE.transpose(0, 1).reshape(at.rows, -1))
+
+    def _queries(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries without position [tokens, A, S] and rotated [tokens, A, R]."""
+        views, sizes = self._views, self._sizes
+        if sizes.query_rank is None:
+            query = F.linear(normed, views["q_proj.weight"])
+        else:
+            narrow = F.linear(normed, views["q_a_proj.weight"], views.get("q_a_proj.bias"))
+            narrow = rms_norm(narrow, views["q_a_layernorm.weight"], LATENT_EPSILON)
+            query = F.linear(narrow, views["q_b_proj.weight"])
+        query = query.view(len(normed), self._heads, -1)
+        still, turned = torch.split(query, [sizes.nope_dim, sizes.rope_dim], dim=-1)
+        return still, self._turn(turned, cos, sin)
+
+    def _kept(self, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Latents and rotated keys [tokens, C + R]."""
+        views, sizes = self._views, self._sizes
+        bias = views.get("kv_a_proj_with_mqa.bias")
+        both = F.linear(normed, views["kv_a_proj_with_mqa.weight"], bias)
+        latent, key = torch.split(both, [sizes.kv_rank, sizes.rope_dim], dim=-1)
+        latent = rms_norm(latent, views["kv_a_layernorm.weight"], LATENT_EPSILON)
+        return torch.cat([latent, self._turn(key[:, None], cos, sin)[:, 0]], dim=-1)
+
+    def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate(halves(x) if self._sizes.interleaved else x, cos, sin)
+
+    def _output(self, mixed: Tensor) -> Tensor:
+        return F.linear(mixed, self._views["o_proj.weight"], self._views.get("o_proj.bias"))

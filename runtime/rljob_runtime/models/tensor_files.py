@@ -1,0 +1,174 @@
+"""The tensors of a Hugging Face directory, read one at a time and, where wanted, in part.
+
+Called by `weights` and the export. Nothing is read before it is asked for: names, shapes and types
+come from the files' headers.
+"""
+
+import json
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from rljob_runtime.errors import ConfigError, WeightsError
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.expert_names import Place, places_in_stack
+
+WEIGHTS_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+HEAD = "lm_head.weight"
+TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8,
+    "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+Part = tuple[slice, ...]
+"""A slice a dim, without steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTensor:
+    """Where a tensor lies. place: its part of a stack of experts, None for a tensor of its own."""
+
+    file: Path
+    stored_name: str
+    shape: torch.Size
+    dtype: torch.dtype
+    place: Place | None = None
+
+    def cut(self, part: Part | None) -> "StoredTensor":
+        """The same with the shape of this part."""
+        if part is None:
+            return self
+        bounds = self._bounds(part)
+        return replace(self, shape=torch.Size([end - start for start, end in bounds]))
+
+    def index(self, part: Part) -> tuple[int | slice, ...]:
+        """What a part of this tensor is within what is stored."""
+        bounds = self._bounds(part)
+        if self.place is None:
+            return tuple(slice(start, end) for start, end in bounds)
+        expert, rows = self.place
+        (start, end), *others = bounds
+        first = slice(rows.start + start, rows.start + end)
+        return expert, first, *(slice(start, end) for start, end in others)
+
+    def _bounds(self, part: Part) -> list[tuple[int, int]]:
+        return [cut.indices(size)[:2] for cut, size in zip(part, self.shape, strict=True)]
+
+
+class TensorFiles:
+    """The tensors by name, in one file or in shards with an index.
+
+    A tied head is left out, as are the constant rotary buffers of old checkpoints and the layers
+    behind the last one, which predict further tokens (DeepSeek-V3). Raises ConfigError without
+    safetensors, WeightsError for an unreadable or missing shard.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._open: dict[Path, Any] = {}
+        config = read_config(path)
+        self.tensors: dict[str, StoredTensor] = {}
+        for file in _weight_files(path):
+            for name, stored in self._list(file):
+                if not _is_left_out(name, config):
+                    self.tensors[name] = stored
+
+    def split_stacks(self, *, kept: Container[str] = ()) -> "TensorFiles":
+        """List stacks of experts expert by expert, but for those named in `kept`; returns self."""
+        listed: dict[str, StoredTensor] = {}
+        for name, stored in self.tensors.items():
+            listed |= {name: stored} if name in kept else _by_expert(name, stored)
+        self.tensors = listed
+        return self
+
+    def read(self, name: str, part: Part | None = None) -> Tensor:
+        """One tensor, or this part of it."""
+        stored = self.tensors[name]
+        handle = self._open[stored.file]
+        try:
+            if part is None and stored.place is None:
+                whole: Tensor = handle.get_tensor(stored.stored_name)
+                return whole
+            index = stored.index(part or tuple(slice(0, size) for size in stored.shape))
+            taken: Tensor = handle.get_slice(stored.stored_name)[index]
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{stored.file} cannot be read: {error}; copy it again") from error
+        return taken
+
+    def _list(self, file: Path) -> list[tuple[str, StoredTensor]]:
+        try:
+            handle: Any = safe_open(file, framework="pt")
+            self._open[file] = handle
+            headers = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{file} cannot be read: {error}; copy the model again") from error
+        unread = [n for n, header in headers.items() if header.get_dtype() not in TYPES]
+        if unread:
+            raise WeightsError(
+                f"{file} holds tensors of types that are not read here: {', '.join(unread)}; "
+                "convert the model to bfloat16"
+            )
+        return [
+            (
+                name,
+                StoredTensor(
+                    file=file,
+                    stored_name=name,
+                    shape=torch.Size(header.get_shape()),
+                    dtype=TYPES[header.get_dtype()],
+                ),
+            )
+            for name, header in headers.items()
+        ]
+
+
+def _by_expert(name: str, stored: StoredTensor) -> dict[str, StoredTensor]:
+    places = places_in_stack(name, stored.shape)
+    if places is None:
+        return {name: stored}
+    return {
+        part: StoredTensor(
+            file=stored.file,
+            stored_name=name,
+            shape=torch.Size([place[1].stop - place[1].start, *stored.shape[2:]]),
+            dtype=stored.dtype,
+            place=place,
+        )
+        for part, place in places
+    }
+
+
+def _is_left_out(name: str, config: dict[str, object]) -> bool:
+    if name.endswith(".inv_freq") or (name == HEAD and config.get("tie_word_embeddings", False)):
+        return True
+    last, further = config.get("num_hidden_layers"), config.get("num_nextn_predict_layers")
+    if not isinstance(last, int) or not further or not name.startswith("model.layers."):
+        return False
+    layer = name.split(".")[2]
+    return layer.isdigit() and int(layer) >= last
+
+
+def _weight_files(path: Path) -> list[Path]:
+    index = path / INDEX_FILE
+    if not index.is_file():
+        if (path / WEIGHTS_FILE).is_file():
+            return [path / WEIGHTS_FILE]
+        raise ConfigError(
+            f"{path} holds neither {WEIGHTS_FILE} nor {INDEX_FILE}; "
+            "convert the model to safetensors (transformers' save_pretrained does)"
+        )
+    try:
+        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        raise WeightsError(f"{index} cannot be read: {error!r}; copy the model again") from error
+    absent = [name for name in names if not (path / name).is_file()]
+    if absent:
+        raise WeightsError(f"{path} lacks {', '.join(absent)}, which {INDEX_FILE} names")
+    return [path / name for name in names]
