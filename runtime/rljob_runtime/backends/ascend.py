@@ -4,7 +4,7 @@ torch_npu is imported here alone, and only when a backend is opened.
 """
 
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -25,6 +25,10 @@ DETERMINISTIC = {
 }
 
 
+class _Options(Protocol):
+    hccl_config: dict[str, object]
+
+
 class AscendBackend(AcceleratorBackend):
     """An NPU. Ray leaves each device worker one, so that it is the process' first."""
 
@@ -42,7 +46,8 @@ class AscendBackend(AcceleratorBackend):
             return None
         import torch_npu
 
-        options: Any = torch_npu._C._distributed_c10d.ProcessGroupHCCL.Options()
+        hccl: Any = torch_npu._C._distributed_c10d.ProcessGroupHCCL
+        options: _Options = hccl.Options()
         options.hccl_config = {"hccl_buffer_size": buffer_mib}
         return options
 
