@@ -28,8 +28,8 @@ EXPERTS, TOP, LAYERS = 4, 2, 3
 BATCHES = [(5, 9, 1), (12, 3), (7,), (2, 6, 4)]
 """Lengths of the samples of each micro-batch."""
 
-CUTS = {"q": 0, "k": 0, "v": 0, "o": 1, "embedding": 0, "head": 0}
-"""The dim that tensor ranks share of a parameter; others are whole, but for the experts."""
+CUTS = {"q": 0, "o": 1, "embedding": 0, "head": 0}
+"""The dim that tensor ranks share of a parameter; others are whole, but for key heads and experts."""
 
 
 def weights() -> dict[str, Tensor]:
@@ -87,6 +87,9 @@ class Model:
             return whole.chunk(degrees.expert)[self.place.expert]
         if kind in ("embedding", "head"):
             return whole[self.vocabulary.ids.start : self.vocabulary.ids.stop]
+        if kind in ("k", "v"):
+            heads = min(degrees.tensor, KV_HEADS)
+            return whole.chunk(heads)[self.place.tensor * heads // degrees.tensor]
         return whole.chunk(degrees.tensor, CUTS[kind])[self.place.tensor] if kind in CUTS else whole
 
     def own(self, number: int) -> Tensor:
@@ -177,6 +180,8 @@ class Model:
         kind = name.split(".")[-1]
         if kind == "experts":
             return Purpose.EXPERT_GRADIENTS
+        if kind in ("k", "v"):
+            return Purpose.KEY_HEAD_GRADIENTS
         return Purpose.CUT_GRADIENTS if kind in CUTS else Purpose.WHOLE_GRADIENTS
 
 
@@ -187,6 +192,7 @@ GRIDS = {
     "ulysses, tensor, data, experts over data and context": {
         "data": 2, "tensor": 2, "context": 2, "expert": 4, "context_algorithm": "ulysses",
     },
+    "tensor with repeated key heads, experts over data": {"data": 2, "tensor": 4, "expert": 2},
     "ring, data, interleaved pipeline, experts": {
         "data": 2, "context": 2, "pipeline": 2, "virtual_pipeline": 2, "expert": 2,
         "context_algorithm": "ring",
@@ -196,7 +202,8 @@ GRIDS = {
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_loss_and_gradients_are_one_ranks(name):
-    grid = RankGrid(UpdateParallelism.model_validate({"data": 1, **GRIDS[name]}))
+    degrees = UpdateParallelism.model_validate({"data": 1, **GRIDS[name]})
+    grid = RankGrid(degrees, kv_heads=KV_HEADS)
     alone = Model(RankGrid(UpdateParallelism(data=1, context_algorithm="ulysses")), None)
     loss = alone.train()
 

@@ -114,6 +114,29 @@ def test_ulysses_is_one_ranks(ranks, heads):
     torch.testing.assert_close(found, one_rank(*heads), rtol=1e-5, atol=1e-5)
 
 
+def test_a_rank_without_tokens_goes_along():
+    layout = ZigZag(lengths=(1, 0), ranks=3)
+    token = torch.arange(2.0 * D).view(1, 2, D)
+
+    def outputs(rank: int) -> list[Tensor]:
+        held = token[: layout.num_tokens(rank)].clone().requires_grad_()
+        ring = ring_attention(held, held, held, layout, distributed.group.WORLD)
+        tokens = [layout.num_tokens(other) for other in range(3)]
+        heads = held.repeat(1, 3, 1)
+        ulysses = ulysses_attention(
+            heads, heads, heads, lambda q, k, v: v, tokens, distributed.group.WORLD
+        )
+        (ring.sum() + ulysses.sum()).backward()
+        return [ring.detach(), ulysses.detach()]
+
+    results = on_ranks(3, outputs)
+
+    assert sorted(len(ring) for ring, _ in results) == [0, 0, 1]
+    for ring, ulysses in results:
+        torch.testing.assert_close(ring, token[: len(ring)])
+        torch.testing.assert_close(ulysses, token[: len(ring)].repeat(1, 3, 1))
+
+
 def test_bytes_are_the_formulas():
     ranks, heads, kv_heads = 4, 8, 2
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)

@@ -26,15 +26,18 @@ LOGITS_AT_ONCE = 1 << 23
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyShare:
-    """The ids of a vocabulary whose rows this rank holds; ranks' shares need not be equally long."""
+    """The ids of a vocabulary whose rows this rank holds; `most` is how many the fullest rank holds."""
 
     ids: range
+    most: int
     group: ProcessGroup | None
 
     @classmethod
     def of(cls, vocabulary: int, group: ProcessGroup | None) -> "VocabularyShare":
         """This rank's share of so many ids."""
-        return cls(ids=share(vocabulary, rank_of(group), size_of(group)), group=group)
+        rank, ranks = rank_of(group), size_of(group)
+        most = len(share(vocabulary, 0, ranks))
+        return cls(ids=share(vocabulary, rank, ranks), most=most, group=group)
 
     def places(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Row of each id among this rank's, 0 for another rank's, and whether it is this rank's."""
@@ -70,7 +73,9 @@ def token_logprobs(
     sum over the ranks, which the backward of `gather_rows` makes. Memory beside the gradients: one
     chunk of logits, twice forward, and 2 L numbers kept for the backward pass.
     """
-    rows = max(1, logits_at_once // len(held.ids))
+    rows = max(
+        1, logits_at_once // held.most
+    )  # equally many on all ranks, which meet in each chunk
     order_T = torch.argsort(row_of_T, stable=True)
     logprobs_T, entropy_L = _TokenLogprobs.apply(  # type: ignore[no-untyped-call]
         hidden_LH, weight_VH, target_T[order_T], row_of_T[order_T], held, temperature, rows
