@@ -12,12 +12,14 @@ from reference_models import make_reference, weights_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from rljob_api.architecture import read_shape
+from rljob_api.layout import Part, Slice, slices
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import hf_config, read_architecture
 from rljob_runtime.models.loading import load_decoder, load_policy
-from rljob_runtime.models.tensor_files import Part, TensorFiles
+from rljob_runtime.models.tensor_files import Box, TensorFiles
 from rljob_runtime.models.weights import load_weights, save_hf, weights_checksum
 
 EXPERT = "model.layers.1.mlp.experts.5."
@@ -39,13 +41,13 @@ def save(tmp_path: Path) -> Callable[..., Path]:
     return save
 
 
-def upper_half(name: str, shape: torch.Size) -> Part:
+def upper_half(name: str, shape: torch.Size) -> Box:
     """The rows that the second of two ranks would hold of a matrix; vectors whole."""
     rows = slice(shape[0] // 2, shape[0]) if len(shape) > 1 else slice(0, shape[0])
     return (rows, *(slice(0, size) for size in shape[1:]))
 
 
-def only_one_expert(name: str, shape: torch.Size) -> Part | None:
+def only_one_expert(name: str, shape: torch.Size) -> Box | None:
     return tuple(slice(0, n) for n in shape) if name == EXPERT + "down_proj.weight" else None
 
 
@@ -73,6 +75,32 @@ def test_a_rank_loads_only_the_tensors_that_it_holds(save: Callable[..., Path]) 
     assert held[name].equal(whole[name])
 
 
+@pytest.mark.parametrize("family", ["qwen2", "qwen3-moe-some-dense", "deepseek-v2", "deepseek-v3"])
+@pytest.mark.parametrize("experts", [(0, 1), (1, 2)])
+def test_every_rank_of_a_layout_loads_its_slices(
+    family: str, experts: tuple[int, int], save: Callable[..., Path]
+) -> None:
+    path = save(family)
+    whole = dict(load_policy(path, dtype=torch.float32).named_hf_parameters())
+    shape = read_shape(read_config(path), name="config.json")
+    assert shape is not None
+    rank = Part.of_stages(shape, (1,), 2, tensor=(1, 2), expert=experts)
+    parts = {piece.tensor.name: box_of(piece) for piece in slices(shape, rank)}
+    held = {name: torch.empty(whole[name][box].shape) for name, box in parts.items()}
+
+    load_weights(held, path, part_of=lambda name, _: parts.get(name))
+
+    assert 0 < len(held) < len(whole)
+    for name, box in parts.items():
+        assert held[name].equal(whole[name][box]), name
+
+
+def box_of(piece: Slice) -> Box:
+    cuts = [slice(0, size) for size in piece.tensor.shape]
+    cuts[piece.axis] = slice(piece.start, piece.stop)
+    return tuple(cuts)
+
+
 def test_one_tensor_is_in_memory_beside_the_model(
     save: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +109,7 @@ def test_one_tensor_is_in_memory_beside_the_model(
     alive: list[weakref.ref[torch.Tensor]] = []
     most = 0
 
-    def counted(files: TensorFiles, name: str, part: Part | None = None) -> torch.Tensor:
+    def counted(files: TensorFiles, name: str, part: Box | None = None) -> torch.Tensor:
         nonlocal most
         tensor = read(files, name, part)
         alive.append(weakref.ref(tensor))

@@ -27,7 +27,7 @@ TYPES = {
     "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 
-Part = tuple[slice, ...]
+Box = tuple[slice, ...]
 """A slice a dim, without steps."""
 
 
@@ -41,14 +41,14 @@ class StoredTensor:
     dtype: torch.dtype
     place: Place | None = None
 
-    def cut(self, part: Part | None) -> "StoredTensor":
+    def cut(self, part: Box | None) -> "StoredTensor":
         """The same with the shape of this part."""
         if part is None:
             return self
         bounds = self._bounds(part)
         return replace(self, shape=torch.Size([end - start for start, end in bounds]))
 
-    def index(self, part: Part) -> tuple[int | slice, ...]:
+    def index(self, part: Box) -> tuple[int | slice, ...]:
         """What a part of this tensor is within what is stored."""
         bounds = self._bounds(part)
         if self.place is None:
@@ -58,7 +58,7 @@ class StoredTensor:
         first = slice(rows.start + start, rows.start + end)
         return expert, first, *(slice(start, end) for start, end in others)
 
-    def _bounds(self, part: Part) -> list[tuple[int, int]]:
+    def _bounds(self, part: Box) -> list[tuple[int, int]]:
         return [cut.indices(size)[:2] for cut, size in zip(part, self.shape, strict=True)]
 
 
@@ -88,7 +88,7 @@ class TensorFiles:
         self.tensors = listed
         return self
 
-    def read(self, name: str, part: Part | None = None) -> Tensor:
+    def read(self, name: str, part: Box | None = None) -> Tensor:
         """One tensor, or this part of it."""
         stored = self.tensors[name]
         handle = self._open[stored.file]

@@ -19,12 +19,12 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.models.tensor_files import Part, TensorFiles
+from rljob_runtime.models.tensor_files import Box, TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, write_tensors
 
 NOT_COPIED = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
-PartOf = Callable[[str, torch.Size], Part | None]
+PartOf = Callable[[str, torch.Size], Box | None]
 """What a rank holds of a tensor of this name and full shape; None: nothing of it."""
 
 
@@ -50,7 +50,7 @@ def load_weights(into: Mapping[str, Tensor], path: Path, *, part_of: PartOf | No
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
     files = TensorFiles(path).split_stacks(kept=into)
-    parts: dict[str, Part | None] = dict.fromkeys(files.tensors)
+    parts: dict[str, Box | None] = dict.fromkeys(files.tensors)
     if part_of is not None:
         named = ((name, part_of(name, stored.shape)) for name, stored in files.tensors.items())
         parts = {name: part for name, part in named if part is not None}
