@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from rljob_runtime.dock.access import DockAccess
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.clients.access import DockAccess
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.errors import DockError
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.dock.arena import ALIGNMENT_BYTES, Arena
-from rljob_runtime.dock.cells import CellMemory, NoRoom, runs_of
 from rljob_runtime.dock.columns import Packed, Ragged
-from rljob_runtime.dock.memory import Memory
+from rljob_runtime.dock.warehouse.arena import ALIGNMENT_BYTES, Arena
+from rljob_runtime.dock.warehouse.cells import CellMemory, NoRoom, runs_of
+from rljob_runtime.dock.wire.memory import Memory
 
 SIZE = 4096
 

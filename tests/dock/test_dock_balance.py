@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.dock.balance import balanced, imbalance
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.controller.balance import balanced, imbalance
+from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.dock.shares import Share
 from rljob_runtime.errors import DockTimeout
 
 LENGTHS = st.lists(st.integers(0, 10_000), max_size=40)

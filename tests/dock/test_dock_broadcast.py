@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rljob_runtime.dock.channel import Channel, Identity
-from rljob_runtime.dock.controller import ControllerServer
-from rljob_runtime.dock.frames import Fields, Frame, Kind
+from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.peer import Peer
-from rljob_runtime.dock.subscription import Subscription
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse import WarehouseServer
+from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
+from rljob_runtime.dock.wire.peer import Peer
 from rljob_runtime.errors import DockLost, DockRefused
 
 DOCS = Path(__file__).parents[2] / "docs" / "dock.md"
@@ -191,7 +191,7 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
 
 
 def test_a_large_put_is_told_in_parts_that_cut_no_group(make_dock, rows_of, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.broadcast.NOTICES", 5)
+    monkeypatch.setattr("rljob_runtime.dock.warehouse.broadcast.NOTICES", 5)
     told: list[list[str]] = []
     take = ControllerServer._take_notices
 
@@ -215,7 +215,7 @@ def test_a_large_put_is_told_in_parts_that_cut_no_group(make_dock, rows_of, monk
 
 
 def test_a_controller_that_does_not_listen_is_cut_off(make_dock, rows_of, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.broadcast.MAX_UNSENT_BYTES", -1)
+    monkeypatch.setattr("rljob_runtime.dock.warehouse.broadcast.MAX_UNSENT_BYTES", -1)
     dock = make_dock()
 
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=1), total=1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.channel import Channel, Identity
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind, pack
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse import WarehouseServer
+from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, pack
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
 
 
@@ -371,7 +371,7 @@ def test_a_second_request_before_the_answer_is_refused(make_dock) -> None:
 
 
 def test_a_silent_connection_is_closed(make_dock, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.server.HELLO_SECONDS", 0.1)
+    monkeypatch.setattr("rljob_runtime.dock.wire.server.HELLO_SECONDS", 0.1)
     dock = make_dock()
     with socket.create_connection(dock.address.warehouses[0], timeout=5) as raw:
         assert raw.recv(1) == b""
@@ -382,7 +382,7 @@ def test_a_silent_connection_is_closed(make_dock, monkeypatch) -> None:
 def test_an_error_inside_a_server_is_answered_and_counted(make_dock, monkeypatch) -> None:
     dock = make_dock()
     monkeypatch.setattr(
-        "rljob_runtime.dock.store.WarehouseStore.drop_batch", lambda store, batch: 1 / 0
+        "rljob_runtime.dock.warehouse.store.WarehouseStore.drop_batch", lambda store, batch: 1 / 0
     )
     client = dock.client("feed")
 

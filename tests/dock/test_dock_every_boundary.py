@@ -18,9 +18,9 @@ from mortal_dock import Boundary, MortalDock
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.frames import Kind
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.stats import DockStats
+from rljob_runtime.dock.wire.frames import Kind
 from rljob_runtime.errors import DockLost
 
 GROUPS, SAMPLES = 2, 2

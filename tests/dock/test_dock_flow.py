@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 
-from rljob_runtime.dock.claims import ClaimRequest
 from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.controller.claims import ClaimRequest
+from rljob_runtime.dock.controller.waits import LOOK_SECONDS, Waiting
 from rljob_runtime.dock.stats import RowCounts, flow_event
-from rljob_runtime.dock.waits import LOOK_SECONDS, Waiting
 
 PAUSE = 0.2
 

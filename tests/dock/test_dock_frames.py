@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
-from rljob_runtime.dock.encoding import apart_of, decode_columns, encode_columns
-from rljob_runtime.dock.frames import (
+from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
+from rljob_runtime.dock.wire.encoding import apart_of, decode_columns, encode_columns
+from rljob_runtime.dock.wire.frames import (
     HEAD,
     MAGIC,
     VERSION,
@@ -22,7 +23,6 @@ from rljob_runtime.dock.frames import (
     read_head,
     read_header,
 )
-from rljob_runtime.dock.notices import decode_notices, decode_snapshot
 
 
 @given(

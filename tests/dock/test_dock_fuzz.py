@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.controller import ControllerServer
-from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind, read_head
+from rljob_runtime.dock.controller.server import ControllerServer
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse import WarehouseServer
+from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, read_head
 
 ANSWER_SECONDS = 5.0
 PATIENCE_SECONDS = 0.15
@@ -101,7 +101,7 @@ def make_dock() -> Iterator[Callable[[], Dock]]:
         return made[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rljob_runtime.dock.standby_link.TAKE_OVER_SECONDS", 0.0)
+        patch.setattr("rljob_runtime.dock.warehouse.standby_link.TAKE_OVER_SECONDS", 0.0)
         yield make
         for dock in made:
             dock.close()

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Iterator
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.channel import Identity
-from rljob_runtime.dock.frames import HEAD, Fields, Kind, pack, read_head, read_header
-from rljob_runtime.dock.keeper import LeaseKeeper
+from rljob_runtime.dock.clients.keeper import LeaseKeeper
+from rljob_runtime.dock.wire.channel import Identity
+from rljob_runtime.dock.wire.frames import HEAD, Fields, Kind, pack, read_head, read_header
 
 
 def _receive(connection: socket.socket) -> tuple[Kind, Fields]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rljob_runtime.dock.claims import ClaimRequest
-from rljob_runtime.dock.ledger import ControllerLedger
-from rljob_runtime.dock.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
-from rljob_runtime.dock.shares import Share
+from rljob_runtime.dock.controller.claims import ClaimRequest
+from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.shares import Share
+from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
 from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
@@ -404,7 +404,7 @@ def test_a_timeout_says_what_is_missing_and_who_holds_the_rest() -> None:
 
 
 def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.ledger.REMEMBERED_BATCHES", 2)
+    monkeypatch.setattr("rljob_runtime.dock.controller.ledger.REMEMBERED_BATCHES", 2)
     made = ledger(state="update")
 
     for name in ("b0", "b1", "b2", "b3"):

@@ -10,7 +10,7 @@ from mortal_dock import MortalDock
 
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
-from rljob_runtime.dock.store_copy import StoreCopy
+from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.errors import DockFull, DockLost, DockTimeout
 
 

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.dock import unix
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.encoding import apart_of
-from rljob_runtime.dock.frames import Fields, Kind, MalformedFrame, pack
+from rljob_runtime.dock.clients.transport import locate
+from rljob_runtime.dock.clients.warehouse_channel import MemoryMap
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.local import LocalDock
-from rljob_runtime.dock.memory import Memory
 from rljob_runtime.dock.rows import NewRow, RowMeta
-from rljob_runtime.dock.transport import locate
-from rljob_runtime.dock.warehouse_channel import MemoryMap
+from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire.encoding import apart_of
+from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame, pack
+from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 GRAPH = StateGraph(states=(State(name="use", needs=("data",)),))

@@ -14,21 +14,21 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from rljob_runtime.dock.cells import NoRoom
-from rljob_runtime.dock.claims import ClaimRequest, Grant
 from rljob_runtime.dock.columns import Packed, Ragged
-from rljob_runtime.dock.frames import Fields
+from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.ledger import ControllerLedger
-from rljob_runtime.dock.notices import (
+from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.warehouse.notices import (
     decode_notices,
     decode_snapshot,
     encode_notices,
     encode_snapshot,
 )
-from rljob_runtime.dock.put_rules import RowHead
-from rljob_runtime.dock.shares import Share
-from rljob_runtime.dock.store import WarehouseStore
+from rljob_runtime.dock.warehouse.put_rules import RowHead
+from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.wire.frames import Fields
 from rljob_runtime.errors import DockFull, DockLost
 
 GRAPH = StateGraph(

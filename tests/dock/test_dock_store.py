@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from rljob_runtime.dock.cells import NoRoom
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.put_rules import RowHead
-from rljob_runtime.dock.store import ROW_BYTES, WarehouseStore
+from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.warehouse.put_rules import RowHead
+from rljob_runtime.dock.warehouse.store import ROW_BYTES, WarehouseStore
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
@@ -213,7 +213,7 @@ def test_a_dropped_batch_is_gone_for_good(make_store) -> None:
 
 
 def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.store.REMEMBERED_ROWS", 3)
+    monkeypatch.setattr("rljob_runtime.dock.warehouse.store.REMEMBERED_ROWS", 3)
     store = make_store()
 
     for name in ("b0", "b1", "b2"):

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.dock.cells import NoRoom
 from rljob_runtime.dock.columns import Packed, Ragged
-from rljob_runtime.dock.frames import Fields, MalformedFrame
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.notices import encode_snapshot
-from rljob_runtime.dock.put_rules import RowHead
-from rljob_runtime.dock.store import WarehouseStore
-from rljob_runtime.dock.store_copy import StoreCopy, add_chunk, clear
+from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.warehouse.notices import encode_snapshot
+from rljob_runtime.dock.warehouse.put_rules import RowHead
+from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
+from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
 from rljob_runtime.errors import DockError
 
 GRAPH = StateGraph(

@@ -12,11 +12,11 @@ import msgpack
 import numpy as np
 
 from rljob_runtime.dock.columns import Packed, Ragged
-from rljob_runtime.dock.encoding import encode_columns
-from rljob_runtime.dock.frames import HEAD, MAGIC, VERSION, Kind
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.store import WarehouseStore
-from rljob_runtime.dock.store_copy import StoreCopy
+from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.warehouse.store_copy import StoreCopy
+from rljob_runtime.dock.wire.encoding import encode_columns
+from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
 
 TOKEN = "secret"
 GRAPH = StateGraph(
@@ -150,7 +150,7 @@ def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
 
 def _chunks() -> list[Frame]:
     """A store with a row, as its neighbour gets it."""
-    from rljob_runtime.dock.put_rules import RowHead
+    from rljob_runtime.dock.warehouse.put_rules import RowHead
 
     store = WarehouseStore(graph=GRAPH, capacity_bytes=1 << 16)
     head = RowHead(

@@ -13,10 +13,10 @@ import ray
 
 from rljob_runtime.actors.whereabouts import Warehouses
 from rljob_runtime.dock.collector import collect_rarely
-from rljob_runtime.dock.controller import ControllerServer
+from rljob_runtime.dock.controller.server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse import WarehouseServer
+from rljob_runtime.dock.warehouse.server import WarehouseServer
 
 
 @ray.remote

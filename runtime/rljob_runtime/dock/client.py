@@ -9,16 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rljob_runtime.dock.access import DockAccess
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.clients.access import DockAccess
+from rljob_runtime.dock.clients.holders import naming_holders
+from rljob_runtime.dock.clients.keeper import LeaseKeeper
+from rljob_runtime.dock.clients.put import puts_of
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.frames import Fields, Kind, unpack_values
-from rljob_runtime.dock.holders import naming_holders
-from rljob_runtime.dock.keeper import LeaseKeeper
-from rljob_runtime.dock.put import puts_of
+from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
-from rljob_runtime.dock.shares import Share
 from rljob_runtime.dock.stats import RoomWaits
+from rljob_runtime.dock.wire.frames import Fields, Kind, unpack_values
 from rljob_runtime.errors import DockRefused
 
 __all__ = ["DockAddress", "DockClient"]

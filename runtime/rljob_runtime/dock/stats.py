@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rljob_runtime.dock.columns import Column
-from rljob_runtime.dock.frames import Fields
 from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.wire.frames import Fields
 
 ROOM = "room"
 """In place of a state that is waited for, where a warehouse was full."""

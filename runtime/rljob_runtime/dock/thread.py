@@ -4,7 +4,7 @@ import asyncio
 import threading
 from typing import Self
 
-from rljob_runtime.dock.server import DockServer
+from rljob_runtime.dock.wire.server import DockServer
 
 
 class ServerThread:

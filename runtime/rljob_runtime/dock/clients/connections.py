@@ -1,0 +1,100 @@
+"""A client's connections: one channel a server, made when it is first needed, and its data paths."""
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.clients.transport import WarehouseTransport
+from rljob_runtime.dock.clients.warehouse_channel import DataPath, SharedMemory, WarehouseChannel
+from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.frames import Fields, Kind
+
+T = TypeVar("T")
+
+UNKNOWN_BYTES = 1 << 62
+
+
+class Connections:
+    """To every warehouse and controller of a dock, for one thread at a time.
+
+    timeout_seconds: of requests that name none.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], DockAddress],
+        *,
+        identity: Identity,
+        timeout_seconds: float,
+        shared_memory: SharedMemory,
+    ) -> None:
+        self.find = find
+        self._identity, self._timeout = identity, timeout_seconds
+        self._capacity_bytes = UNKNOWN_BYTES
+        self._warehouses = [
+            WarehouseChannel(
+                role=f"warehouse/{index}",
+                find=find,
+                identity=identity,
+                on_connect=self._welcomed,
+                shared_memory=shared_memory,
+            )
+            for index in range(len(find().warehouses))
+        ]
+        self._channels: dict[str, Channel] = {c.role: c for c in self._warehouses}
+        self.transports = [WarehouseTransport(channel) for channel in self._warehouses]
+        self._pool: ThreadPoolExecutor | None = None
+
+    @property
+    def warehouse_roles(self) -> list[str]:
+        """Names of the warehouses, in order."""
+        return [channel.role for channel in self._warehouses]
+
+    @property
+    def controller_roles(self) -> list[str]:
+        """Names of the controllers."""
+        return [f"controller/{state}" for state in self.find().controllers]
+
+    @property
+    def data_paths(self) -> dict[int, DataPath]:
+        """How each warehouse was read when it was last connected to."""
+        paths = {i: channel.data_path for i, channel in enumerate(self._warehouses)}
+        return {i: path for i, path in paths.items() if path is not None}
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of new rows in one message, small against a warehouse."""
+        if self._capacity_bytes == UNKNOWN_BYTES:
+            self.ask("warehouse/0", Kind.STATS, {})
+        return max(1, min(8 << 20, self._capacity_bytes // 16))
+
+    def ask(
+        self, role: str, kind: Kind, header: dict[str, Any], timeout_seconds: float | None = None
+    ) -> Fields:
+        """A request without column bytes; returns the answer's header."""
+        if role not in self._channels:
+            self._channels[role] = Channel(role=role, find=self.find, identity=self._identity)
+        timeout = self._timeout if timeout_seconds is None else timeout_seconds
+        return self._channels[role].request(kind, header, timeout_seconds=timeout).fields
+
+    def each(self, call: Callable[[int], T], warehouses: Iterable[int]) -> list[T]:
+        """Call for each warehouse, in parallel when there are several."""
+        indices = list(warehouses)
+        if len(indices) < 2:
+            return [call(index) for index in indices]
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(min(16, len(self._warehouses)), "dock-client")
+        calls = [self._pool.submit(call, index) for index in indices]
+        wait(calls)  # of all, also after an error: a channel is for one thread at a time
+        return [done.result() for done in calls]
+
+    def close(self) -> None:
+        """Disconnect from every server."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        for channel in self._channels.values():
+            channel.close()
+
+    def _welcomed(self, channel: Channel, welcome: Fields) -> None:
+        self._capacity_bytes = min(self._capacity_bytes, welcome.integer("capacity"))

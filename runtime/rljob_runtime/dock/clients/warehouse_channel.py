@@ -1,0 +1,185 @@
+"""A client's connection to a warehouse: over the unix socket and its mapped memory where it can.
+
+Every connection begins over TCP, where the warehouse says which machine it is on and where its
+socket lies. On the same machine the client moves over to the socket, shows the token again, and maps
+the memory read-only.
+"""
+
+import itertools
+import logging
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.columns import Buffer, Scattered
+from rljob_runtime.dock.warehouse.arena import Span
+from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame
+from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ
+from rljob_runtime.errors import DockError, DockRefused
+
+log = logging.getLogger(__name__)
+
+POPULATE_BYTES = 1 << 20
+STAGED_BYTES = 32 << 10
+"""Smaller messages go through the socket: that costs less than their first touch of other pages."""
+NOWHERE = memoryview(b"")
+
+
+class SharedMemory(StrEnum):
+    """Whether bytes are read from the warehouse's memory, as spec.dock.sharedMemory says."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    NONE = "none"
+
+
+class DataPath(NamedTuple):
+    """How a client reads from one warehouse. why: it is TCP."""
+
+    shared: bool
+    why: str = ""
+
+
+class MemoryMap:
+    """A warehouse's memory in this process, read-only. number: of the connection it came over."""
+
+    numbers = itertools.count()
+
+    def __init__(self, descriptor: int, pin_seconds: float) -> None:
+        self.number = next(self.numbers)
+        self.pin_seconds = pin_seconds
+        self.num_bytes = os.fstat(descriptor).st_size
+        self._map = mmap.mmap(descriptor, self.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        self._populated = 0
+        self.view = memoryview(self._map)
+
+    def part(self, span: Span) -> memoryview:
+        """Its bytes, a view. Raises MalformedFrame when they lie outside."""
+        start, end = span
+        if not 0 <= start <= end <= self.num_bytes:
+            raise MalformedFrame(f"bytes {start} to {end} of {self.num_bytes}")
+        if self._populated < end:
+            self._populate(min(-(-end // POPULATE_BYTES) * POPULATE_BYTES, self.num_bytes))
+        return self.view[start:end]
+
+    def _populate(self, end: int) -> None:
+        """Map the pages up to there at once, which costs less than a fault at each."""
+        size = end - self._populated
+        try:
+            self._map.madvise(MADV_POPULATE_READ, self._populated, size)
+        except OSError as error:
+            log.debug("%d bytes of the arena are mapped as they are read: %s", size, error)
+        self._populated = end
+
+
+class WarehouseChannel(Channel):
+    """memory: the warehouse's, None where bytes come over the connection. What is written goes through
+    a second map, which the warehouse made for this connection alone.
+
+    Raises DockRefused where shared memory is required and this machine's warehouse is not reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str,
+        find: Callable[[], DockAddress],
+        identity: Identity,
+        on_connect: Callable[[Channel, Fields], None],
+        shared_memory: SharedMemory,
+    ) -> None:
+        super().__init__(role=role, find=find, identity=identity, on_connect=on_connect)
+        self.memory: MemoryMap | None = None
+        self._staging = NOWHERE
+        self.data_path: DataPath | None = None
+        self._shared_memory = shared_memory
+
+    def release(self, memory: MemoryMap, pins: Sequence[int]) -> None:
+        """Say that nothing of these answers is looked at any more; without an answer."""
+        if self.memory is memory:
+            self.notify(Kind.RELEASE, {"pins": list(pins)})
+
+    def close(self) -> None:
+        """See Channel."""
+        super().close()
+        self.memory = None
+        self._staging = NOWHERE
+
+    def _go_local(self, welcome: Fields, deadline: float) -> None:
+        path = self._choose_path(welcome, deadline)
+        if path != self.data_path:
+            log.info(
+                "%s: data over %s%s",
+                self.role,
+                "shared memory" if path.shared else "TCP: ",
+                path.why,
+            )
+        self.data_path = path
+
+    def _choose_path(self, welcome: Fields, deadline: float) -> DataPath:
+        if self._shared_memory is SharedMemory.NONE:
+            return DataPath(False, "spec.dock.sharedMemory is none")
+        if welcome.text("machine") != unix.machine_id():
+            return DataPath(False, "the warehouse is on another machine")
+        path = welcome.text("socket")
+        try:
+            if not path:
+                raise FileNotFoundError(None, welcome.text("no_socket"))
+            self._attach(Path(path), welcome, deadline)
+        except (OSError, EOFError, MalformedFrame, DockError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            if self._shared_memory is SharedMemory.REQUIRED and not _passing(error):
+                raise DockRefused(
+                    f"{self.role} is on this machine, but its memory is not reached through "
+                    f"{path or 'a socket'}: {why}; spec.dock.sharedMemory is required: mount one "
+                    "folder in the pods of the worker and the warehouse, name it in "
+                    "RLJOB_DOCK_DIRECTORY, or choose auto"
+                ) from error
+            if self._shared_memory is SharedMemory.REQUIRED:
+                raise
+            return DataPath(False, f"{path or 'no socket'}: {why}")
+        return DataPath(True)
+
+    def _attach(self, path: Path, welcome: Fields, deadline: float) -> None:
+        """Go over to the socket and map the memory."""
+        with self._over_socket(path, deadline) as local:
+            assert self._stream is not None, "attach before connect"
+            if local.text("epoch") != welcome.text("epoch"):
+                raise DockRefused("another warehouse listens there")
+            self._stream.send(Kind.ATTACH, {}, (), deadline)
+            arena, staging = self._receive_descriptors(2, deadline)
+            try:
+                self.memory = MemoryMap(arena, welcome.number("pin_seconds"))
+                self._staging = memoryview(mmap.mmap(staging, os.fstat(staging).st_size))
+            finally:
+                os.close(arena)
+                os.close(staging)
+
+    def _send(
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
+    ) -> None:
+        """Columns of some size go into memory that the warehouse sees, not through the socket."""
+        size = sum(map(len, buffers))
+        if not STAGED_BYTES <= size <= len(self._staging):
+            super()._send(kind, header, buffers, deadline)
+            return
+        place = 0
+        for part in buffers:
+            target = self._staging[place : place + len(part)]
+            if isinstance(part, Scattered):
+                part.copy_to(target)
+            else:
+                target[:] = part
+            place += len(part)
+        super()._send(kind, {**header, "staged": size}, (), deadline)
+
+
+def _passing(error: Exception) -> bool:
+    """True when a warehouse that ends or starts now explains the error: worth another try."""
+    return isinstance(error, ConnectionError | EOFError | TimeoutError)

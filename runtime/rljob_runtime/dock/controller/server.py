@@ -1,0 +1,277 @@
+"""The controller server: `ControllerLedger` behind a socket, fed by the warehouses.
+
+One process a worker state, placed with its workers. Claims that cannot be met wait here until a
+broadcast makes rows ready; nothing polls.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+
+from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.shares import Share
+from rljob_runtime.dock.controller.subscription import Subscription
+from rljob_runtime.dock.controller.waits import Waiting
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
+from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
+from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
+from rljob_runtime.dock.wire.server import DockServer, optional_integer
+from rljob_runtime.errors import DockError, DockRefused, DockTimeout
+
+
+class ControllerServer(DockServer):
+    """Serves one state's claims. warehouses: (host, port) of each, in the dock's order, or a function
+    that says where it is now."""
+
+    def __init__(
+        self,
+        *,
+        state: str,
+        graph: StateGraph,
+        warehouses: Sequence[tuple[str, int] | Callable[[], tuple[str, int]]],
+        token: str,
+        lease_seconds: float = 600.0,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        shared_directory: str | None = None,
+    ) -> None:
+        super().__init__(
+            role=f"controller/{state}",
+            token=token,
+            host=host,
+            port=port,
+            shared_directory=shared_directory,
+        )
+        needs = frozenset(graph.state(state).needs)
+        self._graph = graph
+        self.ledger = ControllerLedger(
+            state=state,
+            needs=needs,
+            lease_seconds=lease_seconds,
+            epoch=secrets.token_hex(8),
+            num_warehouses=len(warehouses),
+        )
+        self._waiting: deque[Waiting] = deque()
+        self._sessions: dict[str, set[Peer]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._subscriptions = [
+            Subscription(
+                index=index,
+                address=address,
+                hello={"token": token, "owner": self.role, "session": self.ledger.epoch},
+                wish={"state": state, "needs": sorted(needs)},
+                on_snapshot=self._take_snapshot,
+                on_notices=self._take_notices,
+            )
+            for index, address in enumerate(warehouses)
+        ]
+        self._answers = {
+            Kind.CLAIM: self._claim,
+            Kind.RENEW: self._renew,
+            Kind.GIVE_BACK: self._give_back,
+            Kind.OWNER_GONE: self._owner_gone,
+            Kind.STATS: self._stats,
+        }
+
+    async def start(self) -> tuple[str, int]:
+        """Listen and subscribe to the warehouses; does not wait for them."""
+        address = await super().start()
+        for subscription in self._subscriptions:
+            subscription.start()
+        return address
+
+    async def stop(self) -> None:
+        """End the subscriptions, then the server."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for subscription in self._subscriptions:
+            await subscription.stop()
+        await super().stop()
+
+    def welcome(self) -> dict[str, object]:
+        """A peer learns how often to renew."""
+        return {**super().welcome(), "lease_seconds": self.ledger.lease_seconds}
+
+    def lost(self, peer: Peer) -> None:
+        """The last connection of an owner's process is gone: its rows go back at once."""
+        peers = self._sessions.get(peer.session, set())
+        peers.discard(peer)
+        if not peers and self._sessions.pop(peer.session, None) is not None:
+            with self._change():
+                self.ledger.owner_gone(peer.owner, peer.session)
+
+    def _claim(self, peer: Peer, frame: Frame) -> Answer:
+        self._sessions.setdefault(peer.session, set()).add(peer)
+        request = _claim_request(peer, frame.fields)
+        timeout = frame.fields.number("timeout")
+        grant = self.ledger.claim(request, time.monotonic())
+        if grant is not None:
+            self._set_alarm()
+            return _granted(grant)
+        return self._wait(request, timeout)
+
+    async def _wait(self, request: ClaimRequest, timeout_seconds: float) -> Reply:
+        waiting = Waiting(
+            request=request,
+            answer=asyncio.get_running_loop().create_future(),
+            keeps=lambda: self._awaited(request),
+            since=time.monotonic(),
+        )
+        self._waiting.append(waiting)
+        self._answer_parked()  # a broadcast may have come between the claim and this turn of the loop
+        try:
+            return await asyncio.wait_for(waiting.answer, timeout_seconds)
+        except TimeoutError:
+            text = self.ledger.explain(request, timeout_seconds)
+            raise DockTimeout(text) from None
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+
+    def _renew(self, peer: Peer, frame: Frame) -> Reply:
+        self._sessions.setdefault(peer.session, set()).add(peer)
+        now, lost = time.monotonic(), []
+        for item in frame.fields.maps("leases"):
+            lost += self.ledger.renew(
+                item.text("lease"),
+                owner=peer.owner,
+                session=peer.session,
+                uids=item.texts("uids"),
+                now=now,
+            )
+        self._set_alarm()
+        return Reply(header={"lost": lost})
+
+    def _give_back(self, peer: Peer, frame: Frame) -> Reply:
+        with self._change():
+            returned = self.ledger.give_back(frame.fields.text("lease"), frame.fields.texts("uids"))
+        return Reply(header={"returned": returned})
+
+    def _owner_gone(self, peer: Peer, frame: Frame) -> Reply:
+        with self._change():
+            returned = self.ledger.owner_gone(frame.fields.text("owner"))
+        return Reply(header={"returned": returned})
+
+    def _stats(self, peer: Peer, frame: Frame) -> Reply:
+        ledger = self.ledger
+        holders: Counter[str] = Counter()
+        for lease in ledger.leases.values():
+            holders[lease.owner] += len(lease.rows)
+        ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
+        return Reply(
+            header={
+                "role": self.role,
+                "rows": len(ledger.entries),
+                "ready": ready,
+                "leased": holders.total(),
+                "holders": dict(holders),
+                "acknowledged": ledger.acknowledged,
+                "leases": len(ledger.leases),
+                "expired": ledger.leases.expired,
+                "waiting": len(self._waiting),
+                "refused": dict(self.refused),
+                "requests": self.requests,
+                "warehouses": sum(s.connected for s in self._subscriptions),
+            }
+        )
+
+    def _take_snapshot(self, warehouse: int, epoch: str, fields: Fields) -> None:
+        batches, rows = decode_snapshot(fields)
+        with self._change():
+            self.ledger.apply_snapshot(warehouse, epoch, batches, rows, time.monotonic())
+
+    def _take_notices(self, warehouse: int, fields: Fields) -> None:
+        notices = decode_notices(fields)
+        with self._change():
+            self.ledger.apply(warehouse, notices)
+
+    def _awaited(self, request: ClaimRequest) -> str:
+        """The state that a claim waits for: its own where others hold what is left."""
+        lacks = self.ledger.next_lacks(request)
+        if lacks is not None and not lacks:
+            return self.ledger.state
+        return self._graph.first_writer(lacks or ())
+
+    @contextlib.contextmanager
+    def _change(self) -> Iterator[None]:
+        """Around a change of the ledger: parked claims learn what they waited for, and are answered."""
+        now = time.monotonic()
+        for waiting in self._waiting:
+            if not waiting.answer.done():
+                waiting.tell_apart(now)
+        yield
+        self._answer_parked()
+
+    def _answer_parked(self) -> None:
+        """Answer every parked claim that can be met now, oldest first."""
+        now = time.monotonic()
+        for waiting in list(self._waiting):
+            if waiting.answer.done():
+                continue
+            try:
+                grant = self.ledger.claim(waiting.request, now)
+            except DockError as error:
+                waiting.answer.set_exception(error)
+                continue
+            if grant is not None:
+                waiting.answer.set_result(_granted(grant, waiting.waited(now)))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """Wake when the first lease expires. Renewals only move it later, so one alarm is enough."""
+        if self._alarm is None and (deadline := self.ledger.leases.next_deadline()) is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        with self._change():
+            self.ledger.expire(time.monotonic())
+
+
+def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
+    limit, share = optional_integer(fields, "limit"), _share(fields)
+    if limit is not None and limit < 1:
+        raise DockRefused(f"claim of {fields.text('batch')} with limit={limit}: it is at least 1")
+    return ClaimRequest(
+        owner=peer.owner,
+        session=peer.session,
+        request=fields.text("request"),
+        batch=fields.text("batch"),
+        limit=limit,
+        whole_groups=fields.flag("whole_groups"),
+        share=share,
+        min_version=optional_integer(fields, "min_version"),
+    )
+
+
+def _share(fields: Fields) -> Share | None:
+    if not fields.has("share"):
+        return None
+    numbers = fields.integers("share")
+    if len(numbers) not in (2, 3):
+        raise MalformedFrame(f"share {numbers} is no (rank, of) or (rank, of, window)")
+    share = Share(*numbers)
+    if not 0 <= share.rank < share.of or share.window < 0:
+        raise DockRefused(
+            f"share ({share.rank}, {share.of}) balanced over {share.window} groups: rank is from 0 to "
+            f"{share.of - 1}, and the groups at least 0"
+        )
+    return share
+
+
+def _granted(grant: Grant, waited: dict[str, float] | None = None) -> Reply:
+    header: dict[str, object] = {
+        "rows": pack_joined([entry.packed for entry in grant.entries]),
+        "attempts": [entry.attempt for entry in grant.entries],
+        "done": grant.done,
+        "lease": grant.lease,
+    }
+    if waited is not None:
+        header["waited"] = waited
+    return Reply(header=header)

@@ -1,0 +1,94 @@
+"""A warehouse's broadcast: what changed in a turn of its loop, in messages that are not long.
+
+Between two of them the warehouse serves requests, and so do the controllers, so that nobody who asks
+waits for all rows of a large put.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rljob_runtime.dock.warehouse.notices import Notice, encode_notices, group_of
+from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.peer import Peer, Reply
+
+MAX_UNSENT_BYTES = 64 << 20
+"""A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
+
+
+NOTICES = 128
+"""In one message, more only where a group's rows would come apart."""
+
+
+@dataclass(slots=True)
+class Broadcaster:
+    """Sends notices to the controllers that subscribed."""
+
+    _subscribers: dict[Peer, tuple[str, frozenset[str]]] = field(default_factory=dict)
+    _unsent: list[Notice] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._subscribers)
+
+    def subscribe(self, peer: Peer, state: str, needs: frozenset[str]) -> None:
+        """From now on; what happened before is in the snapshot that the peer gets."""
+        self.flush()
+        self._subscribers[peer] = (state, needs)
+
+    def forget(self, peer: Peer) -> None:
+        """The peer's connection is gone."""
+        self._subscribers.pop(peer, None)
+
+    def publish(self, notices: list[Notice]) -> None:
+        """Send these with all others of this turn of the loop."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_on)
+        self._unsent += notices
+
+    def announce(self, epoch: str) -> None:
+        """Tell all at once that the warehouse has another epoch, with the rows that it had."""
+        self.flush()
+        for peer in self._subscribers:
+            peer.send_now(Reply(kind=Kind.NOTICE, header={"epoch": epoch}))
+
+    def cut_off(self) -> None:
+        """End every subscription; the controllers subscribe anew."""
+        self._unsent.clear()
+        for peer in list(self._subscribers):
+            peer.close()
+
+    def flush(self) -> None:
+        """Send all that was published."""
+        while self._unsent:
+            self._send()
+
+    def _send_on(self) -> None:
+        """Send a part, and go on when the loop has served others."""
+        self._send()
+        if self._unsent:
+            asyncio.get_running_loop().call_soon(self._send_on)
+
+    def _send(self) -> None:
+        """One message a controller."""
+        size = _part_size(self._unsent)
+        notices, self._unsent = self._unsent[:size], self._unsent[size:]
+        for peer, (state, needs) in list(self._subscribers.items()):
+            message = encode_notices(notices, state=state, needs=needs)
+            if any(message.values()):
+                peer.send_now(Reply(kind=Kind.NOTICE, header=message))
+            if peer.unsent_bytes > MAX_UNSENT_BYTES:
+                del self._subscribers[peer]
+                peer.close()
+
+
+def _part_size(notices: Sequence[Notice]) -> int:
+    """How many go first: controllers take the rows of a group that came for all of it."""
+    size = min(NOTICES, len(notices))
+    while size < len(notices) and _of_one_group(notices[size - 1], notices[size]):
+        size += 1
+    return size
+
+
+def _of_one_group(first: Notice, second: Notice) -> bool:
+    rows = first.what == second.what == "row"
+    return rows and group_of(first.data) == group_of(second.data)

@@ -1,0 +1,77 @@
+"""Messages that wait for room in a warehouse, in order, until rows are freed or their deadline."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.wire.peer import Answer, Reply
+from rljob_runtime.errors import DockError
+
+Attempt = Callable[[], Reply]
+"""Carries a message out; raises NoRoom, with nothing done, when it does not fit now."""
+
+
+@dataclass(slots=True)
+class _Parked:
+    attempt: Attempt
+    answer: asyncio.Future[Reply]
+
+
+@dataclass(slots=True, kw_only=True)
+class Parking:
+    """One lane of waiting messages. changed: called after each that was carried out.
+
+    full: the error of a message that waited so many seconds in vain.
+    """
+
+    changed: Callable[[], None]
+    full: Callable[[float], DockError]
+    _parked: deque[_Parked] = field(default_factory=deque)
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def admit(self, attempt: Attempt, timeout_seconds: float) -> Answer:
+        """Run now, or in turn when there is room."""
+        if not self._parked:
+            try:
+                reply = attempt()
+            except NoRoom:
+                pass
+            else:
+                self.changed()
+                return reply
+        return self._park(attempt, timeout_seconds)
+
+    def let_in(self) -> None:
+        """After rows were freed: carry out what fits, oldest first."""
+        while self._parked and self._try(self._parked[0]):
+            self._parked.popleft()
+
+    async def _park(self, attempt: Attempt, timeout_seconds: float) -> Reply:
+        parked = _Parked(attempt, asyncio.get_running_loop().create_future())
+        since = time.monotonic()
+        self._parked.append(parked)
+        self.changed()  # room may have come between the message and this turn of the loop
+        try:
+            reply = await asyncio.wait_for(parked.answer, timeout_seconds)
+        except TimeoutError:
+            raise self.full(timeout_seconds) from None
+        finally:
+            if parked in self._parked:
+                self._parked.remove(parked)
+        return replace(reply, header={**reply.header, "waited": time.monotonic() - since})
+
+    def _try(self, parked: _Parked) -> bool:
+        if parked.answer.done():
+            return True
+        try:
+            parked.answer.set_result(parked.attempt())
+        except NoRoom:
+            return False
+        except DockError as error:
+            parked.answer.set_exception(error)
+        return True

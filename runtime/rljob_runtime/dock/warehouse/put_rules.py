@@ -1,0 +1,100 @@
+"""What a put of new rows must satisfy, checked by the warehouse's store before it takes any. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rljob_runtime.dock.columns import Packed
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
+from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.errors import DockLost, DockRefused
+
+
+class RowHead(NamedTuple):
+    """A new row's identity, as a put message carries it."""
+
+    uid: str
+    group: str
+    group_index: int
+    group_size: int
+    sample: int
+    version: int
+    reserve_bytes: int
+
+
+HEAD_TYPES = (str, str, int, int, int, int, int)
+
+
+def batch_for_put(
+    known: BatchRecord | None,
+    graph: StateGraph,
+    batch: str,
+    *,
+    total: int,
+    states: Sequence[str],
+    columns: Sequence[str],
+) -> BatchRecord:
+    """The batch's record, a new one for a new batch. Raises DockRefused, DockLost."""
+    if known is None:
+        graph.check_new_rows(batch, states, columns)
+        return BatchRecord(name=batch, total=total, states=tuple(states))
+    if known.dropped:
+        raise DockLost(f"batch {batch} was dropped; put its rows under another name")
+    if (known.total, known.states) != (total, tuple(states)):
+        raise DockRefused(
+            f"batch {batch} was put with total={known.total} and states "
+            f"{list(known.states)}, now with total={total} and states {list(states)}"
+        )
+    return known
+
+
+def check_put(
+    record: BatchRecord,
+    live: Mapping[str, StoredRow],
+    heads: Sequence[RowHead],
+    columns: Mapping[str, Packed],
+    group_columns: Mapping[str, Packed],
+) -> None:
+    """Refuse heads and columns that do not fit each other or what is there."""
+    sizes = Counter([head.group for head in heads])
+    for head in heads:
+        if head.group_size != sizes[head.group]:
+            raise DockRefused(
+                f"group {head.group} has {head.group_size} rows, this put {sizes[head.group]}; "
+                "put all rows of a group at once"
+            )
+    for expected, part in ((len(heads), columns), (len(sizes), group_columns)):
+        for name, column in part.items():
+            if len(column.lengths) != expected:
+                raise DockRefused(
+                    f"column {name} has {len(column.lengths)} rows; {record.name} needs {expected}"
+                )
+    if len({head.uid for head in heads}) != len(heads):
+        raise DockRefused(f"two new rows of {record.name} have one uid")
+    record.check_formats(columns)
+    record.check_formats(group_columns)
+    for head in heads:
+        other = live.get(head.uid)
+        if other is not None and (other.batch, other.head.group) != (record.name, head.group):
+            raise DockRefused(f"row {head.uid} is in group {other.head.group} already")
+
+
+def total_row_bytes(columns: Mapping[str, Packed], num_rows: int) -> list[int]:
+    """Bytes of each row over all columns."""
+    if not columns:
+        return [0] * num_rows
+    return [sum(sizes) for sizes in zip(*[c.sizes() for c in columns.values()], strict=True)]
+
+
+def row_head(item: Any) -> RowHead:
+    """A new row from its wire form. Raises MalformedFrame."""
+    try:
+        head = RowHead._make(item)
+    except TypeError:
+        raise MalformedFrame("a new row is no list of seven") from None
+    if tuple(map(type, head)) != HEAD_TYPES:
+        raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
+    if min(head.group_index, head.group_size, head.sample, head.reserve_bytes) < 0:
+        raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
+    return head

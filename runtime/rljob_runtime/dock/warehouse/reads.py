@@ -1,0 +1,123 @@
+"""How a warehouse answers reads: with bytes, or to readers that map its memory with where they lie.
+
+What a reader was told stays as it is until it releases it, its connection ends, or the pin's deadline
+has passed; the reader knows the deadline too, and trusts nothing that it looked at later.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_runtime.dock.warehouse.arena import Span
+from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, runs_of
+from rljob_runtime.dock.warehouse.store import ColumnCells
+from rljob_runtime.dock.wire.encoding import descriptor, padding
+from rljob_runtime.dock.wire.peer import Peer, Reply
+
+INLINE_BYTES = 16 << 10
+"""Answers up to this size carry their bytes: a copy costs less than a pin and its release."""
+
+Lookup = Callable[[Sequence[str], Sequence[str]], list[ColumnCells]]
+
+
+@dataclass(slots=True)
+class _Pin:
+    cells: list[Cell]
+    deadline: float
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadDesk:
+    """Answers reads and keeps the pins. pin_seconds: how long a reader may look at most.
+
+    lookup: finds the cells of columns of rows. freed: called when bytes of gone rows became free.
+    """
+
+    cells: CellMemory
+    lookup: Lookup
+    freed: Callable[[], None]
+    pin_seconds: float
+    expired_pins: int = 0
+    _pins: dict[Peer, dict[int, _Pin]] = field(default_factory=dict)
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count)
+    _alarm: asyncio.TimerHandle | None = None
+
+    @property
+    def num_pins(self) -> int:
+        """Answers that readers look at now."""
+        return sum(len(pins) for pins in self._pins.values())
+
+    def answer(self, peer: Peer, uids: Sequence[str], names: Sequence[str]) -> Reply:
+        """The columns of the rows, as docs/dock.md describes the answer to READ."""
+        found = self.lookup(uids, names)
+        runs = [runs_of(column.cells) for column in found]
+        size = sum([end - start for spans in runs for start, end in spans])
+        everything = [cell for column in found for cell in column.cells]
+        entries = [
+            {
+                **descriptor(column.name, column.form, _lengths(column.cells)),
+                "of_groups": column.of_groups,
+            }
+            for column in found
+        ]
+        if peer.attached and size > INLINE_BYTES:
+            for entry, spans in zip(entries, runs, strict=True):
+                entry["spans"] = np.asarray(spans, dtype="<i8").tobytes()
+            number = self._pin(peer, everything)
+            return Reply(header={"columns": entries, "pin": number})
+        self.cells.pin(everything)
+        buffers = [part for spans in runs for part in self._payload(spans)]
+        return Reply(
+            header={"columns": entries}, buffers=buffers, on_sent=lambda: self._unpin(everything)
+        )
+
+    def release(self, peer: Peer, numbers: Iterable[int]) -> None:
+        """The reader looks at them no more; those that expired are not missed."""
+        pins = self._pins.get(peer, {})
+        known = [pins.pop(number) for number in dict.fromkeys(numbers) if number in pins]
+        self._unpin([cell for pin in known for cell in pin.cells])
+
+    def lost(self, peer: Peer) -> None:
+        """The reader's connection is gone."""
+        self.release(peer, list(self._pins.get(peer, ())))
+        self._pins.pop(peer, None)
+
+    def _payload(self, spans: Sequence[Span]) -> list[Any]:
+        size = sum(end - start for start, end in spans)
+        return [*(self.cells.memory.view[start:end] for start, end in spans), padding(size)]
+
+    def _pin(self, peer: Peer, cells: list[Cell]) -> int:
+        number, deadline = next(self._numbers), time.monotonic() + self.pin_seconds
+        self._pins.setdefault(peer, {})[number] = _Pin(cells, deadline)
+        self.cells.pin(cells)
+        self._set_alarm()
+        return number
+
+    def _unpin(self, cells: Iterable[Cell]) -> None:
+        if self.cells.unpin(cells):
+            self.freed()
+
+    def _set_alarm(self) -> None:
+        """Wake when the first pin expires; each reader's are in order."""
+        first = (next(iter(pins.values())).deadline for pins in self._pins.values() if pins)
+        if self._alarm is None and (deadline := min(first, default=None)) is not None:
+            loop = asyncio.get_running_loop()
+            self._alarm = loop.call_later(max(0.0, deadline - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, now = None, time.monotonic()
+        for peer, pins in self._pins.items():
+            late = [number for number, pin in pins.items() if pin.deadline <= now]
+            self.expired_pins += len(late)
+            self.release(peer, late)
+        self._set_alarm()
+
+
+def _lengths(cells: Sequence[Cell]) -> NDArray[np.int64]:
+    return np.array([cell.length for cell in cells], dtype=np.int64)

@@ -1,0 +1,297 @@
+"""A warehouse's link to its standby: takes over what is held there, then keeps it in step.
+
+Frames go out in order on one connection and each is confirmed; answers and broadcasts of the
+warehouse wait for that in `after`. While the standby is away the warehouse goes on alone.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rljob_runtime.dock.warehouse.epoch import new_epoch, next_term
+from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
+from rljob_runtime.dock.wire.frames import Frame, Kind
+from rljob_runtime.dock.wire.peer import Peer, Reply
+from rljob_runtime.errors import DockError, DockRefused
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 0.05
+LAST_PAUSE_SECONDS = 1.0
+SILENT_SECONDS = 15.0
+"""A standby that takes and confirms nothing for so long counts as away."""
+TAKE_OVER_SECONDS = 60.0
+"""How long a starting warehouse looks for the holder of its standby before it starts empty."""
+BACKLOG_BYTES = 64 << 20
+"""Of changes made while the standby is seeded; beyond it, their answers wait for the seeding."""
+SEEDED = 1 << 62
+"""In place of a frame's number: the end of the seeding, whose number is not known yet."""
+
+Place = tuple[str, int] | Callable[[], tuple[str, int]]
+
+
+class StandbyLink:
+    """Keeps one warehouse's standby.
+
+    place: where its holder is, or a function that says so and may take its time; None: rows are
+    held once. on_alone: called when the warehouse goes on without it, with a new epoch. on_room:
+    called when bytes of rows that are gone became free.
+    """
+
+    def __init__(
+        self,
+        store: WarehouseStore,
+        *,
+        index: int,
+        holder: int,
+        place: Place | None,
+        token: str,
+        on_alone: Callable[[], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self.epoch = new_epoch()
+        self.replicated = False
+        """True while a standby holds all that was confirmed to anybody."""
+        self.times_alone = 0
+        self.ready = asyncio.Event()
+        """Set once it is known what the warehouse holds: before, no client is answered."""
+        self._store = store
+        self._place = place
+        self._name = f"warehouse/{index}"
+        self._hello = {
+            "token": token,
+            "role": f"warehouse/{holder}",
+            "owner": self._name,
+            "session": secrets.token_hex(8),
+            "standby": True,
+        }
+        self._wish = {"warehouse": index}
+        self._on_alone, self._on_room = on_alone, on_room
+        self._pause = FIRST_PAUSE_SECONDS
+        self._started = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._peer: Peer | None = None
+        self._ended = asyncio.Event()
+        self._failure: DockError | None = None
+        self._in_step = False
+        self._backlog: list[Reply] | None = None
+        self._backlog_bytes = 0
+        self._sent = self._confirmed = 0
+        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def start(self) -> None:
+        """Begin to look for the standby; at once ready where there is none."""
+        self._started = time.monotonic()
+        if self._place is None:
+            self.ready.set()
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._run(self._place))
+
+    async def stop(self) -> None:
+        """Disconnect for good; what waits for the standby is let go."""
+        self._in_step = False
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def forward(self, kind: Kind, fields: Mapping[str, Any], payload: memoryview) -> None:
+        """The warehouse has just carried out this message; the standby shall too."""
+        if self._peer is None:
+            return
+        header = {"kind": int(kind), "fields": [dict(fields)]}
+        if self._backlog is None:
+            self._send(Reply(kind=Kind.FORWARD, header=header, buffers=[payload]))
+        else:  # the payload is the writer's again after the answer
+            kept = bytes(payload)
+            self._backlog.append(Reply(kind=Kind.FORWARD, header=header, buffers=[kept]))
+            self._backlog_bytes += len(kept)
+
+    @property
+    def waits(self) -> bool:
+        """True when `after` would not call at once."""
+        behind = self._in_step and self._confirmed < self._sent
+        return bool(self._waiting) or behind or self._backlog_bytes > BACKLOG_BYTES
+
+    def after(self, call: Callable[[], None]) -> None:
+        """Call once all that was forwarded until now is held twice, in order; at once where the
+        warehouse goes on alone, or its standby is being seeded."""
+        if self.waits:
+            self._waiting.append((SEEDED if self._backlog is not None else self._sent, call))
+        else:
+            call()
+
+    def start_over(self) -> None:
+        """Everything that is held is out of date: forget it, and seed the standby anew."""
+        clear(self._store)
+        self.epoch = new_epoch()
+        if self._peer is not None:
+            self._peer.close()
+
+    async def _run(self, place: Place) -> None:
+        said = ""
+        while True:
+            try:
+                await self._converse(place)
+            except Exception as error:  # whatever it was, the warehouse goes on and tries again
+                text = f"{type(error).__name__} {error}"
+                log.log(
+                    logging.DEBUG if text == said else logging.WARNING,
+                    "%s and its standby: %s",
+                    self._name,
+                    text,
+                )
+                said = text
+            self._go_alone()
+            if not self.ready.is_set() and time.monotonic() > self._started + TAKE_OVER_SECONDS:
+                log.warning(
+                    "%s starts empty: the holder of its standby was not reached for %.0f s",
+                    self._name,
+                    TAKE_OVER_SECONDS,
+                )
+                self.ready.set()
+            await asyncio.sleep(self._pause)
+            self._pause = min(2 * self._pause, LAST_PAUSE_SECONDS)
+
+    async def _converse(self, place: Place) -> None:
+        """One connection, from its beginning to its end, which raises."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(SILENT_SECONDS):
+            where = await asyncio.to_thread(place) if callable(place) else place
+            transport, peer = await loop.create_connection(self._new_peer, *where)
+        try:
+            await self._ask(peer, Reply(kind=Kind.HELLO, header=self._hello))
+            if self.ready.is_set() or not await self._take_over(peer):
+                self.ready.set()
+                await self._seed(peer)
+            else:
+                self._peer, self._in_step, self.replicated = peer, True, True
+                self.ready.set()
+            self._pause = FIRST_PAUSE_SECONDS
+            log.info("%s: every row is held twice", self._name)
+            await self._watch(peer)
+        finally:
+            transport.abort()
+
+    async def _take_over(self, peer: Peer) -> bool:
+        """Fill the empty store with what the standby holds; False when it holds nothing."""
+        answer = await self._ask(peer, Reply(kind=Kind.TAKE_OVER, header=self._wish))
+        if not answer.fields.flag("held"):
+            return False
+        try:
+            while (chunk := await self._ask(peer, Reply(kind=Kind.EXPORT))).fields.map:
+                add_chunk(self._store, chunk.fields, chunk.payload)
+        except BaseException:
+            clear(self._store)
+            raise
+        self.epoch = answer.fields.text("epoch")
+        log.info("%s took over %d rows from its standby", self._name, len(self._store.rows))
+        return True
+
+    async def _seed(self, peer: Peer) -> None:
+        """Send all that is held now, then what changed meanwhile; from there on answers wait."""
+        await self._ask(peer, Reply(kind=Kind.SEED, header=self._wish))
+        copy = StoreCopy(self._store)
+        self._peer, self._backlog = peer, []
+        try:
+            for chunk in copy.chunks():
+                await self._ask(
+                    peer, Reply(kind=Kind.IMPORT, header=chunk.header, buffers=chunk.buffers)
+                )
+        finally:
+            if copy.release():
+                self._on_room()
+        backlog, self._backlog, self._backlog_bytes = self._backlog, None, 0
+        for message in backlog:
+            self._send(message)
+        self._in_step = True
+        end = self._sent + 1
+        self._waiting = deque((end, call) for _, call in self._waiting)
+        await self._ask(peer, Reply(kind=Kind.IMPORT, header={"epoch": self.epoch}))
+        self.replicated = True
+
+    async def _watch(self, peer: Peer) -> None:
+        """Until the connection ends, or the standby is silent with something to say."""
+        seen, since = (-1, -1), time.monotonic()
+        while not self._ended.is_set():
+            progress = (self._confirmed, peer.unsent_bytes)
+            if progress != seen or self._sent == self._confirmed:
+                seen, since = progress, time.monotonic()
+            if time.monotonic() - since > SILENT_SECONDS:
+                raise TimeoutError(f"it confirmed nothing for {SILENT_SECONDS:.0f} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SILENT_SECONDS / 10):
+                    await self._ended.wait()
+        raise self._failure or ConnectionError("the connection was closed")
+
+    async def _ask(self, peer: Peer, message: Reply) -> Frame:
+        if self._ended.is_set():
+            raise self._failure or ConnectionError("the connection was closed")
+        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        self._sent += 1
+        self._answers[self._sent] = answer
+        async with asyncio.timeout(SILENT_SECONDS):
+            await peer.send(message)
+            return await answer
+
+    def _send(self, message: Reply) -> None:
+        assert self._peer is not None, "forward before connect"
+        self._sent += 1
+        self._peer.send_now(message)
+
+    def _new_peer(self) -> Peer:
+        self._ended, self._failure = asyncio.Event(), None
+        self._sent = self._confirmed = 0
+        ended = self._ended
+        peer = Peer(
+            on_frame=self._on_frame, on_lost=lambda peer: self._lost(ended), on_malformed=_malformed
+        )
+        peer.trusted = True
+        return peer
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> None:
+        if frame.kind is not Kind.DONE:
+            self._failure = DockRefused(frame.fields.text("text"))
+            peer.close()
+            return
+        self._confirmed += 1
+        answer = self._answers.pop(self._confirmed, None)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+        while self._waiting and self._waiting[0][0] <= self._confirmed:
+            self._waiting.popleft()[1]()
+
+    def _lost(self, ended: asyncio.Event) -> None:
+        ended.set()
+        if ended is self._ended:
+            for answer in self._answers.values():
+                if not answer.done():
+                    error = self._failure or ConnectionError("the connection was closed")
+                    answer.set_exception(error)
+            self._go_alone()
+
+    def _go_alone(self) -> None:
+        """Nothing waits for the standby any more; from here on it is behind."""
+        self._peer, self._backlog, self._backlog_bytes = None, None, 0
+        self._answers.clear()
+        self.replicated = False
+        if self._in_step:
+            self._in_step = False
+            self.times_alone += 1
+            self.epoch = next_term(self.epoch)
+            log.warning(
+                "%s goes on alone: rows are held once until its standby is back", self._name
+            )
+            self._on_alone()
+        while self._waiting:
+            self._waiting.popleft()[1]()
+
+
+def _malformed(peer: Peer, reason: str) -> None:
+    log.warning("a standby answered what cannot be read: %s", reason)

@@ -1,0 +1,192 @@
+"""A client's blocking connection to one dock server: one request at a time, reconnecting.
+
+Requests are idempotent by protocol, so one that broke off is sent again to the restarted server
+until its deadline.
+"""
+
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.columns import Buffer, Scattered
+from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire.failures import error_of
+from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.wire.stream import Stream
+from rljob_runtime.errors import DockError, DockTimeout
+
+log = logging.getLogger(__name__)
+
+ANSWER_MARGIN_SECONDS = 5.0
+"""How much longer than the server's own deadline a client waits for its answer."""
+PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who asks. session: unique for each client, so that a restarted owner is another."""
+
+    owner: str
+    session: str
+
+
+class Channel:
+    """One connection. find: the dock's address now; role: the server at its end.
+
+    on_connect: called with the welcome after each (re)connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        role: str,
+        find: Callable[[], DockAddress],
+        identity: Identity,
+        on_connect: Callable[["Channel", Fields], None] | None = None,
+    ) -> None:
+        self.role = role
+        self._find = find
+        self._identity = identity
+        self._on_connect = on_connect
+        self._stream: Stream | None = None
+
+    def fileno(self) -> int:
+        """The socket's descriptor, -1 when not connected; readable while idle means lost."""
+        return -1 if self._stream is None else self._stream.fileno()
+
+    def request(
+        self,
+        kind: Kind,
+        header: dict[str, Any],
+        buffers: Sequence[Buffer] = (),
+        *,
+        timeout_seconds: float,
+    ) -> Frame:
+        """Send and wait for the answer, reconnecting until the deadline.
+
+        timeout_seconds: also what the server is told (field `timeout`, what is left of it).
+        Raises DockTimeout when the server is not reached, and what the server answers.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                self._connect(deadline)
+                left = max(0.0, deadline - time.monotonic())
+                told, limit = {**header, "timeout": left}, deadline + ANSWER_MARGIN_SECONDS
+                self._send(kind, told, buffers, limit)
+                return self._receive(limit)
+            except (OSError, EOFError) as error:
+                self.close()
+                if time.monotonic() + PAUSE_SECONDS > deadline:
+                    raise DockTimeout(
+                        f"{kind.name.lower()} waited {timeout_seconds:.3g} s for {self.role}: "
+                        f"{str(error) or type(error).__name__}"
+                    ) from error
+                time.sleep(PAUSE_SECONDS)
+            except MalformedFrame as error:
+                self.close()
+                raise DockError(f"{self.role} answered what cannot be read: {error}") from error
+
+    def notify(self, kind: Kind, header: dict[str, Any]) -> None:
+        """Send what has no answer; lost with the connection if that is broken."""
+        if self._stream is None:
+            return
+        try:
+            self._stream.send(kind, header, (), time.monotonic() + ANSWER_MARGIN_SECONDS)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Disconnect; the next request connects again."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _connect(self, deadline: float) -> None:
+        if self._stream is not None:
+            return
+        left = max(PAUSE_SECONDS, deadline - time.monotonic())
+        place = self._find().server(self.role)
+        self._stream = Stream(socket.create_connection(place, timeout=left))
+        try:
+            self._welcomed(self._hello(deadline), deadline)
+        except DockError:
+            self.close()
+            raise
+
+    def _hello(self, deadline: float) -> Fields:
+        """Show the token; returns the welcome."""
+        hello = {
+            "token": self._find().token,
+            "role": self.role,
+            "owner": self._identity.owner,
+            "session": self._identity.session,
+        }
+        assert self._stream is not None, "hello before connect"
+        self._stream.send(Kind.HELLO, hello, (), deadline + ANSWER_MARGIN_SECONDS)
+        return self._receive(deadline + ANSWER_MARGIN_SECONDS).fields
+
+    def _welcomed(self, welcome: Fields, deadline: float) -> None:
+        """The server knows us now."""
+        if self._on_connect is not None:
+            self._on_connect(self, welcome)
+        self._go_local(welcome, deadline)
+
+    def _go_local(self, welcome: Fields, deadline: float) -> None:
+        """To a server of this machine over its unix socket, where it has one that is reached."""
+        if not welcome.has("socket") or welcome.text("machine") != unix.machine_id():
+            return
+        try:
+            with self._over_socket(Path(welcome.text("socket")), deadline):
+                pass
+        except (OSError, EOFError, MalformedFrame, DockError) as error:
+            log.debug("%s is reached over TCP: %s", self.role, error)
+
+    @contextlib.contextmanager
+    def _over_socket(self, path: Path, deadline: float) -> Iterator[Fields]:
+        """Go on over the unix socket, with its welcome; over TCP again when that or the block fails."""
+        tcp, self._stream = self._stream, None
+        assert tcp is not None, "move before connect"
+        try:
+            self._stream = Stream(unix.connect(path, max(0.1, deadline - time.monotonic())))
+            yield self._hello(deadline)
+        except BaseException:
+            Channel.close(self)
+            self._stream = tcp
+            raise
+        tcp.close()
+
+    def _send(
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
+    ) -> None:
+        assert self._stream is not None, "send before connect"
+        views: list[memoryview | bytes] = []
+        for part in buffers:
+            views += part.views() if isinstance(part, Scattered) else [part]
+        self._stream.send(kind, header, views, deadline)
+
+    def _receive(self, deadline: float) -> Frame:
+        """The answer. Raises the error that the server answered with."""
+        assert self._stream is not None, "receive before connect"
+        return _answered(self._stream.receive(deadline))
+
+    def _receive_descriptors(self, count: int, deadline: float) -> list[int]:
+        """Wait for an answer with so many file descriptors, which are the caller's then."""
+        assert self._stream is not None, "receive before connect"
+        frame, descriptors = self._stream.receive_descriptors(count, deadline)
+        _answered(frame)
+        if len(descriptors) != count:
+            raise DockError(f"{self.role} answered with {len(descriptors)} of {count} descriptors")
+        return descriptors
+
+
+def _answered(frame: Frame) -> Frame:
+    if frame.kind is Kind.FAILED:
+        raise error_of(frame.fields)
+    return frame

@@ -1,0 +1,158 @@
+"""Columns on the wire and in a warehouse's memory: header entries beside raw bytes.
+
+Client and servers share this code. Values are little-endian, C order; in a payload each column starts
+at a 64-byte boundary.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rljob_runtime.dock.columns import (
+    DTYPES,
+    Apart,
+    Buffer,
+    Column,
+    Format,
+    Packed,
+    Ragged,
+    as_bytes,
+    format_of,
+    known_format,
+)
+from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
+
+ALIGNMENT_BYTES = 64
+MAX_VALUES = 1 << 40
+
+
+def descriptor(name: str, form: Format, lengths: NDArray[np.int64]) -> dict[str, Any]:
+    """The wire header's entry for one column."""
+    packed = lengths.astype("<i8", copy=False).tobytes()
+    return {"name": name, "dtype": form.dtype, "tail": list(form.tail), "lengths": packed}
+
+
+def padding(num_bytes: int) -> bytes:
+    """Zero bytes that lead from there to the next column's boundary."""
+    return bytes(-num_bytes % ALIGNMENT_BYTES)
+
+
+def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Buffer]]:
+    """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
+    entries: list[dict[str, Any]] = []
+    buffers: list[Buffer] = []
+    for name, column in columns.items():
+        form = column.form if isinstance(column, Apart) else format_of(column)
+        entries.append(descriptor(name, form, column.lengths))
+        data = column.buffer() if isinstance(column, Apart) else as_bytes(column.values)
+        buffers += [data, padding(len(data))]
+    return entries, buffers
+
+
+def decode_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Ragged]:
+    """Columns from header entries and payload; the values are views of the payload.
+
+    Raises MalformedFrame when sizes disagree or a type is unknown.
+    """
+    return {name: _ragged(column) for name, column in packed_columns(entries, payload).items()}
+
+
+def packed_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Packed]:
+    """As decode_columns, as they are stored."""
+    columns: dict[str, Packed] = {}
+    place = 0
+    for entry in entries:
+        name = entry.text("name")
+        form, lengths, size = _described(name, entry)
+        end = place + size
+        if end > len(payload) or name in columns:
+            raise MalformedFrame(
+                f"column {name!r} is there twice or ends at byte {end} of {len(payload)}"
+            )
+        columns[name] = Packed(form, lengths, payload[place:end])
+        place = end + -size % ALIGNMENT_BYTES
+    if place != len(payload):
+        raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
+    return columns
+
+
+def column_of(entry: Fields, data: memoryview) -> Ragged:
+    """A column from its header entry and just its bytes, of which the values are a view.
+
+    Raises MalformedFrame.
+    """
+    form, lengths, size = _described(entry.text("name"), entry)
+    if size != len(data):
+        raise MalformedFrame(
+            f"column {entry.text('name')!r} has {len(data)} bytes, not its lengths'"
+        )
+    return _ragged(Packed(form, lengths, data))
+
+
+def apart_of(entry: Fields, parts: Sequence[memoryview]) -> Apart:
+    """A column from its header entry and its bytes in several parts: the rows of a part are views of
+    it, but for a row that lies in more than one. Raises MalformedFrame.
+    """
+    form, lengths, size = _described(entry.text("name"), entry)
+    if size != sum(map(len, parts)) or not size:
+        raise MalformedFrame(f"column {entry.text('name')!r} has other bytes than its lengths'")
+    pieces: list[memoryview] = []
+    left = [part for part in reversed(parts) if len(part)]
+    whole = 0  # bytes of rows at the front of the next part
+    for num_bytes in [length * form.value_bytes for length in lengths]:
+        if left and num_bytes and whole == len(left[-1]):
+            pieces.append(_take(left, whole))
+            whole = 0
+        if left and whole + num_bytes > len(left[-1]):
+            pieces += [_take(left, whole), _take(left, num_bytes)]
+            whole = 0
+        else:
+            whole += num_bytes
+    pieces.append(_take(left, whole))
+    dtype, tail = DTYPES[form.dtype], form.tail
+    arrays = [np.frombuffer(piece, dtype=dtype) for piece in pieces if len(piece)]
+    each = math.prod(tail)
+    return Apart([array.reshape(len(array) // each, *tail) for array in arrays], lengths)
+
+
+def _take(left: list[memoryview], num_bytes: int) -> memoryview:
+    """The next bytes of the parts, which are in reverse; a copy where they lie in several."""
+    taken: list[memoryview] = []
+    while num_bytes:
+        part = left.pop()
+        taken.append(part[:num_bytes])
+        num_bytes -= len(taken[-1])
+        if len(taken[-1]) < len(part):
+            left.append(part[len(taken[-1]) :])
+    return taken[0] if len(taken) == 1 else memoryview(b"".join(taken))
+
+
+def _ragged(column: Packed) -> Ragged:
+    lengths = np.array(column.lengths, dtype=np.int64)
+    values = np.frombuffer(column.data, dtype=DTYPES[column.form.dtype])
+    shape = (sum(column.lengths), *column.form.tail)
+    return Ragged(values=values.reshape(shape), lengths=lengths)
+
+
+def _described(name: str, entry: Fields) -> tuple[Format, list[int], int]:
+    """What a header's entry says: format, lengths, bytes of all rows.
+
+    Raises MalformedFrame when a type is unknown or a size impossible.
+    """
+    dtype, tail = entry.text("dtype"), tuple(entry.integers("tail"))
+    if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
+        raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
+    packed = entry.binary("lengths")
+    if len(packed) % 8:
+        raise MalformedFrame(f"lengths of {len(packed)} bytes are not 64-bit integers")
+    lengths: list[int] = np.frombuffer(packed, dtype="<i8").tolist()
+    if min(lengths, default=0) < 0:
+        raise MalformedFrame("a length is negative")
+    num_values = sum(lengths)  # which no length makes too large
+    if num_values > MAX_VALUES:
+        raise MalformedFrame(f"column {name!r} has {num_values} values")
+    form = known_format(dtype, tail)
+    return form, lengths, num_values * form.value_bytes

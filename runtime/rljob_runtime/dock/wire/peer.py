@@ -1,0 +1,264 @@
+"""One connection of a dock server: reads frames, checks the token, answers one request at a time.
+
+Shared by warehouse and controller servers, and by the controller's link to a warehouse. What is
+refused is counted and answered where the peer can understand it; nothing that comes in can stop
+the server.
+"""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire.frames import (
+    HEAD,
+    Frame,
+    Kind,
+    MalformedFrame,
+    pack,
+    read_head,
+    read_header,
+)
+from rljob_runtime.dock.wire.memory import Memory
+
+READ_BYTES = 256 << 10
+CHUNK_BYTES = 1 << 20
+SEND_BUFFER_BYTES = 4 << 20
+NO_PAYLOAD = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """An answer: header and raw column bytes, which are sent without joining large ones.
+
+    on_sent: called once the buffers are not looked at any more, sent or not. descriptors: go along
+    with a small answer over a unix socket, and are then closed here.
+    """
+
+    kind: Kind = Kind.DONE
+    header: dict[str, Any] = field(default_factory=dict)
+    buffers: Sequence[Any] = ()
+    close: bool = False
+    on_sent: Callable[[], None] | None = None
+    descriptors: Sequence[int] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the buffers."""
+        return sum(map(len, self.buffers)) if self.buffers else 0
+
+
+Answer = Reply | Awaitable[Reply]
+
+
+class Peer(asyncio.BufferedProtocol):
+    """Frames in, frames out, on one connection.
+
+    on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
+    on_malformed: called with the reason when bytes are no frame (the connection then closes).
+    local: over a unix socket. staging: memory where an attached peer puts what it writes; attached, it
+    has mapped the warehouse's memory too.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_frame: Callable[["Peer", Frame], Answer | None],
+        on_lost: Callable[["Peer"], None],
+        on_malformed: Callable[["Peer", str], Reply | None],
+    ) -> None:
+        self.trusted = False
+        self.owner = ""
+        self.session = ""
+        self.local = False
+        self.staging: Memory | None = None
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._on_malformed = on_malformed
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray(READ_BYTES)
+        self._filled = 0
+        self._body: memoryview | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the loop."""
+        assert isinstance(transport, asyncio.Transport), "a dock peer speaks over a stream"
+        transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        self.local = sock.family == socket.AF_UNIX
+        if not self.local:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._transport = transport
+
+    @property
+    def attached(self) -> bool:
+        """True when it has mapped the warehouse's memory."""
+        return self.staging is not None
+
+    @property
+    def _open(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Bytes that the peer has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the loop: what was still being answered is given up."""
+        self._transport = None
+        self._room.set()
+        if self._task is not None:
+            self._task.cancel()
+        self._on_lost(self)
+
+    def pause_writing(self) -> None:
+        """Called by the loop."""
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Called by the loop."""
+        self._room.set()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by the loop: large bodies are received in place."""
+        target = self._buffer if self._body is None else self._body
+        return memoryview(target)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by the loop."""
+        self._filled += nbytes
+        try:
+            if self._body is not None:
+                if self._filled == len(self._body):
+                    self._end_body()
+            else:
+                self._parse()
+        except MalformedFrame as error:
+            reply = self._on_malformed(self, str(error))
+            if reply is not None:
+                self.send_now(reply)
+            self.close()
+
+    def close(self) -> None:
+        """Send what is pending, then close."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def send_now(self, reply: Reply) -> None:
+        """Queue a small frame."""
+        if self._transport is not None and self._open:
+            head = pack(reply.kind, reply.header, reply.num_bytes)
+            data = b"".join([head, *reply.buffers]) if reply.buffers else head
+            if reply.descriptors:
+                self._send_past_the_loop(data, reply.descriptors)
+            else:
+                self._transport.write(data)
+
+    def _send_past_the_loop(self, data: bytes, descriptors: Sequence[int]) -> None:
+        """The loop knows no descriptors; a peer that cannot take one now is cut off."""
+        assert self._transport is not None, "send before connect"
+        own = self._transport.get_extra_info("socket").fileno()
+        if not unix.send_descriptors(own, data, descriptors) or self.unsent_bytes:
+            self.close()
+
+    async def send(self, reply: Reply) -> None:
+        """Send a frame of any size, never holding more than a few MiB of it in the loop's buffer."""
+        if reply.num_bytes <= CHUNK_BYTES:
+            self.send_now(reply)
+            await self._room.wait()
+            return
+        pending: list[Any] = [pack(reply.kind, reply.header, reply.num_bytes)]
+        held = len(pending[0])
+        for part in reply.buffers:
+            if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
+                await self._write(b"".join(pending))
+                pending, held = [], 0
+            if len(part) >= CHUNK_BYTES // 4:
+                for first in range(0, len(part), CHUNK_BYTES):
+                    await self._write(bytes(memoryview(part)[first : first + CHUNK_BYTES]))
+            else:
+                pending.append(part)
+                held += len(part)
+        await self._write(b"".join(pending))
+
+    async def _write(self, data: Any) -> None:
+        if self._transport is not None and len(data):
+            self._transport.write(data)
+            await self._room.wait()
+
+    def _parse(self) -> None:
+        """Take every whole frame out of the buffer; switch to a body of its own for a large one."""
+        place = 0
+        view = memoryview(self._buffer)
+        while self._filled - place >= HEAD.size and self._open:
+            kind, header_bytes, payload_bytes = read_head(view, place, trusted=self.trusted)
+            header = place + HEAD.size
+            payload = header + header_bytes
+            end = payload + payload_bytes
+            if end > self._filled:
+                if end - place > READ_BYTES:
+                    self._begin_body(view[place : self._filled], end - place)
+                    return
+                break
+            own = memoryview(bytearray(view[payload:end])) if payload_bytes else NO_PAYLOAD
+            self._deliver(kind, view[header:payload], own)
+            place = end
+        rest = self._filled - place
+        if place and rest:
+            self._buffer[:rest] = self._buffer[place : self._filled]
+        self._filled = rest
+
+    def _begin_body(self, start: memoryview, size: int) -> None:
+        # Not a bytearray, which is zeroed: what a head promises and nobody sends takes no memory.
+        self._body = np.empty(size, dtype=np.uint8).data
+        self._body[: len(start)] = start
+        self._filled = len(start)
+
+    def _end_body(self) -> None:
+        body, self._body, self._filled = self._body, None, 0
+        assert body is not None, "no body to end"
+        view = memoryview(body)
+        kind, header_bytes, _ = read_head(view, trusted=self.trusted)
+        payload = HEAD.size + header_bytes
+        self._deliver(kind, view[HEAD.size : payload], view[payload:])
+
+    def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
+        if self._task is not None:
+            raise MalformedFrame("a second request before the first was answered")
+        frame = Frame(kind, read_header(header), payload)
+        answer = self._on_frame(self, frame)
+        if answer is None:
+            return
+        if isinstance(answer, Reply) and answer.num_bytes <= CHUNK_BYTES:
+            self._finish(answer)
+            return
+        self._task = asyncio.get_running_loop().create_task(self._answer(answer))
+        if isinstance(answer, Reply):
+            self._task.add_done_callback(lambda _: _sent(answer))
+
+    async def _answer(self, answer: Answer) -> None:
+        reply = answer if isinstance(answer, Reply) else await answer
+        await self.send(reply)
+        self._task = None
+        if reply.close:
+            self.close()
+
+    def _finish(self, reply: Reply) -> None:
+        self.send_now(reply)
+        _sent(reply)
+        if reply.close:
+            self.close()
+
+
+def _sent(reply: Reply) -> None:
+    if reply.on_sent is not None:
+        reply.on_sent()

@@ -1,0 +1,185 @@
+"""The base of both dock servers: listening, the token, dispatch, refusals and their counts.
+
+`WarehouseServer` and `ControllerServer` add what they answer. One asyncio loop, one thread: a
+request is atomic without locks.
+"""
+
+import asyncio
+import hmac
+import logging
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire.failures import failure_fields
+from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
+from rljob_runtime.errors import DockError, DockRefused
+
+log = logging.getLogger(__name__)
+
+HELLO_SECONDS = 10.0
+"""A connection that has not shown the token by then is closed."""
+
+
+class DockServer:
+    """Listens on host:port (0: any) and answers peers that show the token.
+
+    role: "warehouse/0" or "controller/reward"; a peer that looks for another is refused.
+    shared_directory: where its unix socket lies, for processes of this machine; None: it has none.
+    """
+
+    def __init__(
+        self, *, role: str, token: str, host: str, port: int, shared_directory: str | None
+    ) -> None:
+        self.role = role
+        self.refused: Counter[str] = Counter()
+        self._requests: Counter[Kind] = Counter()
+        self._failed_requests = 0
+        self.peers: set[Peer] = set()
+        self._token = token.encode()
+        self._host, self._port = host, port
+        self._servers: list[asyncio.Server] = []
+        self._shared_directory = shared_directory
+        self._socket_path: Path | None = None
+        self._no_socket = "it was given no shared directory"
+        self._answers: dict[Kind, Callable[[Peer, Frame], Answer | None]] = {}
+
+    async def start(self) -> tuple[str, int]:
+        """Listen; returns (host, port)."""
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            self._new_peer, self._host, self._port, reuse_address=True
+        )
+        self._servers.append(server)
+        host, port = server.sockets[0].getsockname()[:2]
+        log.info("dock %s listens on %s:%d", self.role, host, port)
+        if self._shared_directory is not None:
+            await self._listen_locally(Path(self._shared_directory))
+        return str(host), int(port)
+
+    async def stop(self) -> None:
+        """Close the listeners and every connection."""
+        if self._socket_path is not None:
+            self._socket_path.unlink(missing_ok=True)
+        for server in self._servers:
+            server.close()
+        for peer in list(self.peers):
+            peer.close()
+        for server in self._servers:
+            await server.wait_closed()
+        await asyncio.sleep(0)
+
+    @property
+    def requests(self) -> Counter[str]:
+        """Requests by kind, and `failed`: those of them that were answered with an error."""
+        counts = Counter({kind.name.lower(): count for kind, count in self._requests.items()})
+        if self._failed_requests:
+            counts["failed"] = self._failed_requests
+        return counts
+
+    def welcome(self) -> dict[str, object]:
+        """What a peer learns when its token was right."""
+        return {
+            "role": self.role,
+            "machine": unix.machine_id(),
+            "socket": str(self._socket_path or ""),
+            "no_socket": "" if self._socket_path else self._no_socket,
+        }
+
+    def lost(self, peer: Peer) -> None:
+        """A trusted peer's connection is gone."""
+
+    async def _listen_locally(self, directory: Path) -> None:
+        """Open the unix socket; what keeps it from it is told to every client."""
+        try:
+            listener, path = unix.listen(directory, self.role.replace("/", "-"))
+        except OSError as error:
+            self._no_socket = f"{directory}: {error.strerror or error}"
+            log.warning("dock %s has no unix socket: %s", self.role, self._no_socket)
+            return
+        loop = asyncio.get_running_loop()
+        self._servers.append(await loop.create_unix_server(self._new_peer, sock=listener))
+        self._socket_path = path
+
+    def _new_peer(self) -> Peer:
+        peer = Peer(on_frame=self._on_frame, on_lost=self._on_lost, on_malformed=self._on_malformed)
+        self.peers.add(peer)
+        asyncio.get_running_loop().call_later(HELLO_SECONDS, self._close_stranger, peer)
+        return peer
+
+    def _close_stranger(self, peer: Peer) -> None:
+        if not peer.trusted and peer in self.peers:
+            self.refused["silent"] += 1
+            peer.close()
+
+    def _on_lost(self, peer: Peer) -> None:
+        self.peers.discard(peer)
+        if peer.trusted:
+            self.lost(peer)
+
+    def _on_malformed(self, peer: Peer, reason: str) -> Reply:
+        self.refused["malformed"] += 1
+        log.warning("dock %s refused a frame: %s", self.role, reason)
+        return _failure(DockRefused(f"{self.role} refused a frame: {reason}"))
+
+    def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
+        if not peer.trusted:
+            return self._greet(peer, frame)
+        self._requests[frame.kind] += 1
+        answer = self._answers.get(frame.kind)
+        if answer is None:
+            raise MalformedFrame(f"{frame.kind.name} is nothing that {self.role} answers")
+        try:
+            reply = answer(peer, frame)
+        except Exception as error:
+            return self._failed(peer, error)
+        if reply is None or isinstance(reply, Reply):
+            return reply
+        return self._guarded(peer, reply)
+
+    async def _guarded(self, peer: Peer, answer: Answer) -> Reply:
+        assert not isinstance(answer, Reply), "a ready reply needs no guard"
+        try:
+            return await answer
+        except Exception as error:
+            return self._failed(peer, error)
+
+    def _failed(self, peer: Peer, error: Exception) -> Reply:
+        if isinstance(error, DockError):
+            self._failed_requests += 1
+            return _failure(error)
+        if isinstance(error, MalformedFrame):
+            reply = self._on_malformed(peer, str(error))
+            return Reply(kind=reply.kind, header=reply.header, close=True)
+        self.refused["internal"] += 1
+        log.error("dock %s failed on a request", self.role, exc_info=error)
+        return _failure(DockError(f"{self.role} failed: {type(error).__name__}: {error}"))
+
+    def _greet(self, peer: Peer, frame: Frame) -> Reply:
+        """The first frame of a connection must be a hello with the token."""
+        token = frame.fields.text("token") if frame.kind is Kind.HELLO else ""
+        if not hmac.compare_digest(token.encode(), self._token):
+            self.refused["token"] += 1
+            refusal = _failure(DockRefused(f"{self.role} refused a connection: wrong token"))
+            return Reply(kind=refusal.kind, header=refusal.header, close=True)
+        wanted = frame.fields.text("role")
+        if wanted != self.role:
+            self.refused["role"] += 1
+            text = f"{wanted} was looked for at the address of {self.role}"
+            refusal = _failure(DockRefused(text))
+            return Reply(kind=refusal.kind, header=refusal.header, close=True)
+        peer.owner, peer.session = frame.fields.text("owner"), frame.fields.text("session")
+        peer.trusted = True
+        return Reply(header=self.welcome())
+
+
+def optional_integer(fields: Fields, name: str) -> int | None:
+    """An integer that may be absent."""
+    return fields.integer(name) if fields.has(name) else None
+
+
+def _failure(error: DockError) -> Reply:
+    """The answer that raises the same error at the client."""
+    return Reply(kind=Kind.FAILED, header=failure_fields(error))

@@ -1,0 +1,122 @@
+"""Frames over a connected socket, for a caller that waits: every send and receive has a deadline.
+
+Used by `Channel`. An answer that is small comes with one call of the system; a large payload goes
+straight into memory of its own.
+"""
+
+import os
+import select
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rljob_runtime.dock.wire.frames import HEAD, Frame, Kind, pack, read_head, read_header
+from rljob_runtime.dock.wire.recycled import empty
+
+MAX_BUFFERS = 512
+INBOX_BYTES = 64 << 10
+LEAST_SECONDS = 0.05
+"""Given to a send or receive even when its deadline is over: what is there now is taken."""
+
+
+class Stream:
+    """One connection, owned from now on. One frame at a time: nothing follows an answer unasked.
+
+    Methods raise OSError (TimeoutError past the deadline), EOFError when the peer closed.
+    """
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connected
+        self._inbox = memoryview(bytearray(INBOX_BYTES))
+        self._start = self._end = 0
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(connected, select.POLLIN)
+        self._writable.register(connected, select.POLLOUT)
+
+    def fileno(self) -> int:
+        """The socket's descriptor."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._socket.close()
+
+    def send(
+        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
+    ) -> None:
+        """One frame; the buffers are not copied."""
+        size = sum(len(part) for part in buffers)
+        pending = [memoryview(pack(kind, header, size))]
+        pending += [memoryview(part) for part in buffers if len(part)]
+        while pending:
+            try:
+                sent = self._socket.sendmsg(pending[:MAX_BUFFERS])
+            except BlockingIOError:
+                self._wait(self._writable, deadline)
+                continue
+            while pending and sent >= len(pending[0]):
+                sent -= len(pending.pop(0))
+            if pending and sent:
+                pending[0] = pending[0][sent:]
+
+    def receive(self, deadline: float) -> Frame:
+        """The next frame. Raises MalformedFrame too."""
+        self._start = self._end = 0
+        return self._receive(deadline)
+
+    def receive_descriptors(self, most: int, deadline: float) -> tuple[Frame, list[int]]:
+        """The next frame and the file descriptors that came with it, which are the caller's then."""
+        self._wait(self._readable, deadline)
+        start, descriptors, _, _ = socket.recv_fds(self._socket, HEAD.size, most)
+        self._start, self._end = 0, len(start)
+        self._inbox[: len(start)] = start
+        try:
+            return self._receive(deadline), list(descriptors)
+        except BaseException:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise
+
+    def _receive(self, deadline: float) -> Frame:
+        kind, header_bytes, payload_bytes = read_head(self._take(HEAD.size, deadline), trusted=True)
+        fields = read_header(self._take(header_bytes, deadline))
+        return Frame(kind=kind, fields=fields, payload=self._own(payload_bytes, deadline))
+
+    def _take(self, num_bytes: int, deadline: float) -> memoryview:
+        """The next bytes, of use until more are received."""
+        if self._start + num_bytes > INBOX_BYTES:
+            return self._own(num_bytes, deadline)
+        while self._end - self._start < num_bytes:
+            self._end += self._receive_into(self._inbox[self._end :], deadline)
+        self._start += num_bytes
+        return self._inbox[self._start - num_bytes : self._start]
+
+    def _own(self, num_bytes: int, deadline: float) -> memoryview:
+        """The next bytes, in memory of their own."""
+        view = empty(num_bytes).data
+        have = min(num_bytes, self._end - self._start)
+        view[:have] = self._inbox[self._start : self._start + have]
+        self._start += have
+        while have < num_bytes:
+            have += self._receive_into(view[have:], deadline)
+        return view
+
+    def _receive_into(self, view: memoryview, deadline: float) -> int:
+        while True:
+            self._wait(self._readable, deadline)
+            try:
+                received = self._socket.recv_into(view)
+            except BlockingIOError:
+                continue
+            if not received:
+                raise EOFError("the connection was closed")
+            return received
+
+    def _wait(self, poll: select.poll, deadline: float) -> None:
+        seconds = max(LEAST_SECONDS, deadline - time.monotonic())
+        if not poll.poll(1000 * seconds):
+            raise TimeoutError(f"nothing moved for {seconds:.3g} s")
