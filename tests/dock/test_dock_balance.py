@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.balance import balanced, imbalance
-from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.dock.rows import NewRow, Share
 from rljob_runtime.errors import DockTimeout
 
 LENGTHS = st.lists(st.integers(0, 10_000), max_size=40)

@@ -4,7 +4,7 @@ import pytest
 
 from rljob_runtime.dock.controller.claims import ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
-from rljob_runtime.dock.controller.shares import Share
+from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
 from rljob_runtime.errors import DockLost, DockStale
 

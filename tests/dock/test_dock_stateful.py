@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
-from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.warehouse.notices import (
     decode_notices,

@@ -15,8 +15,7 @@ from rljob_runtime.dock.clients.holders import naming_holders
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
 from rljob_runtime.dock.clients.put import puts_of
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.controller.shares import Share
-from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
+from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Share, Written
 from rljob_runtime.dock.stats import RoomWaits
 from rljob_runtime.dock.wire.frames import Fields, Kind, unpack_values
 from rljob_runtime.errors import DockRefused

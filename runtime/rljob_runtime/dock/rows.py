@@ -1,4 +1,4 @@
-"""Rows as the dock's callers see them: new ones, their metadata, a claim, what a write did."""
+"""Rows as the dock's callers see them: new ones, their metadata, a share, a claim, what a write did."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +25,16 @@ class NewRow:
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     group_columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     reserve_bytes: int = 0
+
+
+class Share(NamedTuple):
+    """One rank's groups. window 0: those whose number modulo `of` is `rank`; else, out of each `window`
+    groups that follow each other, as many as any other rank, so that all ranks have nearly equal
+    lengths."""
+
+    rank: int
+    of: int
+    window: int = 0
 
 
 class RowMeta(NamedTuple):

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.controller.shares import Share
-from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.errors import DockLost
 
 

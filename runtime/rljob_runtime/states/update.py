@@ -17,8 +17,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.controller.shares import Share
-from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Buffer, Scattered
-from rljob_runtime.dock.warehouse.arena import Span
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame
-from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ
+from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ, Span
 from rljob_runtime.errors import DockError, DockRefused
 
 log = logging.getLogger(__name__)

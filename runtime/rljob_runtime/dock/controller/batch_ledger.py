@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from rljob_runtime.dock.controller.ready_rows import ReadyRows
-from rljob_runtime.dock.controller.shares import Share, Shares
+from rljob_runtime.dock.controller.shares import Shares
+from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.wire.frames import pack_value
 
 LOOKED_AT = 1024

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
-from rljob_runtime.dock.controller.shares import Share
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.controller.waits import Waiting
 from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply

@@ -5,22 +5,13 @@ Used by `BatchLedger`. A share depends on numbers and lengths alone, never on wh
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rljob_runtime.dock.controller.balance import balanced
+from rljob_runtime.dock.rows import Share
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.controller.batch_ledger import GroupLedger
-
-
-class Share(NamedTuple):
-    """One rank's groups. window 0: those whose number modulo `of` is `rank`; else, out of each `window`
-    groups that follow each other, as many as any other rank, so that all ranks have nearly equal
-    lengths."""
-
-    rank: int
-    of: int
-    window: int = 0
 
 
 @dataclass(slots=True)

@@ -7,12 +7,11 @@ freed by itself; holes that touch become one.
 
 from bisect import bisect_left, bisect_right, insort
 
+from rljob_runtime.dock.wire.memory import Span
+
 ALIGNMENT_BYTES = 64
 MAX_CLOSE_FITS = 32
 """Holes of just the size that are looked at for one whose aligned part is large enough."""
-
-Span = tuple[int, int]
-"""(first byte, byte after the last)."""
 
 
 class Arena:

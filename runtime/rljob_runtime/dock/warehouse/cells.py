@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rljob_runtime.dock.columns import Packed
-from rljob_runtime.dock.warehouse.arena import Arena, Span
-from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.warehouse.arena import Arena
+from rljob_runtime.dock.wire.memory import Memory, Span
 
 
 class NoRoom(Exception):

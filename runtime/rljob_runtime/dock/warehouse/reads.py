@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.dock.warehouse.arena import Span
 from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, runs_of
 from rljob_runtime.dock.warehouse.store import ColumnCells
 from rljob_runtime.dock.wire.encoding import descriptor, padding
+from rljob_runtime.dock.wire.memory import Span
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 INLINE_BYTES = 16 << 10

@@ -12,6 +12,9 @@ import threading
 
 log = logging.getLogger(__name__)
 
+Span = tuple[int, int]
+"""(first byte, byte after the last)."""
+
 SLICE_BYTES = 1 << 20
 """Made present at once; about a millisecond."""
 SIZE_SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
