@@ -27,6 +27,7 @@ from rljob_runtime.calls import MEET_SECONDS, answers
 from rljob_runtime.device_pool import DevicePool, beside
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import Folder
 from rljob_runtime.warehouse_homes import warehouse_homes
@@ -46,7 +47,10 @@ class Member:
 
 @dataclass(slots=True, kw_only=True)
 class Cast:
-    """The actors of a run. members: the devices; those that generate may come and go."""
+    """The actors of a run. members: the devices; those that generate may come and go.
+
+    ports: the dock's, kept for servers that start again.
+    """
 
     members: list[Member]
     pool: DevicePool
@@ -55,6 +59,7 @@ class Cast:
     warehouses: list[Any]
     controllers: dict[str, Any]
     dock: DockAddress
+    ports: HeldPorts
 
     @property
     def devices(self) -> list[Any]:
@@ -136,7 +141,11 @@ def place(
     lasting = lasting_groups(job, pool)
     home = lasting[0] or pool.groups[0]  # of whoever has no device: where the run's volumes are
     near = {state: pool.groups[nodes[state]] if state in nodes else home for state in graph.names}
-    warehouses, controllers, dock = _start_dock(job, graph, token, near, lasting, dock_directory)
+    assert job.spec.dock.warehouses is not None, "the resolved spec names the warehouses"
+    ports = HeldPorts(job.spec.dock.warehouses + len(graph.names))
+    warehouses, controllers, dock = _start_dock(
+        job, graph, token, near, lasting, dock_directory, [*ports]
+    )
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses)))
     shared = (job_json, model, base_dir, address)
@@ -157,6 +166,7 @@ def place(
         warehouses=warehouses,
         controllers=controllers,
         dock=dock,
+        ports=ports,
     )
     cast.meet()
     return cast
@@ -183,6 +193,7 @@ def _start_dock(
     near: dict[str, PlacementGroup],
     lasting: list[PlacementGroup | None],
     directory: Path,
+    ports: list[int],
 ) -> tuple[list[Any], dict[str, Any], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
@@ -206,7 +217,7 @@ def _start_dock(
             pin_seconds=settings.lease_seconds,
             warehouses=Warehouses([UNKNOWN] * settings.warehouses) if twice else None,
             token=token,
-            port=free_port(),
+            port=ports[index],
         )
         for index in range(settings.warehouses)
     ]
@@ -219,9 +230,9 @@ def _start_dock(
             lease_seconds=settings.lease_seconds,
             shared_directory=sockets,
             token=token,
-            port=free_port(),
+            port=port,
         )
-        for state in graph.names
+        for state, port in zip(graph.names, ports[settings.warehouses :], strict=True)
     }
     places = answers("controller", [actor.address.remote() for actor in controllers.values()])
     dock = DockAddress(
@@ -245,7 +256,7 @@ def _prepare(devices: list[Any], seats: list[Seat]) -> list[DevicePlace]:
 
 
 def free_port() -> int:
-    """A port that nothing listens on now; a restarted dock server takes the same one again."""
+    """A port that nothing listens on now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

@@ -1,7 +1,6 @@
 """The probe: one process serves, another writes and reads, and prints one line of figures."""
 
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,31 +13,17 @@ HOST = "127.0.0.2"
 """As in a pod: what serves there does not serve at 127.0.0.1 too."""
 
 
-def two_free_ports() -> int:
-    """The first of two ports that follow each other."""
-    for port in range(20_000, 30_000, 2):
-        with socket.socket() as first, socket.socket() as second:
-            try:
-                first.bind((HOST, port))
-                second.bind((HOST, port + 1))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no two free ports")
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    port = two_free_ports()
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     directory = tmp_path_factory.mktemp("dock")
     process = subprocess.Popen(
-        [*PROBE, "serve", "--host", HOST, "--port", str(port), "--directory", str(directory)],
+        [*PROBE, "serve", "--host", HOST, "--port", "0", "--directory", str(directory)],
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    assert json.loads(process.stdout.readline())["port"] == port
-    yield port
+    said = json.loads(process.stdout.readline())
+    yield ["--address", f"{HOST}:{said['port']}", "--controller-port", str(said["controller_port"])]
     process.terminate()
     process.wait()
     process.stdout.close()
@@ -46,11 +31,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("mode", ["shared", "tcp"])
-def test_the_probe_prints_rates_of_the_path_that_was_asked_for(served: int, mode: str) -> None:
+def test_the_probe_prints_rates_of_the_path_that_was_asked_for(
+    served: list[str], mode: str
+) -> None:
     sizes = ["10", "20000"]
 
-    where = ["--address", f"{HOST}:{served}", "--mode", mode]
-    command = [*PROBE, "read", *where, "--turns", "1", "--row-bytes", *sizes]
+    command = [*PROBE, "read", *served, "--mode", mode, "--turns", "1", "--row-bytes", *sizes]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
 
     (line,) = done.stdout.splitlines()

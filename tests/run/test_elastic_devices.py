@@ -22,6 +22,7 @@ from rljob_runtime.calls import answers
 from rljob_runtime.casualties import dead_devices
 from rljob_runtime.device_pool import DevicePool
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.events import EventLog, read_events
@@ -87,6 +88,7 @@ class Run:
             warehouses=[],
             controllers={},
             dock=DockAddress(token="", warehouses=(), controllers={}),
+            ports=HeldPorts(0),
         )
         self.cast.meet()
         self.synced: list[list[int]] = []

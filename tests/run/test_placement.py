@@ -86,7 +86,7 @@ def test_a_reference_model_and_two_optimizer_steps_per_batch_work_together(
         edges = {(edge["from"], edge["to"]): edge["rows"] for edge in event["edges"]}
         assert edges == dict.fromkeys(EDGES, 32)
         waits = {pair for s, moved in event["states"].items() for pair in _pairs(s, moved["waits"])}
-        assert waits <= EDGES | {(state, state) for state in ("reference", "reward", "update")}
+        assert waits <= EDGES | {(state, state) for state in event["states"]}
         assert event["rows"]["states"].keys() == event["states"].keys() - {"feed"}
         (warehouse,) = event["warehouses"]
         assert 0 < warehouse["peak_bytes"] < warehouse["capacity_bytes"]

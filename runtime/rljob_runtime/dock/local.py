@@ -1,9 +1,7 @@
 """A whole dock on this machine, one process a server: for tests, benchmarks and use on its own."""
 
 import json
-import random
 import secrets
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,10 +12,10 @@ from typing import Any, Self
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import DockError
 
 STOP_SECONDS = 5.0
-PORTS = range(20_000, 32_000)
 
 
 class LocalDock:
@@ -42,8 +40,8 @@ class LocalDock:
             raise ValueError(f"replicas=2 needs 2 warehouses or more, there is {warehouses}")
         graph = StateGraph(states=tuple(states))
         token = secrets.token_urlsafe(32)
-        ports = _free_ports(warehouses + len(states))
-        places = [("127.0.0.1", port) for port in ports]
+        self._ports = HeldPorts(warehouses + len(states))
+        places = [("127.0.0.1", port) for port in self._ports]
         self.address = DockAddress(
             token=token,
             warehouses=tuple(places[:warehouses]),
@@ -126,6 +124,7 @@ class LocalDock:
             process.stdout.close()
         self._processes.clear()
         self._sockets.cleanup()
+        self._ports.close()
 
     def _launch(self, role: str) -> None:
         kind = role.partition("/")[0]
@@ -149,23 +148,3 @@ class LocalDock:
         assert process.stdout is not None, "a server without its output"
         if not process.stdout.readline():
             raise DockError(f"{role} ended with exit code {process.wait()} before it listened")
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, of those that no system gives to outgoing connections."""
-    probes: list[socket.socket] = []
-    try:
-        for port in random.sample(PORTS, len(PORTS)):
-            probe = socket.socket()
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                probe.close()
-                continue
-            probes.append(probe)
-            if len(probes) == count:
-                return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-    raise DockError(f"fewer than {count} ports of {PORTS} are free on this machine")

@@ -116,28 +116,34 @@ async def serve(host: str, port: int, directory: str | None) -> None:
         port=port,
         shared_directory=directory,
     )
+    _, served = await warehouse.start()
     controller = ControllerServer(
         state="use",
         graph=GRAPH,
-        warehouses=[(host, port)],
+        warehouses=[(host, served)],
         token=TOKEN,
         host=host,
-        port=port + 1,
+        port=port and port + 1,
         shared_directory=directory,
     )
-    for server in (warehouse, controller):
-        await server.start()
-    sys.stdout.write(json.dumps({"host": host, "port": port}) + "\n")
+    _, controller_port = await controller.start()
+    places = {"host": host, "port": served, "controller_port": controller_port}
+    sys.stdout.write(json.dumps(places) + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
 
 def read(
-    host: str, port: int, mode: str, row_bytes: Sequence[int], turns: int
+    host: str,
+    port: int,
+    controller_port: int,
+    mode: str,
+    row_bytes: Sequence[int],
+    turns: int,
 ) -> dict[str, object]:
     """Medians of some turns with a served dock, after one that warms up."""
     address = DockAddress(
-        token=TOKEN, warehouses=((host, port),), controllers={"use": (host, port + 1)}
+        token=TOKEN, warehouses=((host, port),), controllers={"use": (host, controller_port)}
     )
     shared = {"shared": "required", "tcp": "none"}[mode]
     run = f"{mode}-{time.time_ns()}"
@@ -171,10 +177,11 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="command")
     serving = commands.add_parser("serve", help="a warehouse and a controller, for `read`")
     serving.add_argument("--host", default="127.0.0.1")
-    serving.add_argument("--port", type=int, required=True, help="and the one after it")
+    serving.add_argument("--port", type=int, required=True, help="and the one after it; 0: any two")
     serving.add_argument("--directory", help="shared with readers; holds the unix socket")
     reading = commands.add_parser("read", help="write rows to a served dock and read them")
     reading.add_argument("--address", required=True, metavar="HOST:PORT")
+    reading.add_argument("--controller-port", type=int, help="default: the one after PORT")
     reading.add_argument("--mode", choices=["shared", "tcp"], required=True)
     reading.add_argument("--row-bytes", type=int, nargs="+", default=list(ROW_BYTES))
     reading.add_argument("--turns", type=int, default=5)
@@ -186,7 +193,8 @@ def run_command(options: argparse.Namespace) -> None:
         asyncio.run(serve(options.host, options.port, options.directory))
         return
     host, _, port = options.address.rpartition(":")
-    figures = read(host, int(port), options.mode, options.row_bytes, options.turns)
+    places = (host, int(port), options.controller_port or int(port) + 1)
+    figures = read(*places, options.mode, options.row_bytes, options.turns)
     sys.stdout.write(json.dumps(figures) + "\n")
 
 
