@@ -1,7 +1,8 @@
 """The decoder of all families for training on groups of samples, put together from `blocks`.
 
 Parameter names are Hugging Face's. A group's prompt is computed once, not once a sample; rollout has
-its own form of the same model (`fused`). Knows one device and no ranks.
+its own form of the same model (`fused`). Knows one device and no ranks: what is computed otherwise where
+ranks share the model are `ends` and the blocks' `linears`, `attend` and `run`, which `parallelize` replaces.
 """
 
 # U packed tokens, H hidden, V vocabulary, T response tokens
@@ -11,7 +12,6 @@ from dataclasses import replace
 from itertools import chain
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rljob_runtime.models.architecture import Architecture
@@ -23,20 +23,23 @@ from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.moe import MixtureOfExperts
 from rljob_runtime.models.blocks.norm import Norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin
+from rljob_runtime.models.ends import Ends, WholeEnds
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
-from rljob_runtime.models.projection import project_logprobs
 from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.sample import SampleBatch
 
 
 class Decoder(nn.Module):
     """A `PolicyModel`. Weights are uninitialised until `initialize`, `load_state_dict`, or a copy
-    into `named_hf_parameters`."""
+    into `named_hf_parameters`. first_expert: number of the first one that is held."""
+
+    ends: Ends
 
     def __init__(self, architecture: Architecture, *, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
         self.architecture = architecture
+        self.ends, self.first_expert = WholeEnds(), 0
         self.model = Backbone(architecture, dtype)
         if not architecture.tied:
             self.lm_head = Matrix(architecture.vocab_size, architecture.hidden_size, dtype)
@@ -50,27 +53,23 @@ class Decoder(nn.Module):
         than the model's positions.
         """
         experts = self.architecture.experts
-        load = RouterLoad(experts) if experts else None
         if batch.num_tokens == 0:
-            none_T = torch.zeros(0)
+            none_T, load = torch.zeros(0), RouterLoad(experts) if experts else None
             return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T, router_load=load)
         weight_VH = self._output_weight()
         packing = pack(batch, device=weight_VH.device, dtype=weight_VH.dtype)
         self.architecture.check_length(packing.longest)
-        hidden_UH = self.model(packing, load)
-        found = project_logprobs(
-            hidden_UH.index_select(0, packing.predicting_L),
-            weight_VH,
-            packing.target_T,
-            packing.row_of_T,
-            temperature=temperature,
-            with_entropy=with_entropy,
+        load = self.ends.router_load(experts, packing) if experts else None
+        hidden_UH = self.model(self.ends.share(packing), load, self.ends)
+        found = self.ends.logprobs(
+            hidden_UH, weight_VH, packing, temperature=temperature, with_entropy=with_entropy
         )
         return replace(found, router_load=load)
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All weights as files name them, experts one by one; a tied head is the embedding's."""
-        yield from split_experts(chain(self.named_parameters(), self.named_buffers()))
+        held = chain(self.named_parameters(), self.named_buffers())
+        yield from split_experts(held, first=self.first_expert)
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters; all experts of a layer are two of them."""
@@ -106,9 +105,9 @@ class Backbone(nn.Module):
         )
         self.norm = Norm(hidden, architecture.norm_epsilon, dtype)
 
-    def forward(self, packing: Packing, load: RouterLoad | None) -> Tensor:
+    def forward(self, packing: Packing, load: RouterLoad | None, ends: Ends) -> Tensor:
         """Hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
-        hidden_UH = F.embedding(packing.tokens_U, self.embed_tokens.weight)
+        hidden_UH = ends.embed(packing, self.embed_tokens.weight)
         cos, sin = cos_and_sin(self.architecture, packing.positions_U, hidden_UH.dtype)
         rotation = cos[:, None], sin[:, None]
         for layer in self.layers:

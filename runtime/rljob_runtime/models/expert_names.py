@@ -17,18 +17,26 @@ Place = tuple[int, slice]
 """An expert, and rows of its matrix in a stack."""
 
 
-def split_experts(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """The same weights with stacks as views of single experts, under the names of files."""
+def split_experts(
+    weights: Iterable[tuple[str, Tensor]], *, first: int = 0
+) -> Iterator[tuple[str, Tensor]]:
+    """The same weights with stacks as views of single experts, under the names of files.
+
+    first: number of a stack's first expert.
+    """
     for name, tensor in weights:
-        places = places_in_stack(name, tensor.shape)
+        places = places_in_stack(name, tensor.shape, first=first)
         if places is None:
             yield name, tensor
         else:
             yield from ((part, tensor[place]) for part, place in places)
 
 
-def places_in_stack(name: str, shape: Sequence[int]) -> list[tuple[str, Place]] | None:
-    """Names of the single experts in a stack and where they lie; None if `name` is no stack's."""
+def places_in_stack(
+    name: str, shape: Sequence[int], *, first: int = 0
+) -> list[tuple[str, Place]] | None:
+    """Names of the single experts in a stack, numbered from `first`, and where they lie; None if
+    `name` is no stack's."""
     if name.endswith(GATE_UP):
         count, rows = shape[0], shape[1] // 2
         parts = {"gate_proj": slice(0, rows), "up_proj": slice(rows, 2 * rows)}
@@ -38,7 +46,7 @@ def places_in_stack(name: str, shape: Sequence[int]) -> list[tuple[str, Place]] 
         return None
     stem = name.rpartition(".")[0]
     return [
-        (f"{stem}.{index}.{part}.weight", (index, rows))
+        (f"{stem}.{first + index}.{part}.weight", (index, rows))
         for index in range(count)
         for part, rows in parts.items()
     ]

@@ -44,6 +44,11 @@ class Packing:
     target_T: Tensor
     row_of_T: Tensor
 
+    @property
+    def num_tokens(self) -> int:
+        """Of all packed tokens."""
+        return len(self.from_prompt) + len(self.from_response)
+
 
 def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Packing:
     """Indices of the batch on `device`; masks have `dtype`. Every prompt needs a token."""

@@ -5,6 +5,8 @@ Filled by the mixture of experts layer by layer in one forward pass; returned be
 
 # U tokens, E experts, M layers with experts
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -13,26 +15,37 @@ from rljob_runtime.models.blocks.router import Routes
 
 
 class RouterLoad:
-    """The layers' routes so far. coefficient: weight of the balance loss in training."""
+    """The layers' routes so far. coefficient: weight of the balance loss in training.
 
-    def __init__(self, experts: Experts) -> None:
+    num_tokens: of a layer's routes so many count, the first; None for all. over_ranks: adds a tensor up
+    over all ranks that share the tokens, with gradient.
+    """
+
+    def __init__(
+        self,
+        experts: Experts,
+        *,
+        num_tokens: int | None = None,
+        over_ranks: Callable[[Tensor], Tensor] = lambda values: values,
+    ) -> None:
         self.coefficient = experts.balance_coefficient
         self._experts = experts
+        self._counted = num_tokens
+        self._over_ranks = over_ranks
         self._tokens_E: list[Tensor] = []
         self._probabilities_E: list[Tensor] = []
-        self._num_tokens = 0
 
     def add(self, routes: Routes) -> None:
         """Count one layer's routes."""
-        counts_E = torch.bincount(routes.experts_UK.flatten(), minlength=self._experts.count)
+        experts_UK = routes.experts_UK[: self._counted]
+        counts_E = torch.bincount(experts_UK.flatten(), minlength=self._experts.count)
         self._tokens_E.append(counts_E)
-        self._probabilities_E.append(routes.probabilities_UE.sum(0))
-        self._num_tokens += len(routes.experts_UK)
+        self._probabilities_E.append(routes.probabilities_UE[: self._counted].sum(0))
 
     def tokens_ME(self) -> Tensor:
         """Tokens that each expert of each layer got, int64; zeros for a pass without tokens."""
         if self._tokens_E:
-            return torch.stack(self._tokens_E)
+            return self._over_ranks(torch.stack(self._tokens_E))
         return torch.zeros(len(self._experts.layers), self._experts.count, dtype=torch.int64)
 
     def balance_loss(self) -> Tensor:
@@ -44,6 +57,8 @@ class RouterLoad:
         """
         if not self._tokens_E:
             return torch.zeros(())
-        probabilities_E = torch.stack(self._probabilities_E).sum(0) / self._num_tokens
-        shares_E = torch.stack(self._tokens_E).sum(0) / self._num_tokens
+        routes_E = self._over_ranks(torch.stack(self._tokens_E)).sum(0)
+        num_tokens = int(routes_E.sum()) // self._experts.chosen  # of all layers together
+        sums_E = self._over_ranks(torch.stack(self._probabilities_E).sum(0))
+        probabilities_E, shares_E = sums_E / num_tokens, routes_E / num_tokens
         return self._experts.count * (shares_E * probabilities_E).sum()

@@ -7,19 +7,24 @@ from torch import Tensor, nn
 
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.blocks.linears import Linears, WholeLinears
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.norm import Norm
-from rljob_runtime.models.blocks.packed_attention import attend
+from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.packing import Packing
 
 
 class Attention(nn.Module):
     """Causal attention of prompts, and of responses over their prompt and themselves."""
 
+    linears: Linears
+    attend: Attend
+
     def __init__(self, architecture: Architecture, dtype: torch.dtype) -> None:
         super().__init__()
         a, hidden, bias = architecture, architecture.hidden_size, architecture.qkv_bias
         self.head_dim, self.scale = a.head_dim, a.score_scale
+        self.linears, self.attend = WholeLinears(), attend
         self.q_proj = Matrix(a.num_heads * a.head_dim, hidden, dtype, with_bias=bias)
         self.k_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
         self.v_proj = Matrix(a.num_kv_heads * a.head_dim, hidden, dtype, with_bias=bias)
@@ -29,12 +34,12 @@ class Attention(nn.Module):
 
     def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[U, H] -> [U, H]. rotation: cos and sin, [U, 1, D/2] each."""
-        query_UAD = rotate(self.q_norm(self._heads(self.q_proj(x_UH))), *rotation)
-        key_UND = rotate(self.k_norm(self._heads(self.k_proj(x_UH))), *rotation)
-        value_UND = self._heads(self.v_proj(x_UH))
-        mixed_UX = attend(query_UAD, key_UND, value_UND, packing, scale=self.scale)
-        output_UH: Tensor = self.o_proj(mixed_UX)
-        return output_UH
+        made = self.linears.columns(x_UH, self.q_proj, self.k_proj, self.v_proj)
+        query_UAD, key_UND, value_UND = (self._heads(x_UX) for x_UX in made)
+        query_UAD = rotate(self.q_norm(query_UAD), *rotation)
+        key_UND = rotate(self.k_norm(key_UND), *rotation)
+        mixed_UX = self.attend(query_UAD, key_UND, value_UND, packing, scale=self.scale)
+        return self.linears.rows(mixed_UX, self.o_proj)
 
     def _heads(self, x_UX: Tensor) -> Tensor:
         return x_UX.view(len(x_UX), -1, self.head_dim)

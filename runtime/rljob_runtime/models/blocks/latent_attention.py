@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
+from rljob_runtime.models.blocks.linears import Linears, WholeLinears
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.norm import Norm
-from rljob_runtime.models.blocks.packed_attention import attend
+from rljob_runtime.models.blocks.packed_attention import Attend, attend
 from rljob_runtime.models.blocks.rotary import halves
 from rljob_runtime.models.packing import Packing
 
@@ -24,11 +25,15 @@ LATENT_EPSILON = 1e-6  # of the norms of compressed vectors; config.json's is fo
 class LatentAttention(nn.Module):
     """Causal attention of prompts, and of responses over their prompt and themselves."""
 
+    linears: Linears
+    attend: Attend
+
     def __init__(self, architecture: Architecture, latent: Latent, dtype: torch.dtype) -> None:
         super().__init__()
         hidden, heads = architecture.hidden_size, architecture.num_heads
         query_rows, bias = heads * architecture.head_dim, architecture.qkv_bias
-        self.latent, self.scale, self.num_heads = latent, architecture.score_scale, heads
+        self.latent, self.scale = latent, architecture.score_scale
+        self.linears, self.attend = WholeLinears(), attend
         if latent.query_rank is None:
             self.q_proj = Matrix(query_rows, hidden, dtype)
         else:
@@ -46,25 +51,28 @@ class LatentAttention(nn.Module):
 
     def forward(self, x_UH: Tensor, packing: Packing, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[U, H] -> [U, H]. rotation: cos and sin, [U, 1, R/2] each."""
-        sizes, num_tokens, heads = self.latent, len(x_UH), self.num_heads
-        query_UAD = self._query(x_UH).view(num_tokens, heads, -1)
+        sizes = self.latent
+        query_UX = self._query(x_UH)
+        query_UAD = query_UX.view(len(query_UX), -1, sizes.nope_dim + sizes.rope_dim)
         query_UAS, turned_UAR = torch.split(query_UAD, [sizes.nope_dim, sizes.rope_dim], dim=-1)
         kept_UX = self.kv_a_proj_with_mqa(x_UH)
         latent_UC, key_UR = torch.split(kept_UX, [sizes.kv_rank, sizes.rope_dim], dim=-1)
-        made = self.kv_b_proj(self.kv_a_layernorm(latent_UC)).view(num_tokens, heads, -1)
+        (made_UX,) = self.linears.columns(self.kv_a_layernorm(latent_UC), self.kv_b_proj)
+        made = made_UX.view(len(made_UX), -1, sizes.nope_dim + sizes.value_dim)
         key_UAS, value_UAE = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=-1)
-        turned_key_UAR = self._turn(key_UR[:, None], rotation).expand(-1, heads, -1)
+        turned_key_U1R = self._turn(self.linears.all_tokens(key_UR)[:, None], rotation)
+        turned_key_UAR = turned_key_U1R.expand(-1, made.shape[1], -1)
         query_UAD = torch.cat([query_UAS, self._turn(turned_UAR, rotation)], dim=-1)
         key_UAD = torch.cat([key_UAS, turned_key_UAR], dim=-1)
-        mixed_UX = attend(query_UAD, key_UAD, value_UAE, packing, scale=self.scale)
-        output_UH: Tensor = self.o_proj(mixed_UX)
-        return output_UH
+        mixed_UX = self.attend(query_UAD, key_UAD, value_UAE, packing, scale=self.scale)
+        return self.linears.rows(mixed_UX, self.o_proj)
 
     def _query(self, x_UH: Tensor) -> Tensor:
         if self.latent.query_rank is None:
-            query_UX: Tensor = self.q_proj(x_UH)
+            (query_UX,) = self.linears.columns(x_UH, self.q_proj)
         else:
-            query_UX = self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x_UH)))
+            narrow_UX = self.q_a_layernorm(self.q_a_proj(x_UH))
+            (query_UX,) = self.linears.columns(narrow_UX, self.q_b_proj)
         return query_UX
 
     def _turn(self, x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:

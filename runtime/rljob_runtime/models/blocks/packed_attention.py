@@ -6,11 +6,29 @@ Called by the attention blocks once they have queries, keys and values. The only
 # U packed tokens, A query heads, N key/value heads, D width of queries and keys, E of values
 # G groups, B samples, P longest prompt, R longest response less its last token, Q, K queries, keys
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_runtime.models.packing import Packing
+
+
+class Attend(Protocol):
+    """Attention over packed samples; the form of one device is `attend`."""
+
+    def __call__(
+        self,
+        query_UAD: Tensor,
+        key_UND: Tensor,
+        value_UNE: Tensor,
+        packing: Packing,
+        *,
+        scale: float,
+    ) -> Tensor:
+        """Values mixed, [U, A*E]."""
+        ...
 
 
 def attend(

@@ -1,0 +1,81 @@
+"""Both ends of a decoder: tokens to embeddings, hidden states to log-probs.
+
+Called by the decoder, which knows this form, of one device; `parallelize.ends` has that of ranks which
+share vocabulary and tokens.
+"""
+
+# U packed tokens, H hidden, V vocabulary
+
+from typing import Protocol
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.packing import Packing
+from rljob_runtime.models.projection import project_logprobs
+from rljob_runtime.models.router_load import RouterLoad
+
+
+class Ends(Protocol):
+    """What lies before a decoder's layers and behind its last norm."""
+
+    def share(self, packing: Packing) -> Packing:
+        """With the tokens and positions that this rank's attention gets; all else as it is."""
+        ...
+
+    def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
+        """Embeddings of the tokens that this rank's layers compute. packing: of `share`."""
+        ...
+
+    def logprobs(
+        self,
+        hidden_UH: Tensor,
+        weight_VH: Tensor,
+        packing: Packing,
+        *,
+        temperature: float,
+        with_entropy: bool,
+    ) -> TokenLogprobs:
+        """Log-probs of all of the packing's response tokens."""
+        ...
+
+    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
+        """An empty one, for the tokens that this rank's layers compute."""
+        ...
+
+
+class WholeEnds:
+    """Vocabulary and tokens are whole."""
+
+    def share(self, packing: Packing) -> Packing:
+        """See Ends."""
+        return packing
+
+    def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
+        """See Ends."""
+        return F.embedding(packing.tokens_U, weight_VH)
+
+    def logprobs(
+        self,
+        hidden_UH: Tensor,
+        weight_VH: Tensor,
+        packing: Packing,
+        *,
+        temperature: float,
+        with_entropy: bool,
+    ) -> TokenLogprobs:
+        """See Ends."""
+        return project_logprobs(
+            hidden_UH.index_select(0, packing.predicting_L),
+            weight_VH,
+            packing.target_T,
+            packing.row_of_T,
+            temperature=temperature,
+            with_entropy=with_entropy,
+        )
+
+    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
+        """See Ends."""
+        return RouterLoad(experts)
