@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.parallel.wire import start_exchange, start_gather, start_scatter_sum
+from rljob_runtime.parallel.wire import start_exchange, start_gather, start_scatter_sum, start_sum
 
 
 def gather_rows(part: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -41,6 +41,15 @@ def exchange_rows(
     return arrived
 
 
+def sum_parts(part: Tensor, group: ProcessGroup | None) -> Tensor:
+    """The sum of all ranks' tensors, on every rank, [...] → [...]; its bytes in one sum.
+
+    The ranks compute the same from it, so that backward each keeps that one gradient for its own part.
+    """
+    whole: Tensor = _SumParts.apply(part, group)  # type: ignore[no-untyped-call]
+    return whole
+
+
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -61,6 +70,16 @@ class _ScatterSumRows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return start_gather(gradients[0], ctx.group).wait(), None
+
+
+class _SumParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, part: Tensor, group: ProcessGroup | None) -> Tensor:
+        return start_sum(part.clone(), group).wait()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0], None
 
 
 class _ExchangeRows(torch.autograd.Function):

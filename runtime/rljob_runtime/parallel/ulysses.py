@@ -4,8 +4,8 @@ Called by the attention layers of a parallel model. The attention itself is the 
 and this rank's heads, so that any mask works.
 """
 
-# U tokens of this rank, S of all ranks, A query heads, N key/value heads, D head width
-# a, n heads of one rank
+# U tokens of this rank, S of all ranks, A query heads, N key/value heads, D head width, E of values
+# a, n heads of one rank, X all of what it has of a token
 
 from collections.abc import Callable
 
@@ -16,33 +16,37 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.parallel.sequence import exchange_rows
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""Queries [S, a, D], keys and values [S, n, D] → [S, a, D]."""
+"""Queries [S, a, D], keys [S, n, D] and values [S, n, E] → [S, a, E]."""
 
 
 def ulysses_attention(
     query_UAD: Tensor,
     key_UND: Tensor,
-    value_UND: Tensor,
+    value_UNE: Tensor,
     attend: Attend,
     tokens: list[int],
     group: ProcessGroup | None,
 ) -> Tensor:
-    """Attention over all ranks' tokens, [U, A, D] → [U, A, D].
+    """Attention over all ranks' tokens, [U, A, D] → [U, A, E].
 
     tokens: of each rank; all tokens are the ranks' one after the other. The ranks divide A. Key heads
     that are fewer than the ranks are repeated. Two exchanges, and two for the gradients.
     """
     if group is None:
-        return attend(query_UAD, key_UND, value_UND)
+        return attend(query_UAD, key_UND, value_UNE)
     ranks, heads = group.size(), query_UAD.shape[1]
     assert heads % ranks == 0, f"{heads} heads do not split over {ranks} ranks; use ring attention"
-    parts = [query_UAD, *(_repeated(x, ranks) for x in (key_UND, value_UND))]
+    parts = [query_UAD, *(_repeated(x, ranks) for x in (key_UND, value_UNE))]
+    widths = [part.shape[1] // ranks * part.shape[2] for part in parts]
     by_rank = [
-        part.reshape(len(part), ranks, part.shape[1] // ranks, part.shape[2]) for part in parts
+        part.reshape(len(part), ranks, width) for part, width in zip(parts, widths, strict=True)
     ]
-    widths = [part.shape[2] for part in by_rank]
-    whole = _to_heads(torch.cat(by_rank, dim=2), tokens, group)
-    return _to_tokens(attend(*torch.split(whole, widths, dim=1)), tokens, group)
+    whole_SX = _to_heads(torch.cat(by_rank, dim=2), tokens, group)
+    own = torch.split(whole_SX, widths, dim=1)
+    heads_SaX = [
+        torch.unflatten(x, 1, (-1, part.shape[2])) for x, part in zip(own, parts, strict=True)
+    ]
+    return _to_tokens(attend(*heads_SaX), tokens, group)
 
 
 def ulysses_bytes(
@@ -77,13 +81,13 @@ def _repeated(x_UND: Tensor, ranks: int) -> Tensor:
 
 
 def _to_heads(x: Tensor, tokens: list[int], group: ProcessGroup) -> Tensor:
-    """Own tokens, heads by rank [U, ranks, h, D] → all tokens, own heads [S, h, D]."""
+    """Own tokens, heads by rank [U, ranks, X] → all tokens, own heads [S, X]."""
     rows = x.transpose(0, 1).flatten(0, 1)
     return exchange_rows(rows, [len(x)] * len(tokens), tokens, group)
 
 
 def _to_tokens(x: Tensor, tokens: list[int], group: ProcessGroup) -> Tensor:
-    """All tokens, own heads [S, a, D] → own tokens, all heads [U, A, D]."""
+    """All tokens, own heads [S, a, E] → own tokens, all heads [U, A, E]."""
     ranks, own = len(tokens), tokens[group.rank()]
     rows = exchange_rows(x, tokens, [own] * ranks, group)
     return rows.view(ranks, own, *x.shape[1:]).transpose(0, 1).flatten(1, 2)

@@ -78,6 +78,14 @@ def start_sum(values: Tensor, group: ProcessGroup | None) -> Pending:
     return Pending(values, [work])
 
 
+def broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> Tensor:
+    """The source's values on every rank, [...] → [...]; source: rank in the group."""
+    if group is not None:
+        values = values.contiguous()
+        dist.broadcast(values, group=group, group_src=source)
+    return values
+
+
 def start_exchange(
     rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup | None
 ) -> Pending:

@@ -1,0 +1,94 @@
+"""Both ends of a decoder where ranks share vocabulary and tokens.
+
+Set on the decoder by `policy`; the form of one device is `models.ends`. Every rank of a replica gets all
+log-probs, and computes the same loss of them.
+"""
+
+# S tokens of one rank, U of one context rank, H hidden, V ids of one rank
+# T response tokens, t those that this context rank predicts, l its positions that predict them
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.packing import Packing
+from rljob_runtime.models.router_load import RouterLoad
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.parallel.sequence import gather_rows, sum_parts
+from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens, token_logprobs
+from rljob_runtime.parallelize.tokens import TokenShares
+
+
+class SharedEnds:
+    """An `Ends`. vocabulary: ids of all ranks."""
+
+    def __init__(self, vocabulary: int, groups: ProcessGroups) -> None:
+        self._place, self._degrees = groups.grid.place(groups.rank), groups.grid.degrees
+        self._tensor, self._context = groups[Purpose.TENSOR], groups[Purpose.CONTEXT]
+        self._held = VocabularyShare.of(vocabulary, self._tensor)
+
+    def share(self, packing: Packing) -> Packing:
+        """Tokens and positions of this context rank, padding as token 0 at position 0."""
+        shares = self._shares(packing)
+        padding, inside = shares.padded - shares.tokens, shares.inside
+        own = slice(inside.start, inside.stop)
+        return replace(
+            packing,
+            tokens_U=F.pad(packing.tokens_U, (0, padding))[own],
+            positions_U=F.pad(packing.positions_U, (0, padding))[own],
+        )
+
+    def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
+        """[U] → [S, H]."""
+        return embed_tokens(packing.tokens_U, weight_VH, self._held)
+
+    def logprobs(
+        self,
+        hidden_SH: Tensor,
+        weight_VH: Tensor,
+        packing: Packing,
+        *,
+        temperature: float,
+        with_entropy: bool,
+    ) -> TokenLogprobs:
+        """[S, H] → [T] on all ranks: each context rank computes what its own positions predict."""
+        inside = self._shares(packing).inside
+        position_T = packing.predicting_L[packing.row_of_T] - inside.start
+        own_T = (position_T >= 0) & (position_T < len(inside))
+        position_l, row_t = torch.unique(position_T[own_T], return_inverse=True)
+        hidden_lH = gather_rows(hidden_SH, self._tensor).index_select(0, position_l)
+        logprobs_t, entropy_t = token_logprobs(
+            hidden_lH,
+            weight_VH,
+            packing.target_T[own_T],
+            row_t,
+            self._held,
+            temperature=temperature,
+        )
+        found_2T = torch.zeros(2, len(own_T), device=hidden_SH.device)
+        found_2T = found_2T.masked_scatter(own_T, torch.stack([logprobs_t, entropy_t]))
+        logprobs_T, entropy_T = sum_parts(found_2T, self._context)
+        return TokenLogprobs(
+            logprobs_T=logprobs_T, entropy_T=entropy_T.detach() if with_entropy else None
+        )
+
+    def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
+        """Counts this rank's tokens without padding, and adds up those of the replica."""
+        return RouterLoad(
+            experts,
+            num_tokens=self._shares(packing).real_outside,
+            over_ranks=lambda values: sum_parts(sum_parts(values, self._tensor), self._context),
+        )
+
+    def _shares(self, packing: Packing) -> TokenShares:
+        place, degrees = self._place, self._degrees
+        return TokenShares(
+            tokens=packing.num_tokens,
+            context=(place.context, degrees.context),
+            tensor=(place.tensor, degrees.tensor),
+        )

@@ -1,0 +1,125 @@
+"""A decoder's tensors as the slices that one rank holds: cut, loaded, and put together again.
+
+Called by `policy`, and by whoever saves what several ranks have trained.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rljob_api.architecture import Shape
+from rljob_api.layout import Slice, slices
+from rljob_api.tensors import tensors_of
+from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.expert_names import places_in_stack
+from rljob_runtime.models.tensor_files import Box
+from rljob_runtime.models.weights import load_weights
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
+from rljob_runtime.parallel.wire import broadcast
+
+
+def on_meta(architecture: Architecture, dtype: torch.dtype) -> Decoder:
+    """A whole decoder without memory: names, shapes and types."""
+    with torch.device("meta"):
+        return Decoder(architecture, dtype=dtype)
+
+
+def held_slices(shape: Shape, grid: RankGrid, rank: int) -> dict[str, Slice]:
+    """What a rank holds, by Hugging Face name, experts one by one."""
+    return {piece.tensor.name: piece for piece in slices(shape, grid.part(shape, rank))}
+
+
+def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
+    """Give every tensor the shape of its slice, uninitialised on the CPU; stacks keep held experts alone.
+
+    decoder: of `on_meta`.
+    """
+    for name, whole in [*decoder.named_parameters(), *decoder.named_buffers()]:
+        owner = decoder.get_submodule(name.rpartition(".")[0])
+        own = torch.empty(_held_shape(name, whole, held), dtype=whole.dtype, device="cpu")
+        is_parameter = isinstance(whole, nn.Parameter)
+        setattr(owner, name.rpartition(".")[2], nn.Parameter(own) if is_parameter else own)
+    numbers = [piece.tensor.expert for piece in held.values() if piece.tensor.expert is not None]
+    decoder.first_expert = min(numbers, default=0)
+
+
+def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, Slice]) -> None:
+    """Read this rank's slices of a Hugging Face directory. Raises as `load_weights`."""
+    known = {tensor.name for tensor in tensors_of(shape)}
+
+    def part_of(name: str, size: torch.Size) -> Box | None:
+        if name in held:
+            return box_of(held[name])
+        return None if name in known else tuple(slice(0, length) for length in size)
+
+    load_weights(dict(decoder.named_hf_parameters()), path, part_of=part_of)
+
+
+def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
+    """Who adds up the gradients of each of the decoder's parameters, by the parameter's name."""
+    of_tensor = {tensor.name: gradient_purpose(tensor) for tensor in tensors_of(shape)}
+    found: dict[str, Purpose] = {}
+    for name, parameter in decoder.trained_parameters():
+        places = places_in_stack(name, parameter.shape)
+        found[name] = of_tensor[places[0][0] if places else name]
+    return found
+
+
+def whole_weights(
+    decoder: Decoder, shape: Shape, groups: ProcessGroups
+) -> Iterator[tuple[str, Tensor]]:
+    """All of the model's weights by Hugging Face name, whole, one at a time, as one rank would give them.
+
+    All ranks go through it together; each slice is sent once to the ranks that share its tensor.
+    """
+    own = {name: weight.detach() for name, weight in decoder.named_hf_parameters()}
+    tensors, grid = {tensor.name: tensor for tensor in tensors_of(shape)}, groups.grid
+    by_rank = {
+        rank: held_slices(shape, grid, rank)
+        for purpose in (Purpose.TENSOR, Purpose.EXPERT)
+        for rank in grid.group(purpose, groups.rank)
+    }
+    dtype = next(decoder.parameters()).dtype
+    for name, meant in on_meta(decoder.architecture, dtype).named_hf_parameters():
+        by_number = tensors[name].expert is not None and grid.degrees.expert > 1
+        purpose = Purpose.EXPERT if by_number else Purpose.TENSOR
+        members = grid.group(purpose, groups.rank)
+        whole = torch.empty(meant.shape, dtype=meant.dtype)
+        for source, piece in _distinct(name, members, by_rank):
+            mine = members[source] == groups.rank
+            part = own[name] if mine else whole.new_empty(piece.shape)
+            whole[box_of(piece)] = broadcast(part, source, groups[purpose])
+        yield name, whole
+
+
+def box_of(piece: Slice) -> Box:
+    """The slice as one index a dim."""
+    box = [slice(0, size) for size in piece.tensor.shape]
+    box[piece.axis] = slice(piece.start, piece.stop)
+    return tuple(box)
+
+
+def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[int, ...]:
+    places = places_in_stack(name, whole.shape)
+    if places is None:
+        return held[name].shape
+    pieces = [held[part] for part, _ in places if part in held]
+    count = len({piece.tensor.expert for piece in pieces})
+    rows = sum(piece.shape[0] for piece in pieces) // count
+    return count, rows, pieces[0].shape[1]
+
+
+def _distinct(
+    name: str, members: list[int], by_rank: Mapping[int, Mapping[str, Slice]]
+) -> Iterator[tuple[int, Slice]]:
+    """Each slice of a tensor once, with the place in the group of the first rank that holds it."""
+    seen: set[tuple[int, int]] = set()
+    for place, rank in enumerate(members):
+        piece = by_rank[rank].get(name)
+        if piece is not None and (piece.start, piece.stop) not in seen:
+            seen.add((piece.start, piece.stop))
+            yield place, piece

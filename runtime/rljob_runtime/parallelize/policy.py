@@ -1,0 +1,86 @@
+"""Puts a decoder on the ranks of the update layout: the one place that applies the techniques, in order.
+
+Called by the worker of each update rank once its process groups are there.
+"""
+
+from pathlib import Path
+
+import torch
+
+from rljob_api.architecture import Shape, read_shape
+from rljob_runtime.models.blocks.attention import Attention
+from rljob_runtime.models.blocks.experts import StackedExperts
+from rljob_runtime.models.blocks.gated_mlp import GatedMlp
+from rljob_runtime.models.blocks.latent_attention import LatentAttention
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.parallelize.attention import SharedAttention
+from rljob_runtime.parallelize.ends import SharedEnds
+from rljob_runtime.parallelize.experts import experts_by_features, experts_by_number
+from rljob_runtime.parallelize.linears import SharedLinears
+from rljob_runtime.parallelize.parameters import cut_parameters, held_slices, load_slices, on_meta
+from rljob_runtime.parallelize.rules import check_degrees
+
+
+def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> Decoder:
+    """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
+
+    Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
+    the decoder does not compute, and as `load_weights`.
+    """
+    entries = read_config(path)
+    decoder = on_meta(read_architecture(entries), dtype)
+    shape = read_shape(entries, name=f"{path}/config.json")
+    assert shape is not None, f"the contract lacks {decoder.architecture.name}"
+    parallelize(decoder, shape, groups)
+    load_slices(decoder, path, shape, held_slices(shape, groups.grid, groups.rank))
+    return decoder
+
+
+def parallelize(decoder: Decoder, shape: Shape, groups: ProcessGroups) -> None:
+    """Make a whole decoder this rank's part of it, uninitialised.
+
+    decoder: of `on_meta`. shape: of the same model. Raises ConfigError for degrees that it cannot have.
+    """
+    check_degrees(shape, groups.grid.degrees)
+    cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
+    share_matrices(decoder, groups)
+    share_experts(decoder, groups)
+    share_attention(decoder, groups)
+    share_ends(decoder, groups)
+
+
+def share_matrices(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Tensor parallel matrices, sequence parallel tokens between them."""
+    for block in decoder.modules():
+        if isinstance(block, Attention | LatentAttention | GatedMlp):
+            block.linears = SharedLinears(groups[Purpose.TENSOR])
+
+
+def share_experts(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Experts by their number; where the expert degree is 1, by their features as other matrices."""
+    experts = decoder.architecture.experts
+    if experts is None:
+        return
+    if groups.grid.degrees.expert > 1:
+        run = experts_by_number(experts.count, groups[Purpose.EXPERT])
+    else:
+        run = experts_by_features(groups[Purpose.TENSOR])
+    for block in decoder.modules():
+        if isinstance(block, StackedExperts):
+            block.run = run
+
+
+def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Context parallel attention."""
+    for block in decoder.modules():
+        if isinstance(block, Attention | LatentAttention):
+            block.attend = SharedAttention(groups[Purpose.CONTEXT])
+
+
+def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Vocabulary parallel embedding and log-probs; tokens cut to the shares that blocks now take."""
+    decoder.ends = SharedEnds(decoder.architecture.vocab_size, groups)
