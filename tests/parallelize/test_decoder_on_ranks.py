@@ -1,0 +1,136 @@
+"""A decoder of every family on ranks of every technique: loss, gradients and weights of one rank."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_ranks import on_ranks
+from parallel_training import SETTINGS, OneRank, grid_of, make_batch, shape_of, train_on
+from reference_models import make_reference
+
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.models.weights import save_hf
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallelize.parameters import box_of, held_slices, whole_weights
+from rljob_runtime.parallelize.policy import load_parallel
+from rljob_runtime.parallelize.rules import check_degrees
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[str], Path]:
+    """Saves a family's random model."""
+
+    def save(family: str) -> Path:
+        make_reference(family).save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    return save
+
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "tensor": ("qwen3", {"tensor": 2}),
+    "tensor, tied, biases of queries": ("qwen2-tied", {"tensor": 2}),
+    "tensor, biases everywhere": ("llama-biased", {"tensor": 2}),
+    "tensor, fewer key heads than ranks": ("qwen3-tied", {"tensor": 4}),
+    "tensor, latent attention, shared experts": ("deepseek-v3", {"tensor": 2}),
+    "tensor, whole queries": ("deepseek-v2-whole-queries", {"tensor": 2}),
+    "tensor, experts of odd widths": ("qwen3-moe-odd-sizes", {"tensor": 2}),
+    "context": ("qwen3", {"context": 2}),
+    "context, repeated key heads": ("qwen2", {"context": 4}),
+    "context, latent attention": ("deepseek-v2", {"context": 2}),
+    "experts over data": ("qwen3-moe", {"data": 2, "expert": 2}),
+    "experts over context": ("deepseek-v3", {"context": 2, "expert": 2}),
+    "tensor, context": ("qwen3-tied", {"tensor": 2, "context": 2}),
+    "tensor, experts over data": ("deepseek-v2-grouped", {"tensor": 2, "data": 2, "expert": 2}),
+    "tensor, repeated heads, experts over data": (
+        "qwen3-moe-some-dense", {"tensor": 4, "data": 2, "expert": 2, "zero": 1},
+    ),
+    "tensor, context, data, experts over both": (
+        "qwen3-moe", {"tensor": 2, "context": 2, "data": 2, "expert": 4, "zero": 2},
+    ),
+    "data, ZeRO 1": ("qwen2-tied", {"data": 2, "zero": 1}),
+    "tensor, data, ZeRO 2": ("llama-biased", {"tensor": 2, "data": 2, "zero": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_loss_gradients_and_trained_weights_are_one_ranks(
+    case: str, save: Callable[[str], Path]
+) -> None:
+    family, degrees = CASES[case]
+    path = save(family)
+    grid, shape = grid_of(path, **degrees), shape_of(path)
+    batches = [make_batch(seed) for seed in (1, 2)]
+    alone = OneRank(path, batches)
+    assert alone.norms[0] > SETTINGS.gradient_clip
+
+    ranks = on_ranks(
+        grid.size,
+        lambda _: train_on(ProcessGroups(grid, timeout_seconds=60), path, batches),
+        seconds=120,
+    )
+
+    for rank, found in enumerate(ranks):
+        held = held_slices(shape, grid, rank)
+        assert found["losses"] == pytest.approx(alone.losses, rel=1e-5, abs=2e-6)
+        data = grid.place(rank).data
+        torch.testing.assert_close(found["seen"], alone.seen[data :: grid.degrees.data])
+        assert found["norms"] == pytest.approx(alone.norms, rel=1e-5)
+        assert set(found["gradients"]) == set(held) & set(alone.gradients)
+        for kind, expected in (("gradients", alone.gradients), ("weights", alone.weights)):
+            for name, part in found[kind].items():
+                whole = expected[name][box_of(held[name])]
+                torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5, msg=f"{kind} {name}")
+
+
+@pytest.mark.parametrize("family", ["qwen2-tied", "deepseek-v3"])
+@pytest.mark.parametrize("degrees", [{"tensor": 4}, {"tensor": 2, "data": 2, "expert": 2}])
+def test_what_ranks_save_is_bitwise_what_they_loaded(
+    family: str, degrees: dict[str, Any], save: Callable[[str], Path], tmp_path: Path
+) -> None:
+    path = save(family)
+    if family == "qwen2-tied" and "expert" in degrees:
+        degrees = {"tensor": 2, "data": 2}
+    grid, shape = grid_of(path, **degrees), shape_of(path)
+
+    def save_whole(rank: int) -> None:
+        groups = ProcessGroups(grid, timeout_seconds=60)
+        model = load_parallel(path, groups, dtype=torch.float32)
+        save_hf(whole_weights(model, shape, groups), folder=tmp_path / str(rank), source=path)
+
+    on_ranks(grid.size, save_whole, seconds=60)
+
+    loaded = load_decoder(path, dtype=torch.float32)
+    save_hf(loaded.named_hf_parameters(), folder=tmp_path / "alone", source=path)
+    expected = (tmp_path / "alone" / "model.safetensors").read_bytes()
+    for rank in range(grid.size):
+        assert (tmp_path / str(rank) / "model.safetensors").read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("family", "degrees", "named"),
+    [
+        ("qwen3", {"tensor": 8}, "tensor=8 × context=1 does not divide num_attention_heads=4"),
+        ("qwen3", {"tensor": 2, "context": 4}, "tensor=2 × context=4 does not divide"),
+        ("qwen3", {"data": 2, "expert": 2}, "expert=2 does not divide the 1 experts"),
+        ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
+        ("qwen3", {"pipeline": 2}, "pipeline=2 is not computed"),
+        ("qwen3", {"data": 2, "zero": 3}, "zero=3 is not computed"),
+        ("qwen3", {"context": 2, "context_algorithm": "ring"}, "contextAlgorithm=ring does not"),
+    ],
+)
+def test_degrees_that_a_model_cannot_have_are_refused_by_name(
+    family: str, degrees: dict[str, Any], named: str, save: Callable[[str], Path]
+) -> None:
+    path = save(family)
+    grid = grid_of(path, **degrees)
+
+    with pytest.raises(ConfigError, match=re.escape(named)) as caught:
+        check_degrees(shape_of(path), grid.degrees)
+
+    assert "spec.update.parallelism" in str(caught.value)
+    assert "use " in str(caught.value)

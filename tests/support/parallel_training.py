@@ -1,0 +1,160 @@
+"""Three optimizer steps of GRPO by a whole decoder, and by one rank's part of it, for comparison."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rljob_api.algorithms.grpo import GRPOParams
+from rljob_api.architecture import Shape, read_shape
+from rljob_api.engines import Optimizer, UpdateParallelism
+from rljob_runtime.algorithms import ALGORITHMS
+from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.backends.collectives import sum_over_ranks
+from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.engines.adamw import AdamW
+from rljob_runtime.engines.gradients import GradientBuffer
+from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.expert_names import split_experts
+from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose, RankGrid
+from rljob_runtime.parallelize.parameters import purposes
+from rljob_runtime.parallelize.policy import load_parallel
+from rljob_runtime.sample import SampleBatch
+
+SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight_decay=0.1)
+
+STEPS, TEMPERATURE = 3, 0.8
+Weights = dict[str, Tensor]
+
+
+def make_batch(seed: int) -> SampleBatch:
+    """Groups of unequal sizes and lengths, with an empty and a one-token response."""
+    random = torch.Generator().manual_seed(seed)
+
+    def tokens(count: int) -> Tensor:
+        return torch.randint(0, 71, (count,), generator=random)
+
+    responses = [tokens(n) for n in (4, 9, 1, 0, 5 + seed % 3, 1, 7)]
+    near = [torch.randn(len(r), generator=random).mul(0.3).sub(4.0) for r in responses]
+    return SampleBatch(
+        prompts=[tokens(n) for n in (5, 1, 12)],
+        group_of_B=torch.tensor([0, 2, 1, 0, 2, 2, 0]),
+        responses=responses,
+        fields={"rollout_logprobs": near, "old_logprobs": near, "reference_logprobs": near},
+        scalars={"advantage": torch.randn(7, generator=random)},
+    )
+
+
+def grpo(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> LossOutput:
+    return ALGORITHMS["grpo"].loss(logprobs_T, batch, GRPOParams(kl_coefficient=0.1), totals)
+
+
+def undivided_loss(model: PolicyModel, batch: SampleBatch) -> tuple[Tensor, list[Tensor]]:
+    """The algorithm's, with that of the routers' balance where the model has one; and the entropies
+    and the experts' tokens."""
+    found = model.logprobs(batch, temperature=TEMPERATURE, with_entropy=True)
+    assert found.entropy_T is not None
+    seen = [found.entropy_T]
+    loss = grpo(found.logprobs_T, batch, Totals(num_tokens=1, num_sequences=1)).loss
+    if found.router_load is not None:
+        loss = loss + 0.05 * batch.num_tokens * found.router_load.balance_loss()
+        seen.append(found.router_load.tokens_ME())
+    return loss, seen
+
+
+def gradients_of(model: Any) -> Weights:
+    parameters = [(n, p.grad) for n, p in model.trained_parameters() if p.grad is not None]
+    return {n: g.clone() for n, g in split_experts(parameters, first=model.first_expert)}
+
+
+class OneRank:
+    """Losses a token, gradients of the first step, norms and weights after the last."""
+
+    def __init__(self, path: Path, batches: list[SampleBatch]) -> None:
+        model = load_decoder(path, dtype=torch.float32)
+        parameters = dict(model.trained_parameters())
+        adamw = AdamW(parameters, SETTINGS)
+        self.losses: list[float] = []
+        self.norms: list[float] = []
+        self.seen = [undivided_loss(model, batch)[1] for batch in batches]
+        self.gradients: Weights = {}
+        for _ in range(STEPS):
+            buffer = GradientBuffer(parameters, MemoryLedger(device="unlimited"))
+            self.losses.append(0.0)
+            for batch in batches:
+                loss, _ = undivided_loss(model, batch)
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.losses[-1] += float(loss.detach())
+            tokens = sum(batch.num_tokens for batch in batches)
+            self.losses[-1] /= tokens
+            buffer.divide(tokens)
+            self.gradients = self.gradients or gradients_of(model)
+            self.norms.append(buffer.clip(SETTINGS.gradient_clip))
+            adamw.step(SETTINGS.learning_rate)
+        self.weights = {n: w.detach() for n, w in model.named_hf_parameters()}
+
+
+def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> dict[str, Any]:
+    """The same of one rank's part; gradients are taken where all ranks have added them up."""
+    shape = shape_of(path)
+    model = load_parallel(path, groups, dtype=torch.float32)
+    parameters, of = dict(model.trained_parameters()), purposes(model, shape)
+    ledger = MemoryLedger(device="unlimited")
+    optimizer = ParallelOptimizer(parameters, of, SETTINGS, groups=groups, ledger=ledger)
+    place, data = groups.grid.place(groups.rank), groups.grid.degrees.data
+    tokens = sum(batch.num_tokens for batch in batches)
+    own = batches[place.data :: data]
+    seen, gradients = summed_gradients(model, groups, of, own, tokens)
+    losses, norms = [], []
+    for _ in range(STEPS):
+        optimizer.begin()
+        total = torch.zeros(1)
+        for batch in own:
+            loss, _ = undivided_loss(model, batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.end_pass()
+            total += loss.detach()
+        sum_over_ranks(total, groups[Purpose.DATA])
+        losses.append(float(total) / tokens)
+        norms.append(optimizer.step(SETTINGS.learning_rate, divide_by=tokens))
+        optimizer.free()
+    weights = {n: w.detach().clone() for n, w in model.named_hf_parameters()}
+    found = {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
+    return found | {"seen": seen}
+
+
+def summed_gradients(
+    model: Any, groups: ProcessGroups, of: dict[str, Purpose], batches: list[SampleBatch], by: int
+) -> tuple[list[list[Tensor]], Weights]:
+    """What is seen with the starting weights, and their gradients, added up by hand over the group that
+    each tensor names."""
+    seen = []
+    for batch in batches:
+        loss, seen_of_batch = undivided_loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        seen.append([x.detach() for x in seen_of_batch])
+    for name, parameter in model.trained_parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        sum_over_ranks(parameter.grad.view(-1), groups[of[name]])
+        parameter.grad.div_(by)
+    found = gradients_of(model)
+    for _, parameter in model.trained_parameters():
+        parameter.grad = None
+    return seen, found
+
+
+def shape_of(path: Path) -> Shape:
+    shape = read_shape(read_config(path), name="config.json")
+    assert shape is not None
+    return shape
+
+
+def grid_of(path: Path, **degrees: Any) -> RankGrid:
+    parallelism = UpdateParallelism.model_validate({"data": 1, **degrees})
+    return RankGrid(parallelism, kv_heads=shape_of(path).kv_heads)
