@@ -1,7 +1,7 @@
 """Checkpoints of a run: `checkpoints/step-000020/` with the model, the optimizer and the position.
 
-The model is a Hugging Face directory. A checkpoint appears by one rename and goes by one, so that it is
-either whole or absent. Written by update rank 0 through the driver; read on `--resume`.
+The model is a Hugging Face directory, whole. A checkpoint appears by one rename and goes by one, so that
+it is either whole or absent. Written by the update ranks through the driver; read on `--resume`.
 """
 
 import json
@@ -15,7 +15,6 @@ from rljob_runtime.errors import CheckpointError
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
-OPTIMIZER_FILE = "optimizer.pt"
 FOLDER_PATTERN = re.compile(r"step-(\d{6,})")
 
 
@@ -26,7 +25,8 @@ class RunState:
     Everything random derives from (seed, step), and data order from the same, so that these two are
     the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
     dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share. Of a partial rollout, prompts by
+    spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which
+    the optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by
     their positions in the training stream: first_new_prompt, the first that was never begun, and
     open_prompts, those that were begun and not trained on; a resumed run begins them anew.
     """
@@ -36,6 +36,7 @@ class RunState:
     weight_version: int
     dock_rows: int
     spec_digest: str
+    degrees: str = ""
     first_new_prompt: int = 0
     open_prompts: list[int] = field(default_factory=list)
 
@@ -129,6 +130,12 @@ class CheckpointStore:
             if path.name.startswith(prefix)
         ]
         return [(step, path) for step, path in found if step is not None]
+
+
+def optimizer_file(rank: int, ranks: int) -> str:
+    """Name of the file with an update rank's optimizer state. ranks: that have parts of one; 1: the first
+    has all of it."""
+    return "optimizer.pt" if ranks == 1 else f"optimizer-{rank:05d}-of-{ranks:05d}.pt"
 
 
 def step_of(folder: str) -> int | None:

@@ -218,6 +218,13 @@ class Driver:
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
         state = read_state(checkpoint)
+        degrees = self.job.spec.update.parallelism.named
+        if state.degrees != degrees:
+            raise CheckpointError(
+                f"{checkpoint} was saved by ranks with {state.degrees or 'data alone'}, this job has "
+                f"{degrees or 'data alone'} (spec.update.parallelism), which cuts the optimizer's state "
+                f"otherwise; resume with the degrees of the checkpoint, or start a new job from its model"
+            )
         if state.spec_digest != self.spec_digest:
             raise CheckpointError(
                 f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
@@ -236,9 +243,9 @@ class Driver:
         started = time.time()
         draft = self.store.begin(self.step)
         place = draft if self.shared else None
-        saving = [self.cast.updating()[0].save.remote(place)]
-        (folder,) = self.stages.wait("checkpoint", saving, interruptible=False)
-        folder.copy_to(draft)
+        saving = [worker.save.remote(place) for worker in self.cast.updating()]
+        for folder in self.stages.wait("checkpoint", saving, interruptible=False):
+            folder.copy_to(draft)
         path = self.store.commit(
             RunState(
                 step=self.step,
@@ -246,6 +253,7 @@ class Driver:
                 weight_version=self.step,
                 dock_rows=0,
                 spec_digest=self.spec_digest,
+                degrees=self.job.spec.update.parallelism.named,
                 first_new_prompt=self.pools.first_new if self.pools else 0,
                 open_prompts=sorted(self.pools.open) if self.pools else [],
             )

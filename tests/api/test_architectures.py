@@ -115,6 +115,13 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             f"{UPDATE}.context",
             "4 × tensor 2 does not divide the model's 4 attention heads, which Ulysses shares out",
         ),
+        (
+            {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96},
+            {f"{UPDATE}.context": 2},
+            f"{UPDATE}.context",
+            "2 neither divides the 3 key heads that tensor 1 leaves each device nor repeats each "
+            "equally often; use 1, 3 or 6",
+        ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
     ],
 )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from rljob_api.algorithms.grpo import GRPOParams
@@ -105,24 +106,30 @@ def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> d
     model = load_parallel(path, groups, dtype=torch.float32)
     parameters, of = dict(model.trained_parameters()), purposes(model, shape)
     ledger = MemoryLedger(device="unlimited")
-    optimizer = ParallelOptimizer(parameters, of, SETTINGS, groups=groups, ledger=ledger)
+    everyone = dist.group.WORLD if groups.grid.size > 1 else None
+    optimizer = ParallelOptimizer(
+        parameters, of, SETTINGS, groups=groups, everyone=everyone, ledger=ledger
+    )
     place, data = groups.grid.place(groups.rank), groups.grid.degrees.data
     tokens = sum(batch.num_tokens for batch in batches)
     own = batches[place.data :: data]
     seen, gradients = summed_gradients(model, groups, of, own, tokens)
     losses, norms = [], []
     for _ in range(STEPS):
-        optimizer.begin()
+        begun = optimizer.begin()
         total = torch.zeros(1)
         for batch in own:
             loss, _ = undivided_loss(model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.end_pass()
+            begun.end_pass()
             total += loss.detach()
         sum_over_ranks(total, groups[Purpose.DATA])
         losses.append(float(total) / tokens)
-        norms.append(optimizer.step(SETTINGS.learning_rate, divide_by=tokens))
-        optimizer.free()
+        begun.divide(tokens)
+        begun.sum_over_ranks()
+        norms.append(begun.clip(SETTINGS.gradient_clip))
+        optimizer.step(SETTINGS.learning_rate)
+        begun.free()
     weights = {n: w.detach().clone() for n, w in model.named_hf_parameters()}
     found = {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
     return found | {"seen": seen}
