@@ -155,6 +155,22 @@ def read_state(checkpoint: Path) -> RunState:
         ) from error
 
 
+def check_resumes(checkpoint: Path, state: RunState, *, spec_digest: str, degrees: str) -> None:
+    """Raise CheckpointError unless a job with this digest and these degrees goes on from the state."""
+    if state.degrees != degrees:
+        raise CheckpointError(
+            f"{checkpoint} was saved by ranks with {state.degrees or 'data alone'}, this job has "
+            f"{degrees or 'data alone'} (spec.update.parallelism), which cuts the optimizer's state "
+            f"otherwise; resume with the degrees of the checkpoint, or start a new job from its model"
+        )
+    if state.spec_digest != spec_digest:
+        raise CheckpointError(
+            f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
+            f"job's is {spec_digest}); only steps, checkpoint, evaluation, dock and the "
+            "rolloutDevices of a separated job may differ on --resume"
+        )
+
+
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

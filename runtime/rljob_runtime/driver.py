@@ -13,10 +13,10 @@ from pathlib import Path
 from rljob_api.rljob import RLJob
 from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
-from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
+from rljob_runtime.checkpoint import CheckpointStore, RunState, check_resumes, read_state
 from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.elastic import Elastic
-from rljob_runtime.errors import CheckpointError, DockError
+from rljob_runtime.errors import DockError
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import folder_for_all
@@ -219,18 +219,7 @@ class Driver:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
         state = read_state(checkpoint)
         degrees = self.job.spec.update.parallelism.named
-        if state.degrees != degrees:
-            raise CheckpointError(
-                f"{checkpoint} was saved by ranks with {state.degrees or 'data alone'}, this job has "
-                f"{degrees or 'data alone'} (spec.update.parallelism), which cuts the optimizer's state "
-                f"otherwise; resume with the degrees of the checkpoint, or start a new job from its model"
-            )
-        if state.spec_digest != self.spec_digest:
-            raise CheckpointError(
-                f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
-                f"job's is {self.spec_digest}); only steps, checkpoint, evaluation, dock and the "
-                "rolloutDevices of a separated job may differ on --resume"
-            )
+        check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
         folder = folder_for_all(checkpoint, shared=self.shared)
         self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
         self.step = state.step

@@ -1,5 +1,6 @@
 """The update engine on ranks that share a model: metrics, weights and states of one rank."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from reference_models import make_reference
 
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
-from rljob_runtime.errors import CheckpointError, WorkerError
+from rljob_runtime.errors import CheckpointError, ConfigError, WorkerError
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
@@ -162,3 +163,17 @@ def test_a_loss_that_is_not_finite_on_one_replica_stops_all_ranks_with_nothing_a
     for message, unchanged in on_ranks(grid.size, run, seconds=120):
         assert "not finite on update ranks [2, 3]" in message
         assert unchanged
+
+
+def test_a_model_that_transformers_computes_cannot_be_shared(save: Callable[[str], Path]) -> None:
+    path = save("qwen3")
+    grid = grid_of(path, tensor=2)
+    config = json.loads((path / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "longrope"}
+    (path / "config.json").write_text(json.dumps(config))
+
+    def load(_: int) -> None:
+        with pytest.raises(ConfigError, match=r"rope_type=longrope .* cannot be shared by devices"):
+            load_held(path, ranks_of(grid), dtype=torch.float32)
+
+    on_ranks(2, load, seconds=60)
