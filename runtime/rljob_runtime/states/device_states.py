@@ -17,9 +17,9 @@ from rljob_runtime.checkpoint import MODEL_FOLDER, OPTIMIZER_FILE
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.base import Sampling, UpdateSetup
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
-from rljob_runtime.engines.update_torch import UpdateEngine
+from rljob_runtime.engines.update import AnyUpdateEngine, make_update
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer, make_stopped
@@ -41,7 +41,7 @@ class DeviceStates:
     spec: RLJobSpec
     source: Path
     policy: PolicyModel | None
-    engine: UpdateEngine | None
+    engine: AnyUpdateEngine | None
     generate: Generate | None
     partial_rollout: PartialRollout | None
     reference: Reference | None
@@ -112,7 +112,7 @@ def make_states(
     policy = load_policy(model, dtype=torch.float32)
     engine = update = None
     if seat.update_rank is not None:
-        engine = _update_engine(spec, policy, backend=backend, group=group)
+        engine = _update_engine(spec, policy, model=model, backend=backend, group=group)
         update = Update(
             engine=engine,
             dock=client("update"),
@@ -151,18 +151,25 @@ def make_states(
 
 
 def _update_engine(
-    spec: RLJobSpec, policy: PolicyModel, *, backend: Backend, group: ProcessGroup | None
-) -> UpdateEngine:
+    spec: RLJobSpec,
+    policy: PolicyModel,
+    *,
+    model: Path,
+    backend: Backend,
+    group: ProcessGroup | None,
+) -> AnyUpdateEngine:
     batch = spec.batch
     assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
     per_step = batch.global_batch_size // batch.mini_batch_size * batch.epochs
-    return UpdateEngine(
-        policy,
-        optimizer=spec.update.optimizer,
-        total_steps=spec.steps * per_step,
-        temperature=spec.rollout.temperature,
-        group=group,
-        ledger=backend.ledger,
+    return make_update(
+        UpdateSetup(
+            spec=spec,
+            model=model,
+            policy=policy,
+            total_steps=spec.steps * per_step,
+            group=group,
+            ledger=backend.ledger,
+        )
     )
 
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import ALGORITHMS, LossOutput, Totals
 from rljob_runtime.algorithms.functional import groups_with_signal
-from rljob_runtime.engines.accumulation import Accumulation
-from rljob_runtime.engines.update_torch import UpdateEngine
+from rljob_runtime.engines.base import OptimizerStep
+from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.states.micro_batches import MicroBatches
 
@@ -22,7 +22,7 @@ from rljob_runtime.states.micro_batches import MicroBatches
 class Training:
     """num_ranks: that train. Until `finish`, no weight changes and `discard` undoes everything."""
 
-    def __init__(self, engine: UpdateEngine, spec: RLJobSpec, *, num_ranks: int) -> None:
+    def __init__(self, engine: AnyUpdateEngine, spec: RLJobSpec, *, num_ranks: int) -> None:
         batch = spec.batch
         assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
         assert batch.micro_batch_size is not None, "the resolved spec names microBatchSize"
@@ -33,7 +33,7 @@ class Training:
         self._several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
         self._groups: list[SampleBatch] = []
         self._cut = self._micro_batches()
-        self._first: Accumulation | None = None
+        self._first: OptimizerStep | None = None
 
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
@@ -70,14 +70,14 @@ class Training:
             self._first.discard()
             self._first = None
 
-    def _begun(self) -> Accumulation:
+    def _begun(self) -> OptimizerStep:
         """The optimizer step that is being made."""
         if self._first is None:
             self._first = self._engine.begin(self._loss)
             self._cut = self._micro_batches()
         return self._first
 
-    def _step(self, begun: Accumulation, members: Sequence[SampleBatch]) -> dict[str, float]:
+    def _step(self, begun: OptimizerStep, members: Sequence[SampleBatch]) -> dict[str, float]:
         for micro_batch in self._cut.rest():
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
         self._first = None
@@ -89,7 +89,7 @@ class Training:
             min_groups_with_signal=self._spec.algorithm.params.min_groups_with_signal,
         )
 
-    def _add_to(self, begun: Accumulation, group: SampleBatch) -> None:
+    def _add_to(self, begun: OptimizerStep, group: SampleBatch) -> None:
         for micro_batch in self._cut.add(group):
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
 

@@ -18,7 +18,7 @@ from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
-from rljob_runtime.engines.update_torch import UpdateEngine
+from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.spans import Span
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 class Update:
     """Trains on one rank's share; share: (update rank, number of update ranks); group: all of these."""
 
-    engine: UpdateEngine
+    engine: AnyUpdateEngine
     dock: DockClient
     share: tuple[int, int]
     spec: RLJobSpec
