@@ -30,6 +30,13 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
     )
 
 
+def make_mindspeed(setup: UpdateSetup) -> AnyUpdateEngine:
+    """`mindspeed`; engines of packages may wrap it."""
+    from rljob_runtime.engines.update_mindspeed.engine import MindSpeedUpdate
+
+    return MindSpeedUpdate(setup)
+
+
 def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
     """An installed package's."""
     use = update_use(setup.spec.update.engine)
@@ -38,4 +45,7 @@ def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
     return cast(AnyUpdateEngine, engine)
 
 
-ENGINES: dict[str, Callable[[UpdateSetup], AnyUpdateEngine]] = {"torch": make_torch}
+ENGINES: dict[str, Callable[[UpdateSetup], AnyUpdateEngine]] = {
+    "torch": make_torch,
+    "mindspeed": make_mindspeed,
+}
