@@ -18,8 +18,8 @@ def kind_path(namespace):
 
 
 def examples():
-    files = sorted([*EXAMPLES.glob("*.yaml"), *(EXAMPLES / "paper").glob("*.yaml")])
-    assert len(files) >= 16
+    files = sorted(EXAMPLES.glob("**/*.yaml"))
+    assert len(files) >= 17
     return files
 
 
@@ -61,6 +61,19 @@ def test_every_example_is_accepted(server, namespace, file):
     answer = server.request("POST", f"{kind_path(namespace)}?{STRICT}", job)
 
     assert answer.code == 201, answer.body["message"]
+
+
+def test_parameters_of_a_package_are_kept_as_they_were_given(server, namespace, make_job):
+    params = {"blocks": {"sizes": [1, 2.5, "x"], "deep": {"on": True}}}
+
+    made = server.request(
+        "POST",
+        f"{kind_path(namespace)}?{STRICT}",
+        make_job(rollout={"engine": "acme.engine", "params": params}),
+    )
+
+    assert made.code == 201, made.body["message"]
+    assert made.body["spec"]["rollout"]["params"] == params
 
 
 REGEX = {"name": "exact", "type": "regex"}

@@ -93,6 +93,12 @@ def test_a_misspelt_name_is_told_with_the_installed_ones() -> None:
     assert "Installed: example.logged (entry points rljob.rollout_engines)" in problem.message
 
 
+def test_the_page_on_extending_names_every_group_of_entry_points() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+
+    assert all(f"`{kind}`" in page for kind in Kind)
+
+
 def test_a_name_that_two_packages_offer_is_refused(package: Any) -> None:
     package("make = dict", name="acme-one", REWARD="acme.r")
     package("make = dict", name="acme-two", REWARD="acme.r")

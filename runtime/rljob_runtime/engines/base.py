@@ -95,7 +95,10 @@ class Generated:
 class RolloutEngine(Protocol):
     """Generates responses; holds weights in the rollout layout."""
 
-    version: int
+    @property
+    def version(self) -> int:
+        """Version of the weights, 0 at first."""
+        ...
 
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
@@ -156,13 +159,17 @@ Step = TypeVar("Step", bound=OptimizerStep)
 
 
 class UpdateEngine(Protocol[Step]):
-    """Trains the policy. All ranks that train call the same methods in the same order.
+    """Trains the policy. All ranks that train call the same methods in the same order."""
 
-    step: optimizer steps so far, skipped ones included. version: steps that changed the weights.
-    """
+    @property
+    def step(self) -> int:
+        """Optimizer steps so far, skipped ones included."""
+        ...
 
-    step: int
-    version: int
+    @property
+    def version(self) -> int:
+        """Optimizer steps that changed the weights."""
+        ...
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
         """Log-probs of the batch's response tokens [T], float, without gradient, under
