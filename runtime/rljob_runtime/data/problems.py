@@ -9,9 +9,11 @@ from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.workload import Data
 from rljob_runtime.data.gym import GymItems, gym_problems
+from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import read_jsonl
 from rljob_runtime.data.question import Question
 from rljob_runtime.data.template import placeholders
+from rljob_runtime.errors import ConfigError
 
 
 def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
@@ -23,6 +25,11 @@ def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
     elif data.jsonl is not None:
         file = read_jsonl(data.jsonl, base_dir=base_dir)
         problems, questions = file.problems, file.questions
+    elif data.source is not None:
+        try:
+            problems, questions = [], read_items(data.source, base_dir=base_dir)
+        except ConfigError as error:
+            return [Problem("spec.data.source", str(error))]
     else:
         return []  # the rules of the contract say so
     return problems + _template_problems(data.template, questions)

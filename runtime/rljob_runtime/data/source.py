@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rljob_api.workload import Batch, Data
+from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import read_jsonl
 from rljob_runtime.data.order import permute
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
-from rljob_runtime.data.split import GymSplit, JsonlSplit, Split
+from rljob_runtime.data.split import GymSplit, ListSplit, Split
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import Tokenizer
 from rljob_runtime.seeds import derive_seed
@@ -43,11 +44,15 @@ class PromptSource:
                 data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed
             )
             return
-        assert data.jsonl is not None, "the rules allow exactly one source of data"
-        file = read_jsonl(data.jsonl, base_dir=base_dir)
-        if file.problems:
-            raise ConfigError("\n".join(str(problem) for problem in file.problems))
-        self._split = JsonlSplit(file.questions, data, make_maker, held_out=held_out, seed=seed)
+        if data.source is not None:
+            questions = read_items(data.source, base_dir=base_dir)
+        else:
+            assert data.jsonl is not None, "the rules allow exactly one source of data"
+            file = read_jsonl(data.jsonl, base_dir=base_dir)
+            if file.problems:
+                raise ConfigError("\n".join(str(problem) for problem in file.problems))
+            questions = file.questions
+        self._split = ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
 
     def train(self, step: int) -> list[Prompt]:
         """The prompts of a training step, globalBatchSize of them; steps count from 1."""

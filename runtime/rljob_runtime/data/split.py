@@ -88,8 +88,8 @@ class GymSplit:
         raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} items in a row"))
 
 
-class JsonlSplit:
-    """Lines of a file in an order made by the seed: examples, then held-out, then training."""
+class ListSplit:
+    """Items that are all there, in an order made by the seed: examples, then held-out, then training."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class JsonlSplit:
                 self._prompts.append(prompt)
         self.size = len(self._prompts)
         if not self.size:
-            raise ConfigError(no_prompts(maker, f"all {len(lines)} lines of the file"))
+            raise ConfigError(no_prompts(maker, f"all {len(lines)} items"))
 
     def train(self, index: int) -> Prompt:
         """The item; all of them were made at the start."""

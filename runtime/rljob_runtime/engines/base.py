@@ -1,10 +1,26 @@
-"""The seam of rollout engines: token ids in, token ids and log-probs out, weights by public name."""
+"""The seams of engines: what states ask of one, and what one is made of.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+Rollout: token ids in, token ids and log-probs out, weights by public name. Update: samples in, an
+optimizer step out. Built-in engines and those of packages meet the same protocols; `rollout` and
+`update` make the one that a job names.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from pathlib import Path
+from typing import Literal, Protocol, TypeVar
 
+import torch
+from pydantic import JsonValue
 from torch import Tensor
+
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.engines.accumulation import LossFn
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.sample import SampleBatch
 
 Finish = Literal["stop", "length", "budget"]
 """Why a sample ended: by itself, at the longest response, or at the limit of its group's new tokens."""
@@ -80,7 +96,10 @@ class Generated:
 class RolloutEngine(Protocol):
     """Generates responses; holds weights in the rollout layout."""
 
-    version: int
+    @property
+    def version(self) -> int:
+        """Version of the weights, 0 at first."""
+        ...
 
     def generate(
         self, groups: Sequence[PromptGroup], sampling: Sampling
@@ -103,3 +122,108 @@ class RolloutEngine(Protocol):
     def wake(self) -> None:
         """Make the KV cache again."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSetup:
+    """What a rollout engine is made of.
+
+    spec: resolved. model: Hugging Face directory of the first weights, version 0. dtype: of the
+    weights. max_length: of the longest prompt and response together. ledger: the device's memory.
+    """
+
+    spec: RLJobSpec
+    model: Path
+    dtype: torch.dtype
+    max_length: int
+    ledger: MemoryLedger
+
+    @property
+    def params(self) -> Mapping[str, JsonValue]:
+        """spec.rollout.params."""
+        return self.spec.rollout.params or {}
+
+
+class OptimizerStep(Protocol):
+    """An optimizer step in the making, on one rank."""
+
+    def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
+        """Take a micro-batch in; one that does not teach is known to have no gradient."""
+        ...
+
+    def discard(self) -> None:
+        """Throw the gradient away; the weights have not changed. May be called twice."""
+        ...
+
+
+Step = TypeVar("Step", bound=OptimizerStep)
+
+
+class UpdateEngine(Protocol[Step]):
+    """Trains the policy. All ranks that train call the same methods in the same order."""
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps so far, skipped ones included."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Optimizer steps that changed the weights."""
+        ...
+
+    def logprobs(self, batch: SampleBatch) -> Tensor:
+        """Log-probs of the batch's response tokens [T], float, without gradient, under
+        softmax(logits / spec.rollout.temperature)."""
+        ...
+
+    def begin(self, loss: LossFn) -> Step:
+        """Start an optimizer step. loss: called once a micro-batch with its log-probs [T]."""
+        ...
+
+    def finish(
+        self, begun: Step, *, groups_with_signal: int, min_groups_with_signal: int = 0
+    ) -> dict[str, float]:
+        """Take the step on what was added; returns metrics over the global batch.
+
+        At least `loss`, `gradient_norm`, `learning_rate` and `skipped`. The weights stay as they are,
+        and `skipped` is 1, when all ranks together have fewer groups with a signal or no response token.
+        Raises WorkerError on every rank, with nothing applied, when a loss or gradient is not finite.
+        """
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The weights by Hugging Face name, valid until the next step."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a resumed run needs beside the weights: flat tensors by name. Not copies."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Continue from a `state_dict`; the weights have been loaded into the policy before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSetup:
+    """What an update engine is made of.
+
+    spec: resolved. model: Hugging Face directory that `policy` was read from. policy: the model to
+    train. Rollout and checkpoints read the policy's tensors: an engine that computes on tensors of
+    its own copies them back before `finish` ends. purposes: who adds up the gradient of each parameter,
+    where ranks share the model. total_steps: optimizer steps of the whole run. ranks: those that train.
+    """
+
+    spec: RLJobSpec
+    model: Path
+    policy: PolicyModel
+    total_steps: int
+    ranks: UpdateRanks
+    ledger: MemoryLedger
+    purposes: Mapping[str, Purpose] | None = None
+
+    @property
+    def params(self) -> Mapping[str, JsonValue]:
+        """spec.update.params."""
+        return self.spec.update.params or {}

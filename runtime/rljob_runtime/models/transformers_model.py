@@ -4,18 +4,18 @@ Each sample is one row, padded on the right; slower than `decoder`, which shares
 nothing. Called by `loading`.
 """
 
-# B samples, S positions of the longest sample, T response tokens of all samples, V vocabulary
+# B samples, S positions of the longest sample, T response tokens of all samples
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.padded import logprobs_of_logits, padded
 from rljob_runtime.sample import SampleBatch
 
 
@@ -50,18 +50,10 @@ class TransformersModel(nn.Module):
         """Log-probs of the batch's response tokens under softmax(logits / temperature)."""
         if batch.num_tokens == 0:
             return TokenLogprobs(logprobs_T=torch.zeros(0), entropy_T=torch.zeros(0))
-        tokens_BS, mask_BS, predicts_BS = _padded(batch)
+        tokens_BS, mask_BS, predicts_BS = padded(batch)
         output = self.model(input_ids=tokens_BS, attention_mask=mask_BS, use_cache=False)
-        logits_TV = output.logits[predicts_BS]
-        logits_TV = logits_TV.to(torch.promote_types(logits_TV.dtype, torch.float32))
-        logprobs_TV = F.log_softmax(logits_TV / temperature, dim=-1)
-        targets_T = torch.cat(batch.responses)
-        entropy_T = None
-        if with_entropy:
-            detached_TV = logprobs_TV.detach()
-            entropy_T = -(detached_TV.exp() * detached_TV).sum(-1)
-        return TokenLogprobs(
-            logprobs_T=logprobs_TV.gather(1, targets_T[:, None]).squeeze(1), entropy_T=entropy_T
+        return logprobs_of_logits(
+            output.logits[predicts_BS], batch, temperature=temperature, with_entropy=with_entropy
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
@@ -73,18 +65,3 @@ class TransformersModel(nn.Module):
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters."""
         yield from self.model.named_parameters()
-
-
-def _padded(batch: SampleBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [B, S], attention mask [B, S], and which positions predict a response token [B, S].
-
-    Positions to the right of a sample are masked and never looked at by it.
-    """
-    prompts = [batch.prompts[group] for group in batch.group_of_B.tolist()]
-    rows = [torch.cat(pair) for pair in zip(prompts, batch.responses, strict=True)]
-    starts_B = torch.tensor([len(prompt) for prompt in prompts])[:, None]
-    ends_B = torch.tensor([len(row) for row in rows])[:, None]
-    tokens_BS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    place_S = torch.arange(tokens_BS.shape[1])
-    predicts_BS = (place_S >= starts_B - 1) & (place_S < ends_B - 1)
-    return tokens_BS, (place_S < ends_B).long(), predicts_BS

@@ -14,6 +14,8 @@ from typing import Any
 
 from rljob_api.workload import Data, Reward
 from rljob_runtime.data.entries import from_json
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.extensions import Kind, Use, load
 from rljob_runtime.rewards.requests import RewardRequest
 
 Scorer = Callable[[RewardRequest], float]
@@ -21,7 +23,7 @@ Scorer = Callable[[RewardRequest], float]
 
 def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     """The scorer of one reward; a threshold turns its score into 0 or 1."""
-    score = SCORERS[reward.type](reward, data, base_dir)
+    score = SCORERS.get(reward.type, _extension)(reward, data, base_dir)
     threshold = reward.threshold
     if threshold is None:
         return score
@@ -90,6 +92,18 @@ def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
         return _number(function(request.prompt, request.response, request.answer), name)
 
     return score
+
+
+def _extension(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    """An installed package's; it must return a finite number."""
+    use = Use(path=f"reward {reward.name}", kind=Kind.REWARD, name=reward.type)
+    made = load(use)(reward.params or {}, base_dir)
+    if not callable(made):
+        raise ConfigError(
+            f"{use.path}: {use.name!r} made a {type(made).__name__}; it must make a function of a "
+            "RewardRequest"
+        )
+    return lambda request: _number(made(request), reward.type)
 
 
 def _load(file: Path) -> ModuleType:

@@ -19,10 +19,10 @@ from rljob_runtime.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.base import Sampling, UpdateSetup
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
+from rljob_runtime.engines.update import AnyUpdateEngine, make_update
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer, make_stopped
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.groups import ProcessGroups
@@ -47,7 +47,7 @@ class DeviceStates:
     spec: RLJobSpec
     source: Path
     policy: HeldPolicy | None
-    engine: UpdateEngine | None
+    engine: AnyUpdateEngine | None
     generate: Generate | None
     partial_rollout: PartialRollout | None
     reference: Reference | None
@@ -135,7 +135,7 @@ def make_states(
     policy = load_held(model, ranks, dtype=torch.float32)
     engine = update = None
     if seat.update_rank is not None:
-        engine = _update_engine(spec, policy, backend=backend, ranks=ranks)
+        engine = _update_engine(spec, policy, model=model, backend=backend, ranks=ranks)
         update = Update(engine=engine, dock=client("update"), ranks=ranks, spec=spec)
     generate = partial_rollout = None
     if rollout is not None:
@@ -169,19 +169,21 @@ def make_states(
 
 
 def _update_engine(
-    spec: RLJobSpec, policy: HeldPolicy, *, backend: Backend, ranks: UpdateRanks
-) -> UpdateEngine:
+    spec: RLJobSpec, policy: HeldPolicy, *, model: Path, backend: Backend, ranks: UpdateRanks
+) -> AnyUpdateEngine:
     batch = spec.batch
     assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
     per_step = batch.global_batch_size // batch.mini_batch_size * batch.epochs
-    return UpdateEngine(
-        policy.model,
-        optimizer=spec.update.optimizer,
-        total_steps=spec.steps * per_step,
-        temperature=spec.rollout.temperature,
-        ranks=ranks,
-        purposes=policy.purposes,
-        ledger=backend.ledger,
+    return make_update(
+        UpdateSetup(
+            spec=spec,
+            model=model,
+            policy=policy.model,
+            purposes=policy.purposes,
+            total_steps=spec.steps * per_step,
+            ranks=ranks,
+            ledger=backend.ledger,
+        )
     )
 
 

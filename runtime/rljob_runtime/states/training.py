@@ -13,9 +13,9 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import ALGORITHMS, LossOutput, Totals
 from rljob_runtime.algorithms.functional import groups_with_signal
-from rljob_runtime.engines.accumulation import Accumulation
+from rljob_runtime.engines.base import OptimizerStep
+from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step
 
@@ -23,7 +23,7 @@ from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step
 class Training:
     """ranks: as the engine has them. Until `finish`, no weight changes and `discard` undoes everything."""
 
-    def __init__(self, engine: UpdateEngine, spec: RLJobSpec, ranks: UpdateRanks) -> None:
+    def __init__(self, engine: AnyUpdateEngine, spec: RLJobSpec, ranks: UpdateRanks) -> None:
         batch = spec.batch
         assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
         assert batch.micro_batch_size is not None, "the resolved spec names microBatchSize"
@@ -35,7 +35,7 @@ class Training:
         self._several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
         self._groups: list[SampleBatch] = []
         self._cut = self._micro_batches()
-        self._first: Accumulation | None = None
+        self._first: OptimizerStep | None = None
 
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
@@ -72,14 +72,14 @@ class Training:
             self._first.discard()
             self._first = None
 
-    def _begun(self) -> Accumulation:
+    def _begun(self) -> OptimizerStep:
         """The optimizer step that is being made."""
         if self._first is None:
             self._first = self._engine.begin(self._loss)
             self._cut = self._micro_batches()
         return self._first
 
-    def _step(self, begun: Accumulation, members: Sequence[SampleBatch]) -> dict[str, float]:
+    def _step(self, begun: OptimizerStep, members: Sequence[SampleBatch]) -> dict[str, float]:
         self._run(begun, self._cut.rest())
         self._first = None
         return self._engine.finish(
@@ -90,10 +90,10 @@ class Training:
             min_groups_with_signal=self._spec.algorithm.params.min_groups_with_signal,
         )
 
-    def _add_to(self, begun: Accumulation, group: SampleBatch) -> None:
+    def _add_to(self, begun: OptimizerStep, group: SampleBatch) -> None:
         self._run(begun, self._cut.add(group))
 
-    def _run(self, begun: Accumulation, own: Iterable[MicroBatch]) -> None:
+    def _run(self, begun: OptimizerStep, own: Iterable[MicroBatch]) -> None:
         for micro_batch in in_step(own, self._meeting):
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
 

@@ -14,8 +14,8 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
+from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.sample import SampleBatch
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 class Update:
     """Trains on one replica's share. ranks: as the engine has them."""
 
-    engine: UpdateEngine
+    engine: AnyUpdateEngine
     dock: DockClient
     ranks: UpdateRanks
     spec: RLJobSpec

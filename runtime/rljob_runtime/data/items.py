@@ -1,0 +1,44 @@
+"""Prompts from a data source of an installed package. Items that cannot be used are named by number."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from rljob_api.workload import SourceData
+from rljob_runtime.data.jsonl import template_fields
+from rljob_runtime.data.question import Question
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.extensions import data_use, load
+
+
+def read_items(source: SourceData, *, base_dir: Path) -> list[Question]:
+    """All items of the source, in its order. base_dir: folder of the job's file.
+
+    Raises ConfigError where the source is not installed, fails, or gives an item without question
+    and answer.
+    """
+    factory = load(data_use(source.name))
+    try:
+        items = factory(source.params or {}, base_dir)
+        if not isinstance(items, Iterable):
+            raise TypeError(f"it made a {type(items).__name__}; items must be iterable")
+        questions = [_question(item, number) for number, item in enumerate(items)]
+    except Exception as error:
+        raise ConfigError(f"{source.name} failed: {type(error).__name__}: {error}") from error
+    if not questions:
+        raise ConfigError(f"{source.name} has no items; give one for each prompt")
+    return questions
+
+
+def _question(item: object, number: int) -> Question:
+    if not isinstance(item, dict):
+        raise TypeError(f"item {number} is a {type(item).__name__}; each must be a dict")
+    for key in ("question", "answer"):
+        if not isinstance(item.get(key), str) or not item["question"].strip():
+            raise ValueError(f"item {number} has no text under {key!r}")
+    try:
+        json.dumps(item)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"item {number} holds what JSON cannot: {error}") from error
+    fields = template_fields(item, item["question"], answer_key="answer")
+    return Question(fields=fields, answer=item["answer"], entry=item)

@@ -1,0 +1,52 @@
+"""The table of update engines: makes the one that the job names, on this rank."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from rljob_runtime.engines.base import UpdateEngine, UpdateSetup
+from rljob_runtime.extensions import check_members, load, update_use
+
+AnyUpdateEngine = UpdateEngine[Any]
+"""Whose steps are its own business: what `begin` gave goes back to `finish`."""
+
+
+def make_update(setup: UpdateSetup) -> AnyUpdateEngine:
+    """The engine `spec.update.engine`. Raises ConfigError where it is not installed or cannot train
+    the model, DeviceMemoryError."""
+    return ENGINES.get(setup.spec.update.engine, make_extension)(setup)
+
+
+def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
+    """`torch`; engines of packages may wrap it."""
+    from rljob_runtime.engines import update_torch
+
+    return update_torch.UpdateEngine(
+        setup.policy,
+        optimizer=setup.spec.update.optimizer,
+        total_steps=setup.total_steps,
+        temperature=setup.spec.rollout.temperature,
+        ranks=setup.ranks,
+        purposes=setup.purposes,
+        ledger=setup.ledger,
+    )
+
+
+def make_mindspeed(setup: UpdateSetup) -> AnyUpdateEngine:
+    """`mindspeed`; engines of packages may wrap it."""
+    from rljob_runtime.engines.update_mindspeed.engine import MindSpeedUpdate
+
+    return MindSpeedUpdate(setup)
+
+
+def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
+    """An installed package's."""
+    use = update_use(setup.spec.update.engine)
+    engine = load(use)(setup)
+    check_members(engine, UpdateEngine, use)
+    return cast(AnyUpdateEngine, engine)
+
+
+ENGINES: dict[str, Callable[[UpdateSetup], AnyUpdateEngine]] = {
+    "torch": make_torch,
+    "mindspeed": make_mindspeed,
+}

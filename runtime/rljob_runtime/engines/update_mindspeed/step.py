@@ -1,0 +1,39 @@
+"""An optimizer step of the engine `mindspeed` while its micro-batches come. Made by `engine`."""
+
+from typing import Literal
+
+import torch
+
+from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.engines.accumulation import UNDIVIDED, LossFn
+from rljob_runtime.engines.metric_sums import MetricSums
+from rljob_runtime.engines.update_mindspeed.megatron import ShardedModel
+from rljob_runtime.engines.update_mindspeed.model import Forward
+from rljob_runtime.sample import SampleBatch
+
+
+class MindSpeedStep:
+    """Losses and metrics so far; the gradient is in the model's `main_grad`. counts: of this rank."""
+
+    def __init__(self, model: ShardedModel, forward: Forward, loss: LossFn) -> None:
+        self.counts = Totals(num_tokens=0, num_sequences=0)
+        self.metrics = MetricSums()
+        self.mean_over: Literal["tokens", "sequences"] | None = None
+        self._model, self._forward, self._loss = model, forward, loss
+        model.zero_grad_buffer()
+
+    def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
+        """Take a micro-batch in; one that does not teach is computed forward alone."""
+        with torch.set_grad_enabled(teaches):
+            found = self._forward(batch, with_entropy=True)
+            output = self._loss(found.logprobs_T, batch, UNDIVIDED)
+        if output.loss.requires_grad:
+            output.loss.backward()  # type: ignore[no-untyped-call]
+        counts = Totals.of([batch])
+        self.counts += counts
+        self.metrics.add(output.loss, output, found, num_tokens=counts.num_tokens)
+        self.mean_over = output.mean_over
+
+    def discard(self) -> None:
+        """Throw the gradient away."""
+        self._model.zero_grad_buffer()

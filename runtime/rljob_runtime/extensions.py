@@ -1,0 +1,135 @@
+"""Engines, rewards and data sources of installed packages, found by their Python entry points.
+
+`missing` is asked before a job starts, `load` by whoever makes what the job names: the tables of
+engines, the scorers and the prompt source. Imports no package before `load`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+
+from typing_extensions import get_protocol_members
+
+from rljob_api.extensions import is_extension
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.errors import ConfigError
+
+
+class Kind(StrEnum):
+    """What a package can add; the value is the group of its entry points."""
+
+    ROLLOUT_ENGINE = "rljob.rollout_engines"
+    UPDATE_ENGINE = "rljob.update_engines"
+    REWARD = "rljob.rewards"
+    DATA = "rljob.data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """Where a job names an extension. path: in the job."""
+
+    path: str
+    kind: Kind
+    name: str
+
+
+def uses(spec: RLJobSpec) -> Iterator[Use]:
+    """Every extension that a job names."""
+    if is_extension(spec.rollout.engine):
+        yield rollout_use(spec.rollout.engine)
+    if is_extension(spec.update.engine):
+        yield update_use(spec.update.engine)
+    for i, reward in enumerate(spec.rewards):
+        if is_extension(reward.type):
+            yield Use(path=f"spec.rewards[{i}].type", kind=Kind.REWARD, name=reward.type)
+    if spec.data.source is not None:
+        yield data_use(spec.data.source.name)
+
+
+def rollout_use(name: str) -> Use:
+    """`spec.rollout.engine`."""
+    return Use(path="spec.rollout.engine", kind=Kind.ROLLOUT_ENGINE, name=name)
+
+
+def update_use(name: str) -> Use:
+    """`spec.update.engine`."""
+    return Use(path="spec.update.engine", kind=Kind.UPDATE_ENGINE, name=name)
+
+
+def data_use(name: str) -> Use:
+    """`spec.data.source`."""
+    return Use(path="spec.data.source.name", kind=Kind.DATA, name=name)
+
+
+def missing(spec: RLJobSpec) -> list[Problem]:
+    """Extensions that the job names and no package here offers, or several do."""
+    return [problem for use in uses(spec) if (problem := _problem(use)) is not None]
+
+
+def packages(spec: RLJobSpec) -> dict[str, str]:
+    """Packages of the job's extensions and their versions."""
+    found = [entry.dist for use in uses(spec) for entry in _offers(use)]
+    return {package.name: package.version for package in found if package is not None}
+
+
+def load(use: Use) -> Callable[..., object]:
+    """What a package offers under the name. Raises ConfigError where it is not there or broken."""
+    if (problem := _problem(use)) is not None:
+        raise ConfigError(str(problem))
+    (entry,) = _offers(use)
+    try:
+        factory = entry.load()
+    except Exception as error:
+        raise ConfigError(
+            f"{use.path}: {entry.value} of {_package(entry)}, which {use.name!r} names, cannot be "
+            f"loaded: {type(error).__name__}: {error}"
+        ) from error
+    if not callable(factory):
+        raise ConfigError(
+            f"{use.path}: {entry.value} of {_package(entry)}, which {use.name!r} names, is a "
+            f"{type(factory).__name__}; it must be a function or class that makes a {_what(use)}"
+        )
+    made: Callable[..., object] = factory
+    return made
+
+
+def check_members(made: object, protocol: type, use: Use) -> None:
+    """Raise ConfigError if what an extension made lacks members of its protocol."""
+    lacking = sorted(name for name in get_protocol_members(protocol) if not hasattr(made, name))
+    if lacking:
+        raise ConfigError(
+            f"{use.path}: {use.name!r} made a {type(made).__name__} without {', '.join(lacking)}; "
+            f"a {_what(use)} has all members of rljob_runtime.engines.base.{protocol.__name__}"
+        )
+
+
+def _problem(use: Use) -> Problem | None:
+    offers = _offers(use)
+    if len(offers) == 1:
+        return None
+    if offers:
+        both = " and ".join(_package(entry) for entry in offers)
+        return Problem(use.path, f"is {use.name!r}, which {both} offer; uninstall one of them")
+    installed = sorted({entry.name for entry in entry_points(group=use.kind)})
+    return Problem(
+        use.path,
+        f"is {use.name!r}, which no package installed here offers{suggestion(use.name, installed)} "
+        f"Installed: {', '.join(installed) or 'none'} (entry points {use.kind}); install the "
+        f"package of the {_what(use)} where the job runs, or correct the name",
+    )
+
+
+def _offers(use: Use) -> list[EntryPoint]:
+    found = entry_points(group=use.kind, name=use.name)
+    return list({(entry.value, _package(entry)): entry for entry in found}.values())
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist else "an unnamed package"
+
+
+def _what(use: Use) -> str:
+    return {Kind.DATA: "data source"}.get(use.kind, use.kind.name.lower().replace("_", " "))

@@ -1,0 +1,56 @@
+"""A whole run whose engines, reward and data come from an installed package."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from example_plugin import PLUGIN, path_with
+from whole_runs import finish, start
+
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import save_hf
+
+pytestmark = [pytest.mark.ray]
+
+
+def save_model(folder: Path) -> None:
+    """A small model that knows nothing: the run needs no warm-up."""
+    config = CONFIG | {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    decoder = Decoder(read_architecture(config))
+    decoder.initialize(seed=3)
+    save_hf(decoder.named_hf_parameters(), folder=folder, config=config)
+    save_byte_tokenizer(folder)
+
+
+def test_a_job_trains_with_the_engines_reward_and_data_of_a_package(
+    installed: Path, tmp_path: Path
+) -> None:
+    job = yaml.safe_load((PLUGIN / "job.yaml").read_text())
+    log = tmp_path / "engines.log"
+    for role in ("rollout", "update"):
+        job["spec"][role]["params"]["log"] = str(log)
+    job["spec"]["model"] = {"path": "model"}
+    save_model(tmp_path / "model")
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+
+    process = start(
+        tmp_path / "job.yaml",
+        tmp_path / "run",
+        environment={"PYTHONPATH": path_with(installed)},
+    )
+    run = finish(process, tmp_path / "run")
+
+    assert run.code == 0, run.output
+    lines = log.read_text().splitlines()
+    assert [line.split()[:2] for line in lines] == [
+        ["rollout", "version=0"], ["update", "step=1"],
+        ["rollout", "version=1"], ["update", "step=2"],
+    ]  # fmt: skip
+    assert "samples=32" in lines[0]
+    (started,) = run.of_kind("run_started")
+    assert started["versions"]["rljob-example-plugin"] == "0.1.0"
+    assert started["dataset"] == "example.counting"
+    assert [step["metrics"]["reward/prefix"] >= 0 for step in run.of_kind("step")] == [True, True]
