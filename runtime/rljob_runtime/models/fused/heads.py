@@ -1,4 +1,7 @@
-"""Attention with heads of their own: query, key and value are one matrix, all keys are kept."""
+"""Attention with heads of their own: query, key and value are one matrix, all keys are kept.
+
+Called by `decoder`. Heads are those of the part of the model that is computed.
+"""
 
 # B sequences, P longest prompt, L keys in the attention window, H hidden
 # A query heads, N key/value heads, D head width
@@ -10,14 +13,16 @@ from torch import Tensor
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import New, Prefill, Step
 
 
 class FusedHeads:
     """Keeps keys and values of each token, [2, rows, N, positions, D]."""
 
-    def __init__(self, architecture: Architecture, new: New) -> None:
+    def __init__(self, architecture: Architecture, joins: Joins, new: New) -> None:
         a = self._architecture = architecture
+        self._joins = joins
         rows = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
         self._qkv = new(rows, a.hidden_size)
         self._qkv_bias = new(rows) if a.qkv_bias else None
@@ -55,7 +60,7 @@ class FusedHeads:
             query, key, value, is_causal=True, enable_gqa=a.repeats > 1
         )
         mixed = mixed.transpose(1, 2).reshape(len(normed), -1)
-        return F.linear(mixed, self._output, self._output_bias), torch.stack([key, value])
+        return self._joins.rows(mixed, self._output, self._output_bias), torch.stack([key, value])
 
     def decode(self, normed: Tensor, kept: Tensor, at: Step) -> Tensor:
         """[B, H] -> [B, H]; the tokens' keys and values go into `kept`."""
@@ -70,7 +75,7 @@ class FusedHeads:
         scores = torch.baddbmm(at.mask, queries, keys.transpose(1, 2), alpha=a.score_scale)
         shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
         mixed = torch.bmm(shares, values).view(rows, -1)
-        return F.linear(mixed, self._output, self._output_bias)
+        return self._joins.rows(mixed, self._output, self._output_bias)
 
     def _project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated query and key heads, [tokens, A + N, D], and value heads, [tokens, N, D]."""

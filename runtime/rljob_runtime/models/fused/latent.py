@@ -2,6 +2,7 @@
 
 What makes a head's key from the latent is multiplied into its query instead, and what makes its
 value into the mixed latent (DeepSeek-V2, arXiv:2405.04434, §2.1.2). Prompts are computed head by head.
+Called by `decoder`. Heads are those of the part of the model that is computed; what is kept has none.
 """
 
 # B sequences, P longest prompt, L keys in the attention window, H hidden, A heads
@@ -16,13 +17,15 @@ from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
 from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.rotary import halves
+from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import New, Prefill, Step
 
 
 class FusedLatent:
     """Keeps latent and rotated key of each token, [1, rows, 1, positions, C + R]."""
 
-    def __init__(self, architecture: Architecture, sizes: Latent, new: New) -> None:
+    def __init__(self, architecture: Architecture, sizes: Latent, joins: Joins, new: New) -> None:
+        self._joins = joins
         a, hidden, heads = architecture, architecture.hidden_size, architecture.num_heads
         self._sizes, self._heads, self._scale = sizes, heads, a.score_scale
         query_rows = heads * (sizes.nope_dim + sizes.rope_dim)
@@ -108,4 +111,5 @@ class FusedLatent:
         return rotate(halves(x) if self._sizes.interleaved else x, cos, sin)
 
     def _output(self, mixed: Tensor) -> Tensor:
-        return F.linear(mixed, self._views["o_proj.weight"], self._views.get("o_proj.bias"))
+        weight, bias = self._views["o_proj.weight"], self._views.get("o_proj.bias")
+        return self._joins.rows(mixed, weight, bias)
