@@ -36,12 +36,16 @@ def shares(groups: Sequence[PromptGroup], grid: RolloutGrid, rank: int) -> list[
 
 
 def run_on_ranks(
-    path: Path, grid: RolloutGrid, groups: Sequence[PromptGroup], how: Sequence[Sampling]
+    path: Path,
+    grid: RolloutGrid,
+    groups: Sequence[PromptGroup],
+    how: Sequence[Sampling],
+    **changes: Any,
 ) -> list[list[dict[str, Generated]]]:
     """By way of sampling and by model, what its ranks generate, which all of them must have alike."""
 
     def generate(rank: int) -> list[dict[str, Generated]]:
-        engine = engine_on_rank(path, grid)
+        engine = engine_on_rank(path, grid, **changes)
         own = shares(groups, grid, rank)
         return [run(engine, own, sampling) for sampling in how]
 

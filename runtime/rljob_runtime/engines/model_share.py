@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from rljob_runtime.engines.base import Sampling
@@ -18,6 +17,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.decoder import FusedDecoder
 from rljob_runtime.models.fused.part import NoJoins, whole_part
+from rljob_runtime.models.fused.weights import New, Weights, floats
 from rljob_runtime.models.weights import check_weights, load_weights, weights_checksum
 
 
@@ -25,7 +25,7 @@ class ModelShare(Protocol):
     """A decoder with its weights by Hugging Face name, and what is the same on all ranks of the model."""
 
     model: FusedDecoder
-    views: dict[str, Tensor]
+    views: dict[str, Weights]
 
     def load(self, path: Path) -> None:
         """Fill the views from a directory. Raises as `load_weights`."""
@@ -36,7 +36,7 @@ class ModelShare(Protocol):
         ...
 
     def checksum(self) -> str:
-        """`weights_checksum` of the whole model."""
+        """`weights_checksum` of the whole model, none of which is in 8 bits."""
         ...
 
     def draw(
@@ -47,13 +47,11 @@ class ModelShare(Protocol):
 
 
 class WholeModel:
-    """A `ModelShare`; arguments as in `TorchRollout`."""
+    """A `ModelShare`. new, max_length: as in `FusedDecoder`."""
 
-    def __init__(self, path: Path, *, max_length: int, dtype: torch.dtype, device: str) -> None:
+    def __init__(self, path: Path, *, new: New, max_length: int) -> None:
         part = whole_part(read_architecture(read_config(path)))
-        self.model = FusedDecoder(
-            part, NoJoins(), max_length=max_length, dtype=dtype, device=device
-        )
+        self.model = FusedDecoder(part, NoJoins(), new, max_length=max_length)
         self.views = self.model.hf_views()
 
     def load(self, path: Path) -> None:
@@ -68,7 +66,7 @@ class WholeModel:
 
     def checksum(self) -> str:
         """See ModelShare."""
-        return weights_checksum(self.views.items())
+        return weights_checksum(floats(self.views))
 
     def draw(
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling

@@ -38,4 +38,5 @@ def make_rollout(spec: RLJobSpec, *, model: Path, ledger: MemoryLedger) -> Rollo
         max_sequences=spec.rollout.max_sequences,
         max_length=max_length,
         ledger=ledger,
+        quantization=spec.rollout.quantization,
     )

@@ -10,7 +10,7 @@ same output. Which ranks share the model is known to `model_share` alone.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,7 +25,10 @@ from rljob_runtime.engines.slots import Slots, new_cache
 from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
+from rljob_runtime.models.fused.weights import New, tensors_in
+from rljob_runtime.models.weights import stored_weights, weights_checksum
 
+Quantization = Literal["none", "int8"]
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 
 
@@ -38,12 +41,14 @@ def make_torch_rollout(
     device: str = "cpu",
     ledger: MemoryLedger | None = None,
     groups: RolloutGroups | None = None,
+    quantization: Quantization = "none",
 ) -> RolloutEngine:
     """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
     max_sequences: generated at the same time. max_length: prompt and response, in tokens. groups: of the
-    ranks that share the model; None for one rank. Raises ConfigError and WeightsError as `load_policy`
-    does, and ConfigError for degrees that the model cannot have.
+    ranks that share the model; None for one rank. quantization: of the layers' matrices. Raises
+    ConfigError and WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot
+    have.
     """
     try:
         return TorchRollout(
@@ -54,18 +59,31 @@ def make_torch_rollout(
             device=device,
             ledger=ledger,
             groups=groups,
+            quantization=quantization,
         )
     except UnsupportedArchitecture as error:
-        if groups is not None and groups.shares_models:
-            raise ConfigError(
-                f"{path}: {error}, so that transformers computes it, on one device a model; use tensor, "
-                "pipeline and expert 1 in spec.rollout.parallelism, or rollout.engine: vllm"
-            ) from error
+        _check_transformers(path, error, groups, quantization)
         from rljob_runtime.engines.rollout_transformers import TransformersRollout
 
         return TransformersRollout(
             path, dtype=dtype, max_sequences=max_sequences, max_length=max_length, device=device
         )
+
+
+def _check_transformers(
+    path: Path, reason: Exception, groups: RolloutGroups | None, quantization: Quantization
+) -> None:
+    """Raise ConfigError for what a model that runs through transformers cannot have."""
+    through = f"{path}: {reason}, so that transformers computes it"
+    if groups is not None and groups.shares_models:
+        raise ConfigError(
+            f"{through}, on one device a model; use tensor, pipeline and expert 1 in "
+            "spec.rollout.parallelism, or rollout.engine: vllm"
+        ) from reason
+    if quantization != "none":
+        raise ConfigError(
+            f"{through}, in its own type; use spec.rollout.quantization: none"
+        ) from reason
 
 
 class TorchRollout:
@@ -87,18 +105,23 @@ class TorchRollout:
         device: str = "cpu",
         ledger: MemoryLedger | None = None,
         groups: RolloutGroups | None = None,
+        quantization: Quantization = "none",
     ) -> None:
         self.version = 0
         self._path = path
         self._rows, self._length = max_sequences, max_length
         self._dtype, self._device, self._ledger = dtype, device, ledger
-        sizes: dict[str, Any] = {"max_length": max_length, "dtype": dtype, "device": device}
+        new = New(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
-            WholeModel(path, **sizes) if groups is None else RankShare(path, groups, **sizes)
+            WholeModel(path, new=new, max_length=max_length)
+            if groups is None
+            else RankShare(path, groups, new=new, max_length=max_length)
         )
         if ledger is not None:
-            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, self._share.views.values())
+            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, tensors_in(self._share.views.values()))
         self._share.load(path)
+        self._rounded = new.int8
+        self._taken: str | None = None
         self._cache: Tensor | None = None
         self.wake()
 
@@ -144,11 +167,18 @@ class TorchRollout:
         """
         tensors = {name: tensor.detach() for name, tensor in weights}
         self._share.copy(tensors, where=f"the rollout engine of {self._path}")
+        if self._rounded:
+            self._taken = weights_checksum(tensors.items(), dtype=self._dtype)
         self.version = version
 
     def checksum(self) -> str:
-        """`weights_checksum` of the weights as held, of the whole model."""
-        return self._share.checksum()
+        """`weights_checksum` of the weights as held, of the whole model; where they are rounded to 8 bits,
+        of those that were taken, in the engine's type."""
+        if not self._rounded:
+            return self._share.checksum()
+        if self._taken is None:
+            self._taken = weights_checksum(stored_weights(self._path), dtype=self._dtype)
+        return self._taken
 
     def sleep(self) -> None:
         """Free the KV cache."""

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.backends.collectives import rank_of
+from rljob_runtime.backends.collectives import max_over_ranks, rank_of
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.parallel.vocabulary import VocabularyShare
@@ -76,3 +76,8 @@ class RankJoins:
         if self._sharers is None:
             return whole_MH
         return torch.split(whole_MH, self._counts)[self._sharers.rank()]
+
+    def widest(self, found: Tensor) -> Tensor:
+        """See Joins. The maximum over tensor ranks, [...] → [...], in place."""
+        max_over_ranks(found.view(-1), self._tensor)
+        return found

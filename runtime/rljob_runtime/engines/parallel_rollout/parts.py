@@ -18,6 +18,7 @@ from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.models.architecture import Architecture, Experts
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.fused.part import ModelPart
+from rljob_runtime.models.fused.weights import Weights, floats
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import check_weights, load_weights
 from rljob_runtime.parallel.wire import broadcast
@@ -39,7 +40,7 @@ def model_part(architecture: Architecture, part: Part) -> ModelPart:
 class PartWeights:
     """The weights of a rank's part by Hugging Face name. views: of its decoder, filled and read here."""
 
-    def __init__(self, views: Mapping[str, Tensor], shape: Shape, groups: RolloutGroups) -> None:
+    def __init__(self, views: Mapping[str, Weights], shape: Shape, groups: RolloutGroups) -> None:
         self._views, self._groups = views, groups
         self._whole = {tensor.name: torch.Size(tensor.shape) for tensor in tensors_of(shape)}
         self._held = {
@@ -72,12 +73,13 @@ class PartWeights:
         These go through it together; each slice is sent once to all of them.
         """
         group = self._groups[Purpose.MODEL]
-        like = next(iter(self._views.values()))
+        own = dict(floats(self._views))
+        like = next(iter(own.values()))
         for name, size in self._whole.items():
             whole = like.new_empty(size, dtype=held_dtype(name, like.dtype))
             for place, piece in self._holders(name):
                 mine = piece is self._held[self._groups.rank].get(name)
-                part = self._views[name] if mine else whole.new_empty(piece.shape)
+                part = own[name] if mine else whole.new_empty(piece.shape)
                 whole[box_of(piece)] = broadcast(part, place, group)
             yield name, whole
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from rljob_api.architecture import read_shape
@@ -17,23 +16,16 @@ from rljob_runtime.engines.parallel_rollout.rules import check_degrees
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.decoder import FusedDecoder
+from rljob_runtime.models.fused.weights import New
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 
 
 class RankShare:
-    """A `ModelShare`; arguments as in `TorchRollout`. Raises ConfigError for degrees that the model
-    cannot have."""
+    """A `ModelShare`. new, max_length: as in `FusedDecoder`. Raises ConfigError for degrees that the
+    model cannot have."""
 
-    def __init__(
-        self,
-        path: Path,
-        groups: RolloutGroups,
-        *,
-        max_length: int,
-        dtype: torch.dtype,
-        device: str,
-    ) -> None:
+    def __init__(self, path: Path, groups: RolloutGroups, *, new: New, max_length: int) -> None:
         entries = read_config(path)
         architecture = read_architecture(entries)
         shape = read_shape(entries, name=f"{path}/config.json")
@@ -42,10 +34,9 @@ class RankShare:
         held = VocabularyShare.of(architecture.vocab_size, groups[Purpose.TENSOR])
         self.model = FusedDecoder(
             model_part(architecture, groups.grid.part(shape, groups.rank)),
-            RankJoins(held, groups, device),
+            RankJoins(held, groups, new.device),
+            new,
             max_length=max_length,
-            dtype=dtype,
-            device=device,
         )
         self.views = self.model.hf_views()
         self._weights = PartWeights(self.views, shape, groups)

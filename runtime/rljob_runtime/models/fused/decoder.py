@@ -20,33 +20,29 @@ from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forw
 from rljob_runtime.models.fused.heads import FusedHeads
 from rljob_runtime.models.fused.latent import FusedLatent
 from rljob_runtime.models.fused.part import Joins, ModelPart
-from rljob_runtime.models.fused.step import New, Prefill, Step, make_step
+from rljob_runtime.models.fused.step import Prefill, Step, make_step
+from rljob_runtime.models.fused.weights import New, Weights
 
 
 class FusedDecoder:
     """Weights are uninitialised until they are copied into `hf_views`.
 
-    max_length: of the longest sequence. Raises ConfigError where the model cannot have such.
+    new: makes the weights. max_length: of the longest sequence. Raises ConfigError where the model
+    cannot have such.
     """
 
-    def __init__(
-        self, part: ModelPart, joins: Joins, *, max_length: int, dtype: torch.dtype, device: str
-    ) -> None:
+    def __init__(self, part: ModelPart, joins: Joins, new: New, *, max_length: int) -> None:
         a = self.sizes = part.sizes
         self._part, self._joins = part, joins
         a.check_length(max_length)
-
-        def new(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=device)
-
         self._ends = _new_ends(part, new)
         self._layers = [_Layer(part, index, joins, new) for index in part.layers]
-        cos, sin = cos_and_sin(a, torch.arange(max_length), dtype)
-        self._rotation = cos.to(device), sin.to(device)
+        cos, sin = cos_and_sin(a, torch.arange(max_length), new.dtype)
+        self._rotation = cos.to(new.device), sin.to(new.device)
 
-    def hf_views(self) -> dict[str, Tensor]:
+    def hf_views(self) -> dict[str, Weights]:
         """The weights as files name them, sharing memory; a tied head once."""
-        views = dict(self._ends)
+        views: dict[str, Weights] = dict(self._ends)
         for index, layer in zip(self._part.layers, self._layers, strict=True):
             for name, view in layer.views().items():
                 views[f"model.layers.{index}.{name}"] = view
@@ -134,7 +130,7 @@ class _Layer:
         self._attention_norm, self._feed_forward_norm = new(a.hidden_size), new(a.hidden_size)
         self._epsilon = a.norm_epsilon
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the layer."""
         return {
             "input_layernorm.weight": self._attention_norm,

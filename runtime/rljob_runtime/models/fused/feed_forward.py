@@ -14,7 +14,7 @@ from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.experts import run_experts, run_sorted
 from rljob_runtime.models.blocks.router import Routes, route
 from rljob_runtime.models.fused.part import Joins, ModelPart
-from rljob_runtime.models.fused.step import New
+from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
 
 
 class FusedGatedMlp:
@@ -22,25 +22,26 @@ class FusedGatedMlp:
 
     def __init__(self, hidden: int, inner: int, joins: Joins, new: New, *, with_bias: bool) -> None:
         self._inner, self._joins = inner, joins
-        self._gate_up, self._down = new(2 * inner, hidden), new(hidden, inner)
+        self._gate_up = new.matrix(2 * inner, hidden)
+        self._down = new.matrix(hidden, inner, widest=joins.widest)
         self._gate_up_bias = new(2 * inner) if with_bias else None
         self._down_bias = new(hidden) if with_bias else None
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the feed-forward."""
-        views = {"down_proj.weight": self._down}
+        views: dict[str, Weights] = {"down_proj.weight": self._down}
         if self._down_bias is not None:
             views["down_proj.bias"] = self._down_bias
         for kind, tensor in (("weight", self._gate_up), ("bias", self._gate_up_bias)):
             if tensor is not None:
-                gate, up = torch.split(tensor, self._inner)
+                gate, up = split_rows(tensor, [self._inner] * 2)
                 views |= {f"gate_proj.{kind}": gate, f"up_proj.{kind}": up}
         return views
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, H] -> [tokens, H]."""
-        inner = swiglu(F.linear(x, self._gate_up, self._gate_up_bias))
-        return self._joins.rows(inner, self._down, self._down_bias)
+        inner = swiglu(F.linear(x, wide(self._gate_up, x.dtype), self._gate_up_bias))
+        return self._joins.rows(inner, wide(self._down, x.dtype), self._down_bias)
 
 
 class FusedExperts:
@@ -51,14 +52,17 @@ class FusedExperts:
         self._experts, self._held, self._joins = experts, part.experts, joins
         self._router = new(experts.count, hidden)
         self._bias = new(experts.count).float() if experts.correction_bias else None
-        self._gate_up = new(len(part.experts), 2 * inner, hidden)
-        self._down = new(len(part.experts), hidden, inner)
+        self._gate_up = new.matrix(len(part.experts), 2 * inner, hidden)
+        by_features = len(part.experts) == experts.count
+        self._down = new.matrix(
+            len(part.experts), hidden, inner, widest=joins.widest if by_features else None
+        )
         width, bias = experts.shared_intermediate, part.sizes.mlp_bias
         self._shared = FusedGatedMlp(hidden, width, joins, new, with_bias=bias) if width else None
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the feed-forward; experts in stacks."""
-        views = {
+        views: dict[str, Weights] = {
             "gate.weight": self._router,
             "experts.gate_up_proj": self._gate_up,
             "experts.down_proj": self._down,
@@ -82,7 +86,7 @@ class FusedExperts:
     def _routed(self, x: Tensor) -> Tensor:
         x = self._joins.to_experts(x)
         routes = route(x, self._router, self._bias, self._experts)
-        weights = self._gate_up, self._down
+        weights = wide(self._gate_up, x.dtype), wide(self._down, x.dtype)
         if len(self._held) == self._experts.count:
             return self._joins.from_experts(run_experts(x, routes, *weights))
         return self._joins.from_experts(run_held_experts(x, routes, *weights, self._held))

@@ -62,6 +62,10 @@ class Joins(Protocol):
         """Of what parts' experts made of the tokens of `to_experts`: the whole, of the own tokens."""
         ...
 
+    def widest(self, found: Tensor) -> Tensor:
+        """Largest of what parts found in their columns of a matrix, of the same shape."""
+        ...
+
 
 class NoJoins:
     """One part is the whole model."""
@@ -93,6 +97,10 @@ class NoJoins:
     def from_experts(self, output_UH: Tensor) -> Tensor:
         """See Joins."""
         return output_UH
+
+    def widest(self, found: Tensor) -> Tensor:
+        """See Joins."""
+        return found
 
 
 def whole_part(architecture: Architecture) -> ModelPart:
