@@ -8,6 +8,7 @@ from rljob_api.base import Section
 from rljob_api.extensions import NameOf, Params
 
 Dtype = Literal["float32", "bfloat16"]
+Quantization = Literal["none", "int8"]
 MAX_STALENESS = 64
 """Largest flow.maxStaleness, and the largest default."""
 
@@ -88,6 +89,10 @@ class Rollout(Section):
 
     dtype: Dtype = "float32"
     """Type of the weights in generation."""
+
+    quantization: Quantization = "none"
+    """`int8`: the matrices of the layers in 8 bits with a scale for each output feature, rounded anew from
+    each version of the weights; everything else stays in dtype. `mismatch` metrics tell what it costs."""
 
     temperature: float = Field(default=1.0, gt=0, le=10)
     """Sampling temperature."""

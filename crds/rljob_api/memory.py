@@ -4,13 +4,14 @@ Called by `plan`. Figures are for the fullest device of each role. Lower bounds:
 inputs of the layers (everything else recomputed), and temporary buffers are not counted.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 from rljob_api.architecture import Parameters, Shape
 from rljob_api.base import parse_quantity
 from rljob_api.engines import Dtype, UpdateParallelism
-from rljob_api.layout import Part, slices, stages
+from rljob_api.layout import Part, Slice, slices, stages
 from rljob_api.rljob import RLJobSpec
 from rljob_api.tensors import Cut
 
@@ -18,6 +19,8 @@ ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
 GRADIENT_BYTES = 4
 MOMENTS_BYTES = 8
 MASTER_BYTES = 4
+SCALE_BYTES = 4
+ROUTER = ".mlp.gate.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +62,7 @@ class Memory:
 def plan_memory(spec: RLJobSpec, shape: Shape) -> Memory:
     """Memory of each phase. spec: resolved."""
     trained = _update_parts(spec, shape)
-    generated = _weights(rollout_shard(spec, shape), spec.rollout.dtype)
+    generated = _rollout_weights(spec, shape)
     limit = parse_quantity(spec.accelerator.memory) if spec.accelerator.memory else None
     colocated = spec.placement.mode == "colocated"
     swapped = colocated and spec.resharding.strategy == "allgather-swap"
@@ -107,10 +110,9 @@ def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
 def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
     """The fullest stage of the first ranks, which have the most where a cut is uneven."""
     fullest = Parameters()
-    for stage in range(pipeline):
-        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
+    for pieces in _stage_slices(shape, tensor, pipeline, expert):
         held = Parameters()
-        for piece in slices(shape, part):
+        for piece in pieces:
             size = prod(piece.shape)
             if piece.tensor.expert is not None:
                 held += Parameters(experts=size)
@@ -122,8 +124,30 @@ def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
     return fullest
 
 
-def _weights(shard: Parameters, dtype: Dtype) -> int:
-    return shard.total * ITEM_BYTES[dtype]
+def _stage_slices(shape: Shape, tensor: int, pipeline: int, expert: int) -> Iterator[list[Slice]]:
+    """What the first ranks of each stage hold."""
+    for stage in range(pipeline):
+        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
+        yield list(slices(shape, part))
+
+
+def _rollout_weights(spec: RLJobSpec, shape: Shape) -> int:
+    """Bytes of the fullest rollout rank."""
+    if spec.rollout.quantization == "none":
+        return rollout_shard(spec, shape).total * ITEM_BYTES[spec.rollout.dtype]
+    degrees = spec.rollout.parallelism
+    held_by_stage = _stage_slices(shape, degrees.tensor, degrees.pipeline, degrees.expert)
+    return max(
+        sum(_int8_bytes(piece, spec.rollout.dtype) for piece in held) for held in held_by_stage
+    )
+
+
+def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
+    """Matrices of layers are in 8 bits, but for routers."""
+    size, tensor = prod(piece.shape), piece.tensor
+    if tensor.layer is None or len(piece.shape) == 1 or tensor.name.endswith(ROUTER):
+        return size * ITEM_BYTES[dtype]
+    return size + SCALE_BYTES * piece.shape[0]
 
 
 def _update_parts(spec: RLJobSpec, shape: Shape) -> dict[str, int]:

@@ -45,6 +45,18 @@ def test_one_device_holds_weights_gradients_and_two_moments(job):
     assert update.host == 0
 
 
+def test_rollout_matrices_of_8_bits_take_a_byte_and_a_scale_a_row(job):
+    changes = {"spec.rollout": {"quantization": "int8", "dtype": "bfloat16"}}
+    spec = resolve(job(changes)).spec
+
+    found = plan_memory(spec, SPARSE).rollout_weights
+
+    rows = 64 + 32 + 32 + 64 + 8 * (32 + 32 + 64)  # of q, k, v, o, and of the experts
+    matrices = 64 * (64 + 32 + 32 + 64) + EXPERTS
+    kept = 2 * 1000 * 64 + 64 + 4 * (2 * 64 + 8 * 64)  # vocabulary, norms, routers
+    assert found == 4 * (matrices + 4 * rows) + 2 * kept
+
+
 def test_the_kv_cache_is_that_of_all_samples_of_a_replica(job):
     spec = resolve(job({"spec.accelerator.devicesPerNode": 2})).spec
 

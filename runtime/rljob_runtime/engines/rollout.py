@@ -40,6 +40,7 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         max_sequences=setup.spec.rollout.max_sequences,
         max_length=setup.max_length,
         ledger=setup.ledger,
+        quantization=setup.spec.rollout.quantization,
     )
 
 

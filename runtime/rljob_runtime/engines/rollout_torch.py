@@ -2,28 +2,33 @@
 
 Made by the device worker for `rollout.engine: torch`. Finished sequences leave the batch at once
 and waiting ones take their rows in order; the same groups, weights and sampling give bitwise the
-same output.
+same output. Which ranks share the model is known to `model_share` alone.
 """
 
-# B sequences, G groups, P longest prompt, V vocabulary, S rows
+# B sequences, G groups, P longest prompt, V vocabulary of this process, S rows
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.engines.sampling import draw, uniforms
+from rljob_runtime.engines.model_share import ModelShare, WholeModel
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.parallel_rollout.share import RankShare
+from rljob_runtime.engines.sampling import uniforms
 from rljob_runtime.engines.slots import Slots, new_cache
 from rljob_runtime.engines.waiting import Waiting, check_lengths
-from rljob_runtime.models.config import UnsupportedArchitecture, read_config
-from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.fused.decoder import FusedDecoder
-from rljob_runtime.models.weights import check_weights, load_weights, weights_checksum
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.config import UnsupportedArchitecture
+from rljob_runtime.models.fused.weights import New, tensors_in
+from rljob_runtime.models.weights import stored_weights, weights_checksum
 
+Quantization = Literal["none", "int8"]
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 
 
@@ -35,11 +40,15 @@ def make_torch_rollout(
     max_length: int,
     device: str = "cpu",
     ledger: MemoryLedger | None = None,
+    groups: RolloutGroups | None = None,
+    quantization: Quantization = "none",
 ) -> RolloutEngine:
     """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
-    max_sequences: generated at the same time. max_length: prompt and response, in tokens. Raises
-    ConfigError and WeightsError as `load_policy` does.
+    max_sequences: generated at the same time. max_length: prompt and response, in tokens. groups: of the
+    ranks that share the model; None for one rank. quantization: of the layers' matrices. Raises
+    ConfigError and WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot
+    have.
     """
     try:
         return TorchRollout(
@@ -49,8 +58,11 @@ def make_torch_rollout(
             max_length=max_length,
             device=device,
             ledger=ledger,
+            groups=groups,
+            quantization=quantization,
         )
-    except UnsupportedArchitecture:
+    except UnsupportedArchitecture as error:
+        _check_transformers(path, error, groups, quantization)
         from rljob_runtime.engines.rollout_transformers import TransformersRollout
 
         return TransformersRollout(
@@ -58,10 +70,29 @@ def make_torch_rollout(
         )
 
 
+def _check_transformers(
+    path: Path, reason: Exception, groups: RolloutGroups | None, quantization: Quantization
+) -> None:
+    """Raise ConfigError for what a model that runs through transformers cannot have."""
+    through = f"{path}: {reason}, so that transformers computes it"
+    if groups is not None and groups.shares_models:
+        raise ConfigError(
+            f"{through}, on one device a model; use tensor, pipeline and expert 1 in "
+            "spec.rollout.parallelism, or rollout.engine: vllm"
+        ) from reason
+    if quantization != "none":
+        raise ConfigError(
+            f"{through}, in its own type; use spec.rollout.quantization: none"
+        ) from reason
+
+
 class TorchRollout:
     """A `RolloutEngine` for the families of `models.families`.
 
-    Arguments as in `make_torch_rollout`. Raises UnsupportedArchitecture for other models.
+    Arguments as in `make_torch_rollout`. Raises UnsupportedArchitecture for other models. Where ranks
+    share a model, they call everything but `sleep` and `wake` together: `generate` with the same groups
+    and sampling, its samples taken to the end; models that share experts call it equally often, each with
+    groups of its own, maybe none.
     """
 
     def __init__(
@@ -73,18 +104,24 @@ class TorchRollout:
         max_length: int,
         device: str = "cpu",
         ledger: MemoryLedger | None = None,
+        groups: RolloutGroups | None = None,
+        quantization: Quantization = "none",
     ) -> None:
         self.version = 0
         self._path = path
         self._rows, self._length = max_sequences, max_length
         self._dtype, self._device, self._ledger = dtype, device, ledger
-        self._model = FusedDecoder(
-            read_architecture(read_config(path)), max_length=max_length, dtype=dtype, device=device
+        new = New(dtype=dtype, device=device, int8=quantization == "int8")
+        self._share: ModelShare = (
+            WholeModel(path, new=new, max_length=max_length)
+            if groups is None
+            else RankShare(path, groups, new=new, max_length=max_length)
         )
-        self._views = self._model.hf_views()
         if ledger is not None:
-            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, self._views.values())
-        load_weights(self._views, path)
+            ledger.track(MemoryKind.ROLLOUT_WEIGHTS, tensors_in(self._share.views.values()))
+        self._share.load(path)
+        self._rounded = new.int8
+        self._taken: str | None = None
         self._cache: Tensor | None = None
         self.wake()
 
@@ -101,10 +138,11 @@ class TorchRollout:
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
+        model = self._share.model
         batch = _Batch(
-            model=self._model,
+            share=self._share,
             slots=Slots(self._cache, sampling),
-            waiting=Waiting(self._model, groups, self._device),
+            waiting=Waiting(model, groups, self._device),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
         )
@@ -118,6 +156,9 @@ class TorchRollout:
                 finished = []
         if finished:
             yield finished
+        with torch.inference_mode():
+            while model.idle():
+                pass
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError.
@@ -125,15 +166,19 @@ class TorchRollout:
         weights: any float type, read during the call, not kept.
         """
         tensors = {name: tensor.detach() for name, tensor in weights}
-        shapes = {name: view.shape for name, view in self._views.items()}
-        check_weights(tensors, shapes, where=f"the rollout engine of {self._path}")
-        for name, view in self._views.items():
-            view.copy_(tensors[name])
+        self._share.copy(tensors, where=f"the rollout engine of {self._path}")
+        if self._rounded:
+            self._taken = weights_checksum(tensors.items(), dtype=self._dtype)
         self.version = version
 
     def checksum(self) -> str:
-        """`weights_checksum` of the weights as held."""
-        return weights_checksum(self._views.items())
+        """`weights_checksum` of the weights as held, of the whole model; where they are rounded to 8 bits,
+        of those that were taken, in the engine's type."""
+        if not self._rounded:
+            return self._share.checksum()
+        if self._taken is None:
+            self._taken = weights_checksum(stored_weights(self._path), dtype=self._dtype)
+        return self._taken
 
     def sleep(self) -> None:
         """Free the KV cache."""
@@ -144,7 +189,7 @@ class TorchRollout:
         if self._cache is not None:
             return
         self._cache = new_cache(
-            self._model.architecture,
+            self._share.model.sizes,
             rows=self._rows,
             length=self._length,
             dtype=self._dtype,
@@ -158,7 +203,7 @@ class TorchRollout:
 class _Batch:
     """One call of `generate`. eos: end tokens. stops at sampling's limits and not before."""
 
-    model: FusedDecoder
+    share: ModelShare
     slots: Slots
     waiting: Waiting
     sampling: Sampling
@@ -175,7 +220,7 @@ class _Batch:
         if slots.seats:
             running = slice(0, len(slots.seats))
             slots.window += 1
-            logits_BV = self.model.decode(
+            logits_BV = self.share.model.decode(
                 slots.last_S[running], slots.lengths_S[running], slots.cache, slots.window
             )
             slots.lengths_S[running] += 1
@@ -186,7 +231,7 @@ class _Batch:
         """Draw a token for each of these rows; returns the responses that it ends."""
         slots, sampling = self.slots, self.sampling
         uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
-        tokens_B, logprobs_B = draw(logits_BV, uniforms_B, sampling)
+        tokens_B, logprobs_B = self.share.draw(logits_BV, uniforms_B, sampling)
         slots.append(rows, tokens_B, logprobs_B)
         stopped_B = torch.isin(tokens_B, self.eos)
         if sampling.stopped is not None:

@@ -6,9 +6,9 @@ leave or enter a model.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
-from torch import Tensor
 
 GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 CORRECTION_BIAS = ".e_score_correction_bias"
@@ -17,9 +17,25 @@ Place = tuple[int, slice]
 """An expert, and rows of its matrix in a stack."""
 
 
+class Sliced(Protocol):
+    """A tensor, or what stands for one."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """Its shape."""
+        ...
+
+    def __getitem__(self, place: Any, /) -> Self:
+        """A view."""
+        ...
+
+
+Held = TypeVar("Held", bound=Sliced)
+
+
 def split_experts(
-    weights: Iterable[tuple[str, Tensor]], *, first: int = 0
-) -> Iterator[tuple[str, Tensor]]:
+    weights: Iterable[tuple[str, Held]], *, first: int = 0
+) -> Iterator[tuple[str, Held]]:
     """The same weights with stacks as views of single experts, under the names of files.
 
     first: number of a stack's first expert.

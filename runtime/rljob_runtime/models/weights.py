@@ -37,13 +37,27 @@ class Shaped(Protocol):
         ...
 
 
+class Filled(Shaped, Protocol):
+    """A tensor, or what is made from one."""
+
+    def copy_(self, source: Tensor, /) -> object:
+        """Take these values."""
+        ...
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """All tensors of a Hugging Face directory by name, experts one by one. Raises as `TensorFiles`."""
+    return dict(stored_weights(path))
+
+
+def stored_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The same, one at a time."""
     files = TensorFiles(path).split_stacks()
-    return {name: files.read(name) for name in files.tensors}
+    for name in files.tensors:
+        yield name, files.read(name)
 
 
-def load_weights(into: Mapping[str, Tensor], path: Path, *, part_of: PartOf | None = None) -> None:
+def load_weights(into: Mapping[str, Filled], path: Path, *, part_of: PartOf | None = None) -> None:
     """Copy a directory's tensors into these, all or none, one at a time.
 
     into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole.

@@ -1,65 +1,61 @@
-"""A decoder that generates: prompts at once, then one token a sequence at a time.
+"""A decoder that generates, or a part of one: prompts at once, then one token a sequence at a time.
 
 Query, key and value are one matrix, gate and up another; `hf_views` shows them under Hugging Face's
-names.
+names. Called by the `torch` rollout engine; knows no ranks: what parts of a model tell each other are
+the `Joins` of `part`.
 """
 
 # B sequences, P longest prompt, L keys in the attention window, H hidden, V vocabulary
-# N kept heads a token, W width of a kept head
+# N kept heads a token, W width of a kept head; H alone is the model's, all else the part's
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_api.tensors import EMBEDDING, HEAD, NORM
 from rljob_runtime.kernels.rms_norm import rms_norm
-from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.expert_names import split_experts
-from rljob_runtime.models.fused.feed_forward import make_feed_forward
+from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forward
 from rljob_runtime.models.fused.heads import FusedHeads
 from rljob_runtime.models.fused.latent import FusedLatent
-from rljob_runtime.models.fused.step import New, Prefill, Step, make_step
+from rljob_runtime.models.fused.part import Joins, ModelPart
+from rljob_runtime.models.fused.step import Prefill, Step, make_step
+from rljob_runtime.models.fused.weights import New, Weights
 
 
 class FusedDecoder:
     """Weights are uninitialised until they are copied into `hf_views`.
 
-    max_length: of the longest sequence. Raises ConfigError where the model cannot have such.
+    new: makes the weights. max_length: of the longest sequence. Raises ConfigError where the model
+    cannot have such.
     """
 
-    def __init__(
-        self, architecture: Architecture, *, max_length: int, dtype: torch.dtype, device: str
-    ) -> None:
-        a = self.architecture = architecture
+    def __init__(self, part: ModelPart, joins: Joins, new: New, *, max_length: int) -> None:
+        a = self.sizes = part.sizes
+        self._part, self._joins = part, joins
         a.check_length(max_length)
+        self._ends = _new_ends(part, new)
+        self._layers = [_Layer(part, index, joins, new) for index in part.layers]
+        cos, sin = cos_and_sin(a, torch.arange(max_length), new.dtype)
+        self._rotation = cos.to(new.device), sin.to(new.device)
 
-        def new(*shape: int) -> Tensor:
-            return torch.empty(shape, dtype=dtype, device=device)
-
-        self._embedding = new(a.vocab_size, a.hidden_size)
-        self._head = self._embedding if a.tied else new(a.vocab_size, a.hidden_size)
-        self._norm = new(a.hidden_size)
-        self._layers = [_Layer(a, index, new) for index in range(a.num_layers)]
-        cos, sin = cos_and_sin(a, torch.arange(max_length), dtype)
-        self._rotation = cos.to(device), sin.to(device)
-
-    def hf_views(self) -> dict[str, Tensor]:
+    def hf_views(self) -> dict[str, Weights]:
         """The weights as files name them, sharing memory; a tied head once."""
-        views = {"model.embed_tokens.weight": self._embedding, "model.norm.weight": self._norm}
-        if not self.architecture.tied:
-            views["lm_head.weight"] = self._head
-        for index, layer in enumerate(self._layers):
+        views: dict[str, Weights] = dict(self._ends)
+        for index, layer in zip(self._part.layers, self._layers, strict=True):
             for name, view in layer.views().items():
                 views[f"model.layers.{index}.{name}"] = view
-        return dict(split_experts(views.items()))
+        return dict(split_experts(views.items(), first=self._part.experts.start))
 
     def prefill(self, tokens_BP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
         """What is kept of prompts, [layers, tensors, B, N, P, W], and logits after each, [B, V] float32.
 
         tokens_BP: padded on the right with any token. What lies past a prompt's length is garbage.
+        Without the model's last layer there are no logits: [B, 0].
         """
         rows, width = tokens_BP.shape
-        hidden = F.embedding(tokens_BP.view(-1), self._embedding)
+        hidden = self._enter(tokens_BP.view(-1))
         cos, sin = (x[:width].repeat(rows, 1)[:, None] for x in self._rotation)
         at = Prefill(rows=rows, width=width, cos=cos, sin=sin)
         caches = []
@@ -67,36 +63,74 @@ class FusedDecoder:
             hidden, kept = layer.prefill(hidden, at)
             caches.append(kept)
         last_B = torch.arange(rows, device=lengths_B.device) * width + lengths_B - 1
-        return torch.stack(caches), self._logits(hidden.index_select(0, last_B))
+        return torch.stack(caches), self._logits(hidden, last_B)
 
     def decode(self, tokens_B: Tensor, positions_B: Tensor, cache: Tensor, window: int) -> Tensor:
-        """Logits after one more token of each sequence, [B, V] float32; what is kept of it is stored.
+        """Logits after one more token of each sequence, as in `prefill`; what is kept of it is stored.
 
         cache: [layers, tensors, at least B, N, at least L, W], sequence b in row b. window: L, more
         than every position. positions_B: each token's position.
         """
-        hidden = F.embedding(tokens_B, self._embedding)
-        at = make_step(self.architecture, positions_B, self._rotation, cache, window, hidden.dtype)
+        hidden = self._enter(tokens_B)
+        at = make_step(self.sizes, positions_B, self._rotation, cache, window, hidden.dtype)
         for layer, kept in zip(self._layers, cache, strict=True):
             hidden = layer.decode(hidden, kept, at)
         return self._logits(hidden)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        normed = rms_norm(hidden, self._norm, self.architecture.norm_epsilon)
-        return F.linear(normed, self._head).float()
+    def idle(self) -> bool:
+        """A pass without tokens, where the experts here are shared with parts that may have some; False
+        once nobody has."""
+        if not self._joins.begin(0):
+            return False
+        for layer in self._layers:
+            layer.idle()
+        return True
+
+    def _enter(self, tokens_U: Tensor) -> Tensor:
+        """Hidden states before the first layer here."""
+        self._joins.begin(len(tokens_U))
+        if self._part.first:
+            return self._joins.embed(tokens_U, self._ends[EMBEDDING])
+        rotation = self._rotation[0]
+        return self._joins.arrive(rotation.new_empty(len(tokens_U), self.sizes.hidden_size))
+
+    def _logits(self, hidden: Tensor, rows_B: Tensor | None = None) -> Tensor:
+        """Of these rows, or of all. Where further layers follow, they get the hidden states instead."""
+        if not self._part.last:
+            self._joins.hand_on(hidden)
+            return hidden.new_empty(len(hidden if rows_B is None else rows_B), 0)
+        if rows_B is not None:
+            hidden = hidden.index_select(0, rows_B)
+        normed = rms_norm(hidden, self._ends[NORM], self.sizes.norm_epsilon)
+        return F.linear(normed, self._ends[EMBEDDING if self.sizes.tied else HEAD]).float()
+
+
+def _new_ends(part: ModelPart, new: New) -> dict[str, Tensor]:
+    """What lies outside of the layers, by Hugging Face name."""
+    a = part.sizes
+    ends = {}
+    if part.first or (part.last and a.tied):
+        ends[EMBEDDING] = new(a.vocab_size, a.hidden_size)
+    if part.last:
+        ends[NORM] = new(a.hidden_size)
+    if part.last and not a.tied:
+        ends[HEAD] = new(a.vocab_size, a.hidden_size)
+    return ends
 
 
 class _Layer:
     """Attention and feed-forward, each behind a norm and a residual."""
 
-    def __init__(self, architecture: Architecture, index: int, new: New) -> None:
-        a = architecture
-        self._attention = FusedLatent(a, a.latent, new) if a.latent else FusedHeads(a, new)
-        self._feed_forward = make_feed_forward(a, index, new)
+    def __init__(self, part: ModelPart, index: int, joins: Joins, new: New) -> None:
+        a = part.sizes
+        self._attention = (
+            FusedLatent(a, a.latent, joins, new) if a.latent else FusedHeads(a, joins, new)
+        )
+        self._feed_forward = make_feed_forward(part, index, joins, new)
         self._attention_norm, self._feed_forward_norm = new(a.hidden_size), new(a.hidden_size)
         self._epsilon = a.norm_epsilon
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the layer."""
         return {
             "input_layernorm.weight": self._attention_norm,
@@ -115,6 +149,11 @@ class _Layer:
         """[B, H] -> [B, H]."""
         normed = rms_norm(hidden, self._attention_norm, self._epsilon)
         return self._finish(hidden + self._attention.decode(normed, kept, at))
+
+    def idle(self) -> None:
+        """No tokens."""
+        if isinstance(self._feed_forward, FusedExperts):
+            self._feed_forward.idle()
 
     def _finish(self, hidden: Tensor) -> Tensor:
         normed = rms_norm(hidden, self._feed_forward_norm, self._epsilon)

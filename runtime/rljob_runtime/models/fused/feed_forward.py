@@ -1,60 +1,68 @@
-"""The gated feed-forward with gate and up as one matrix, and the mixture of experts."""
+"""The gated feed-forward with gate and up as one matrix, and the mixture of experts.
 
-# H hidden, I inner width, E experts
+Called by `decoder`. Inner widths and experts are those of the part of the model that is computed.
+"""
+
+# U tokens, H hidden, I inner width, E experts, K experts of a token, X (token, expert) pairs
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_runtime.kernels.swiglu import swiglu
-from rljob_runtime.models.architecture import Architecture, Experts
-from rljob_runtime.models.blocks.experts import run_experts
-from rljob_runtime.models.blocks.router import route
-from rljob_runtime.models.fused.step import New
+from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.blocks.experts import run_experts, run_sorted
+from rljob_runtime.models.blocks.router import Routes, route
+from rljob_runtime.models.fused.part import Joins, ModelPart
+from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
 
 
 class FusedGatedMlp:
     """inner: I."""
 
-    def __init__(self, hidden: int, inner: int, new: New, *, with_bias: bool) -> None:
-        self._inner = inner
-        self._gate_up, self._down = new(2 * inner, hidden), new(hidden, inner)
+    def __init__(self, hidden: int, inner: int, joins: Joins, new: New, *, with_bias: bool) -> None:
+        self._inner, self._joins = inner, joins
+        self._gate_up = new.matrix(2 * inner, hidden)
+        self._down = new.matrix(hidden, inner, widest=joins.widest)
         self._gate_up_bias = new(2 * inner) if with_bias else None
         self._down_bias = new(hidden) if with_bias else None
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the feed-forward."""
-        views = {"down_proj.weight": self._down}
+        views: dict[str, Weights] = {"down_proj.weight": self._down}
         if self._down_bias is not None:
             views["down_proj.bias"] = self._down_bias
         for kind, tensor in (("weight", self._gate_up), ("bias", self._gate_up_bias)):
             if tensor is not None:
-                gate, up = torch.split(tensor, self._inner)
+                gate, up = split_rows(tensor, [self._inner] * 2)
                 views |= {f"gate_proj.{kind}": gate, f"up_proj.{kind}": up}
         return views
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, H] -> [tokens, H]."""
-        inner = swiglu(F.linear(x, self._gate_up, self._gate_up_bias))
-        return F.linear(inner, self._down, self._down_bias)
+        inner = swiglu(F.linear(x, wide(self._gate_up, x.dtype), self._gate_up_bias))
+        return self._joins.rows(inner, wide(self._down, x.dtype), self._down_bias)
 
 
 class FusedExperts:
-    """Router, experts and the shared one where there is one."""
+    """Router, experts and the shared one where there is one. held: numbers of the part's experts."""
 
-    def __init__(self, architecture: Architecture, experts: Experts, new: New) -> None:
-        hidden, inner = architecture.hidden_size, experts.intermediate_size
-        self._experts = experts
+    def __init__(self, part: ModelPart, experts: Experts, joins: Joins, new: New) -> None:
+        hidden, inner = part.sizes.hidden_size, experts.intermediate_size
+        self._experts, self._held, self._joins = experts, part.experts, joins
         self._router = new(experts.count, hidden)
         self._bias = new(experts.count).float() if experts.correction_bias else None
-        self._gate_up = new(experts.count, 2 * inner, hidden)
-        self._down = new(experts.count, hidden, inner)
-        width, bias = experts.shared_intermediate, architecture.mlp_bias
-        self._shared = FusedGatedMlp(hidden, width, new, with_bias=bias) if width else None
+        self._gate_up = new.matrix(len(part.experts), 2 * inner, hidden)
+        by_features = len(part.experts) == experts.count
+        self._down = new.matrix(
+            len(part.experts), hidden, inner, widest=joins.widest if by_features else None
+        )
+        width, bias = experts.shared_intermediate, part.sizes.mlp_bias
+        self._shared = FusedGatedMlp(hidden, width, joins, new, with_bias=bias) if width else None
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the feed-forward; experts in stacks."""
-        views = {
+        views: dict[str, Weights] = {
             "gate.weight": self._router,
             "experts.gate_up_proj": self._gate_up,
             "experts.down_proj": self._down,
@@ -68,16 +76,44 @@ class FusedExperts:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, H] -> [tokens, H]."""
-        routes = route(x, self._router, self._bias, self._experts)
-        output = run_experts(x, routes, self._gate_up, self._down)
+        output = self._routed(x)
         return output if self._shared is None else output + self._shared(x)
+
+    def idle(self) -> None:
+        """Compute the tokens of others, and none of one's own."""
+        self._routed(self._router.new_empty(0, self._router.shape[1]))
+
+    def _routed(self, x: Tensor) -> Tensor:
+        x = self._joins.to_experts(x)
+        routes = route(x, self._router, self._bias, self._experts)
+        weights = wide(self._gate_up, x.dtype), wide(self._down, x.dtype)
+        if len(self._held) == self._experts.count:
+            return self._joins.from_experts(run_experts(x, routes, *weights))
+        return self._joins.from_experts(run_held_experts(x, routes, *weights, self._held))
+
+
+def run_held_experts(
+    x_UH: Tensor, routes: Routes, gate_up: Tensor, down: Tensor, held: range
+) -> Tensor:
+    """The sum over those of each token's experts that are held, weighted, [U, H]; weights as in
+    `StackedExperts`, of these alone. Waits for the device, as the number of pairs must be known.
+    """
+    place_X = routes.experts_UK.flatten() - held.start
+    own_X = ((place_X >= 0) & (place_X < len(held))).nonzero()[:, 0]
+    own_X = own_X[place_X[own_X].argsort(stable=True)]
+    ends_E = torch.bincount(place_X[own_X], minlength=len(held)).cumsum(0)
+    chosen = routes.weights_UK.shape[1]
+    output_XH = run_sorted(x_UH.index_select(0, own_X // chosen), ends_E, gate_up, down)
+    copies_XH = x_UH.new_zeros(len(place_X), x_UH.shape[1]).index_copy_(0, own_X, output_XH)
+    weights_U1K = routes.weights_UK.to(x_UH.dtype)[:, None]
+    return torch.bmm(weights_U1K, copies_XH.view(-1, chosen, x_UH.shape[1]))[:, 0]
 
 
 def make_feed_forward(
-    architecture: Architecture, layer: int, new: New
+    part: ModelPart, layer: int, joins: Joins, new: New
 ) -> FusedGatedMlp | FusedExperts:
     """The feed-forward of this layer."""
-    a, experts = architecture, architecture.experts_in(layer)
+    a, experts = part.sizes, part.sizes.experts_in(layer)
     if experts is not None:
-        return FusedExperts(a, experts, new)
-    return FusedGatedMlp(a.hidden_size, a.intermediate_size, new, with_bias=a.mlp_bias)
+        return FusedExperts(part, experts, joins, new)
+    return FusedGatedMlp(a.hidden_size, a.intermediate_size, joins, new, with_bias=a.mlp_bias)

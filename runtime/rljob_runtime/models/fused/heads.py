@@ -1,4 +1,7 @@
-"""Attention with heads of their own: query, key and value are one matrix, all keys are kept."""
+"""Attention with heads of their own: query, key and value are one matrix, all keys are kept.
+
+Called by `decoder`. Heads are those of the part of the model that is computed.
+"""
 
 # B sequences, P longest prompt, L keys in the attention window, H hidden
 # A query heads, N key/value heads, D head width
@@ -10,34 +13,37 @@ from torch import Tensor
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture
-from rljob_runtime.models.fused.step import New, Prefill, Step
+from rljob_runtime.models.fused.part import Joins
+from rljob_runtime.models.fused.step import Prefill, Step
+from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
 
 
 class FusedHeads:
     """Keeps keys and values of each token, [2, rows, N, positions, D]."""
 
-    def __init__(self, architecture: Architecture, new: New) -> None:
+    def __init__(self, architecture: Architecture, joins: Joins, new: New) -> None:
         a = self._architecture = architecture
+        self._joins = joins
         rows = (a.num_heads + 2 * a.num_kv_heads) * a.head_dim
-        self._qkv = new(rows, a.hidden_size)
+        self._qkv = new.matrix(rows, a.hidden_size)
         self._qkv_bias = new(rows) if a.qkv_bias else None
-        self._output = new(a.hidden_size, a.num_heads * a.head_dim)
+        self._output = new.matrix(a.hidden_size, a.num_heads * a.head_dim, widest=joins.widest)
         self._output_bias = new(a.hidden_size) if a.output_bias else None
         self._norms = new(2, a.head_dim) if a.qk_norm else None  # the query's and the key's
         heads = [0] * a.num_heads + [1] * a.num_kv_heads
-        self._norm_of_head = torch.tensor(heads, device=self._qkv.device)
+        self._norm_of_head = torch.tensor(heads, device=new.device)
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the attention."""
         a = self._architecture
         key_rows = a.num_kv_heads * a.head_dim
         rows = [a.num_heads * a.head_dim, key_rows, key_rows]
-        views = {"o_proj.weight": self._output}
+        views: dict[str, Weights] = {"o_proj.weight": self._output}
         if self._output_bias is not None:
             views["o_proj.bias"] = self._output_bias
         for kind, tensor in (("weight", self._qkv), ("bias", self._qkv_bias)):
             if tensor is not None:
-                parts = zip(("q_proj", "k_proj", "v_proj"), torch.split(tensor, rows), strict=True)
+                parts = zip(("q_proj", "k_proj", "v_proj"), split_rows(tensor, rows), strict=True)
                 views |= {f"{name}.{kind}": part for name, part in parts}
         if self._norms is not None:
             views["q_norm.weight"], views["k_norm.weight"] = self._norms
@@ -55,7 +61,7 @@ class FusedHeads:
             query, key, value, is_causal=True, enable_gqa=a.repeats > 1
         )
         mixed = mixed.transpose(1, 2).reshape(len(normed), -1)
-        return F.linear(mixed, self._output, self._output_bias), torch.stack([key, value])
+        return self._mixed(mixed), torch.stack([key, value])
 
     def decode(self, normed: Tensor, kept: Tensor, at: Step) -> Tensor:
         """[B, H] -> [B, H]; the tokens' keys and values go into `kept`."""
@@ -70,14 +76,19 @@ class FusedHeads:
         scores = torch.baddbmm(at.mask, queries, keys.transpose(1, 2), alpha=a.score_scale)
         shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
         mixed = torch.bmm(shares, values).view(rows, -1)
-        return F.linear(mixed, self._output, self._output_bias)
+        return self._mixed(mixed)
 
     def _project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated query and key heads, [tokens, A + N, D], and value heads, [tokens, N, D]."""
         a = self._architecture
-        heads = F.linear(normed, self._qkv, self._qkv_bias).view(len(normed), -1, a.head_dim)
+        heads = F.linear(normed, wide(self._qkv, normed.dtype), self._qkv_bias)
+        heads = heads.view(len(normed), -1, a.head_dim)
         query_key, value = torch.split(heads, [a.num_heads + a.num_kv_heads, a.num_kv_heads], dim=1)
         if self._norms is not None:
             weights = self._norms.index_select(0, self._norm_of_head)
             query_key = rms_norm(query_key, weights, a.norm_epsilon)
         return rotate(query_key, cos, sin), value
+
+    def _mixed(self, mixed: Tensor) -> Tensor:
+        """Of values mixed by the heads, [tokens, A * D] -> [tokens, H]."""
+        return self._joins.rows(mixed, wide(self._output, mixed.dtype), self._output_bias)

@@ -2,6 +2,7 @@
 
 What makes a head's key from the latent is multiplied into its query instead, and what makes its
 value into the mixed latent (DeepSeek-V2, arXiv:2405.04434, §2.1.2). Prompts are computed head by head.
+Called by `decoder`. Heads are those of the part of the model that is computed; what is kept has none.
 """
 
 # B sequences, P longest prompt, L keys in the attention window, H hidden, A heads
@@ -16,29 +17,34 @@ from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
 from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.rotary import halves
-from rljob_runtime.models.fused.step import New, Prefill, Step
+from rljob_runtime.models.fused.part import Joins
+from rljob_runtime.models.fused.step import Prefill, Step
+from rljob_runtime.models.fused.weights import New, Weights, wide
 
 
 class FusedLatent:
     """Keeps latent and rotated key of each token, [1, rows, 1, positions, C + R]."""
 
-    def __init__(self, architecture: Architecture, sizes: Latent, new: New) -> None:
+    def __init__(self, architecture: Architecture, sizes: Latent, joins: Joins, new: New) -> None:
+        self._joins, self._dtype = joins, new.dtype
         a, hidden, heads = architecture, architecture.hidden_size, architecture.num_heads
         self._sizes, self._heads, self._scale = sizes, heads, a.score_scale
         query_rows = heads * (sizes.nope_dim + sizes.rope_dim)
         kept, rank = sizes.kv_rank + sizes.rope_dim, sizes.query_rank
-        self._views = {
-            "kv_a_proj_with_mqa.weight": new(kept, hidden),
+        self._views: dict[str, Weights] = {
+            "kv_a_proj_with_mqa.weight": new.matrix(kept, hidden),
             "kv_a_layernorm.weight": new(sizes.kv_rank),
-            "kv_b_proj.weight": new(heads * (sizes.nope_dim + sizes.value_dim), sizes.kv_rank),
-            "o_proj.weight": new(hidden, heads * sizes.value_dim),
+            "kv_b_proj.weight": new.matrix(
+                heads * (sizes.nope_dim + sizes.value_dim), sizes.kv_rank
+            ),
+            "o_proj.weight": new.matrix(hidden, heads * sizes.value_dim, widest=joins.widest),
         }
         if rank is None:
-            self._views["q_proj.weight"] = new(query_rows, hidden)
+            self._views["q_proj.weight"] = new.matrix(query_rows, hidden)
         else:
-            self._views["q_a_proj.weight"] = new(rank, hidden)
+            self._views["q_a_proj.weight"] = new.matrix(rank, hidden)
             self._views["q_a_layernorm.weight"] = new(rank)
-            self._views["q_b_proj.weight"] = new(query_rows, rank)
+            self._views["q_b_proj.weight"] = new.matrix(query_rows, rank)
         if a.qkv_bias:
             self._views["kv_a_proj_with_mqa.bias"] = new(kept)
             if rank is not None:
@@ -46,7 +52,7 @@ class FusedLatent:
         if a.output_bias:
             self._views["o_proj.bias"] = new(hidden)
 
-    def views(self) -> dict[str, Tensor]:
+    def views(self) -> dict[str, Weights]:
         """The weights by their names within the attention."""
         return self._views
 
@@ -56,7 +62,7 @@ class FusedLatent:
         query = torch.cat(self._queries(normed, at.cos, at.sin), dim=-1).view(shape)
         kept = self._kept(normed, at.cos, at.sin)
         latent, key_turned = torch.split(kept, [sizes.kv_rank, sizes.rope_dim], dim=-1)
-        made = F.linear(latent, self._views["kv_b_proj.weight"]).view(shape)
+        made = F.linear(latent, self._held("kv_b_proj.weight")).view(shape)
         key, value = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=-1)
         key_turned = key_turned.view(at.rows, at.width, 1, -1).expand(-1, -1, self._heads, -1)
         key = torch.cat([key, key_turned], dim=-1)
@@ -71,7 +77,7 @@ class FusedLatent:
         query_BAS, turned_BAR = self._queries(normed, at.cos, at.sin)
         fresh = self._kept(normed, at.cos, at.sin)
         kept.view(-1, fresh.shape[1]).index_copy_(0, at.places, fresh)
-        made = self._views["kv_b_proj.weight"].view(self._heads, -1, sizes.kv_rank)
+        made = self._held("kv_b_proj.weight").view(self._heads, -1, sizes.kv_rank)
         key_ASC, value_AEC = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=1)
         absorbed_BAC = torch.bmm(query_BAS.transpose(0, 1), key_ASC).transpose(0, 1)
         queries = torch.cat([absorbed_BAC, turned_BAR], dim=-1)
@@ -84,28 +90,35 @@ class FusedLatent:
 
     def _queries(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Queries without position [tokens, A, S] and rotated [tokens, A, R]."""
-        views, sizes = self._views, self._sizes
+        held, sizes = self._held, self._sizes
         if sizes.query_rank is None:
-            query = F.linear(normed, views["q_proj.weight"])
+            query = F.linear(normed, held("q_proj.weight"))
         else:
-            narrow = F.linear(normed, views["q_a_proj.weight"], views.get("q_a_proj.bias"))
-            narrow = rms_norm(narrow, views["q_a_layernorm.weight"], LATENT_EPSILON)
-            query = F.linear(narrow, views["q_b_proj.weight"])
+            narrow = F.linear(normed, held("q_a_proj.weight"), self._bias("q_a_proj.bias"))
+            narrow = rms_norm(narrow, held("q_a_layernorm.weight"), LATENT_EPSILON)
+            query = F.linear(narrow, held("q_b_proj.weight"))
         query = query.view(len(normed), self._heads, -1)
         still, turned = torch.split(query, [sizes.nope_dim, sizes.rope_dim], dim=-1)
         return still, self._turn(turned, cos, sin)
 
     def _kept(self, normed: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Latents and rotated keys [tokens, C + R]."""
-        views, sizes = self._views, self._sizes
-        bias = views.get("kv_a_proj_with_mqa.bias")
-        both = F.linear(normed, views["kv_a_proj_with_mqa.weight"], bias)
+        held, sizes = self._held, self._sizes
+        bias = self._bias("kv_a_proj_with_mqa.bias")
+        both = F.linear(normed, held("kv_a_proj_with_mqa.weight"), bias)
         latent, key = torch.split(both, [sizes.kv_rank, sizes.rope_dim], dim=-1)
-        latent = rms_norm(latent, views["kv_a_layernorm.weight"], LATENT_EPSILON)
+        latent = rms_norm(latent, held("kv_a_layernorm.weight"), LATENT_EPSILON)
         return torch.cat([latent, self._turn(key[:, None], cos, sin)[:, 0]], dim=-1)
 
     def _turn(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         return rotate(halves(x) if self._sizes.interleaved else x, cos, sin)
 
     def _output(self, mixed: Tensor) -> Tensor:
-        return F.linear(mixed, self._views["o_proj.weight"], self._views.get("o_proj.bias"))
+        weight, bias = self._held("o_proj.weight"), self._bias("o_proj.bias")
+        return self._joins.rows(mixed, weight, bias)
+
+    def _held(self, name: str) -> Tensor:
+        return wide(self._views[name], self._dtype)
+
+    def _bias(self, name: str) -> Tensor | None:
+        return self._held(name) if name in self._views else None

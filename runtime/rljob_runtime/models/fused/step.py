@@ -2,16 +2,12 @@
 
 # B sequences, P longest prompt, L keys in the attention window, D rotated width
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
-
-New = Callable[..., Tensor]
-"""An uninitialised tensor of this shape, in the engine's type and on its device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,75 @@
+"""What of a model the process of a `torch` rollout engine has: everything, or a share among ranks.
+
+Called by `rollout_torch`. Here is the form of one rank; `parallel_rollout.share` has that of several.
+"""
+
+# B sequences, V vocabulary of the share
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.sampling import draw
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.fused.decoder import FusedDecoder
+from rljob_runtime.models.fused.part import NoJoins, whole_part
+from rljob_runtime.models.fused.weights import New, Weights, floats
+from rljob_runtime.models.weights import check_weights, load_weights, weights_checksum
+
+
+class ModelShare(Protocol):
+    """A decoder with its weights by Hugging Face name, and what is the same on all ranks of the model."""
+
+    model: FusedDecoder
+    views: dict[str, Weights]
+
+    def load(self, path: Path) -> None:
+        """Fill the views from a directory. Raises as `load_weights`."""
+        ...
+
+    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
+        """Fill the views from whole tensors. Changes nothing if it raises WeightsError."""
+        ...
+
+    def checksum(self) -> str:
+        """`weights_checksum` of the whole model, none of which is in 8 bits."""
+        ...
+
+    def draw(
+        self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens and log-probs, [B] both, as `sampling.draw` of all logits."""
+        ...
+
+
+class WholeModel:
+    """A `ModelShare`. new, max_length: as in `FusedDecoder`."""
+
+    def __init__(self, path: Path, *, new: New, max_length: int) -> None:
+        part = whole_part(read_architecture(read_config(path)))
+        self.model = FusedDecoder(part, NoJoins(), new, max_length=max_length)
+        self.views = self.model.hf_views()
+
+    def load(self, path: Path) -> None:
+        """See ModelShare."""
+        load_weights(self.views, path)
+
+    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
+        """See ModelShare."""
+        check_weights(tensors, {n: view.shape for n, view in self.views.items()}, where=where)
+        for name, view in self.views.items():
+            view.copy_(tensors[name])
+
+    def checksum(self) -> str:
+        """See ModelShare."""
+        return weights_checksum(floats(self.views))
+
+    def draw(
+        self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        """See ModelShare."""
+        return draw(logits_BV, uniforms_B, sampling)

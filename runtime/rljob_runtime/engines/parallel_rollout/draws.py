@@ -1,0 +1,92 @@
+"""Draw tokens where tensor ranks share the vocabulary and the last stage alone has logits.
+
+Made by `share`; `engines.sampling` is the form of one rank. All ranks of a model get the same tokens.
+"""
+
+# B sequences, V ids of one rank, W ids of all ranks, M ids of the rank with most, R tensor ranks
+
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from rljob_api.layout import share
+from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.parallel_rollout.grid import Purpose
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.sampling import draw
+from rljob_runtime.parallel.wire import broadcast, start_gather
+
+LARGEST_UNIFORM = 1.0 - 2.0**-53
+
+
+class RankDraw:
+    """Called as `engines.sampling.draw`, with the logits of this rank's ids; a stage that is not the last
+    one has none, and is told."""
+
+    def __init__(self, vocabulary: int, groups: RolloutGroups) -> None:
+        self._vocabulary, self._pipeline = vocabulary, groups[Purpose.PIPELINE]
+        self._tensor = groups[Purpose.TENSOR]
+        self._last = size_of(self._pipeline) - 1
+
+    def __call__(
+        self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens and log-probs. Broadcasts [2, B] over the stages."""
+        told_2B = uniforms_B.new_empty(2, len(uniforms_B))
+        if rank_of(self._pipeline) == self._last:
+            told_2B = torch.stack(
+                [x.double() for x in self._drawn(logits_BV, uniforms_B, sampling)]
+            )
+        tokens_B, logprobs_B = broadcast(told_2B, self._last, self._pipeline)
+        return tokens_B.long(), logprobs_B.float()
+
+    def _drawn(
+        self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling
+    ) -> tuple[Tensor, Tensor]:
+        if self._tensor is None:
+            return draw(logits_BV, uniforms_B, sampling)
+        if not sampling.greedy and (sampling.top_k or sampling.top_p < 1):
+            logits_BW = all_logits(logits_BV, self._vocabulary, self._tensor)
+            return draw(logits_BW, uniforms_B, sampling)
+        first = share(self._vocabulary, self._tensor.rank(), self._tensor.size()).start
+        return draw_shared(logits_BV, uniforms_B, sampling, first, self._tensor)
+
+
+def draw_shared(
+    logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling, first: int, group: ProcessGroup
+) -> tuple[Tensor, Tensor]:
+    """Each rank draws among its ids, from `first` on, with what is left of the uniform there; the rank that
+    the uniform falls to is right, or the one with the largest logit. Gathers [1, B], then [2, B]."""
+    if sampling.temperature != 1.0:
+        logits_BV = logits_BV / sampling.temperature
+        sampling = replace(sampling, temperature=1.0)
+    norm_B = logits_BV.logsumexp(-1).double()
+    norm_RB = start_gather(norm_B[None], group).wait()
+    whole_B = norm_RB.logsumexp(0)
+    ends_RB = (norm_RB - whole_B).exp().cumsum(0)
+    threshold_B = uniforms_B * ends_RB[-1]
+    start_B, end_B = F.pad(ends_RB, (0, 0, 1, 0))[group.rank() :][:2]
+    # A rank without a share of the probability divides by 0; it is not asked.
+    inside_B = ((threshold_B - start_B) / (end_B - start_B)).nan_to_num(0.0)
+    place_B, logprob_B = draw(logits_BV, inside_B.clamp(0.0, LARGEST_UNIFORM), sampling)
+    own_2B = torch.stack([(place_B + first).double(), logprob_B + norm_B])
+    tokens_RB, logits_RB = start_gather(own_2B[None], group).wait().unbind(1)
+    if sampling.greedy:
+        owner_1B = logits_RB.argmax(0, keepdim=True)
+    else:
+        owner_1B = (ends_RB <= threshold_B).sum(0, keepdim=True)
+    tokens_B, logits_B = (x.gather(0, owner_1B)[0] for x in (tokens_RB, logits_RB))
+    return tokens_B, logits_B - whole_B
+
+
+def all_logits(logits_BV: Tensor, vocabulary: int, group: ProcessGroup) -> Tensor:
+    """[B, V] → [B, W]. Gathers [B, M]."""
+    rows, ranks = len(logits_BV), group.size()
+    numbers = [len(share(vocabulary, rank, ranks)) for rank in range(ranks)]
+    padded_BM = F.pad(logits_BV, (0, numbers[0] - logits_BV.shape[1]))
+    gathered = torch.split(start_gather(padded_BM, group).wait(), rows)
+    return torch.cat([x[:, :n] for x, n in zip(gathered, numbers, strict=True)], dim=1)

@@ -1,0 +1,107 @@
+"""Where each rollout rank is and whom it works with, by arithmetic. Called by `groups` and `parts`.
+
+Experts are shared inside data × tensor: among tensor ranks, which have the same tokens, or, where the
+expert degree is larger than the tensor degree, also among models, which have tokens of their own.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import RolloutParallelism
+from rljob_api.layout import Part
+from rljob_api.topology import Mesh
+from rljob_runtime.errors import ConfigError
+
+
+class Purpose(StrEnum):
+    """What rollout ranks come together for."""
+
+    TENSOR = "tensor"
+    """Share each matrix; have the same tokens."""
+    PIPELINE = "pipeline"
+    """Have the stages of one model, first to last."""
+    EXPERT = "expert"
+    """Share a layer's experts."""
+    SHARERS = "sharers"
+    """Share experts and have tokens of their own: one rank of each such model."""
+    MODEL = "model"
+    """Hold all of a model together."""
+
+
+AXES: dict[Purpose, tuple[str, ...]] = {
+    Purpose.TENSOR: ("copy", "inside"),
+    Purpose.PIPELINE: ("pipeline",),
+    Purpose.EXPERT: ("sharer", "inside"),
+    Purpose.SHARERS: ("sharer",),
+    Purpose.MODEL: ("sharer", "pipeline", "copy", "inside"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutGrid:
+    """The rollout ranks, data × pipeline × tensor, the last one fastest.
+
+    degrees: with `data` filled in. Raises ConfigError where the expert degree does not fit the others.
+    """
+
+    degrees: RolloutParallelism
+
+    def __post_init__(self) -> None:
+        data, tensor, expert = self.degrees.data or 1, self.degrees.tensor, self.degrees.expert
+        if max(tensor, expert) % min(tensor, expert) or (data * tensor) % expert:
+            legal = [e for e in range(1, data * tensor + 1) if _fits(e, tensor, data)]
+            raise ConfigError(
+                f"expert={expert} (spec.rollout.parallelism) shares experts among parts of models on "
+                f"data={data} × tensor={tensor} ranks; use one of {', '.join(map(str, legal))}"
+            )
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.mesh.size
+
+    @property
+    def mesh(self) -> Mesh:
+        """data is cut into sets and the models of a set, which share experts; tensor into copies of all
+        experts and those inside a copy."""
+        degrees = self.degrees
+        sharers = max(1, degrees.expert // degrees.tensor)
+        inside = min(degrees.expert, degrees.tensor)
+        return Mesh(
+            axes=(
+                ("set", (degrees.data or 1) // sharers),
+                ("sharer", sharers),
+                ("pipeline", degrees.pipeline),
+                ("copy", degrees.tensor // inside),
+                ("inside", inside),
+            )
+        )
+
+    def group(self, purpose: Purpose, rank: int) -> list[int]:
+        """The ranks that come together with `rank`, itself among them, ascending."""
+        return self.mesh.group(AXES[purpose], rank)
+
+    def stage(self, rank: int) -> int:
+        """Place of a rank among the stages of its model."""
+        return self.mesh.coordinates(rank)["pipeline"]
+
+    def part(self, shape: Shape, rank: int) -> Part:
+        """What the rank holds of a model."""
+        degrees = self.degrees
+        return Part.of_stages(
+            shape,
+            (self.stage(rank),),
+            degrees.pipeline,
+            tensor=(self._place(Purpose.TENSOR, rank), degrees.tensor),
+            expert=(self._place(Purpose.EXPERT, rank), degrees.expert),
+        )
+
+    def _place(self, purpose: Purpose, rank: int) -> int:
+        return self.group(purpose, rank).index(rank)
+
+
+def _fits(expert: int, tensor: int, data: int) -> bool:
+    if expert <= tensor:
+        return tensor % expert == 0
+    return expert % tensor == 0 and (data * tensor) % expert == 0

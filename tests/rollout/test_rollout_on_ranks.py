@@ -1,0 +1,132 @@
+"""The torch engine on ranks of every technique: tokens and log-probs are those of one rank."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_ranks import on_ranks
+from rollouts import make_groups, run, sampling
+from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
+
+from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.engines.base import Generated
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
+from rljob_runtime.errors import ConfigError
+
+SaveReference = Callable[..., tuple[Any, Path]]
+WAYS = {
+    "greedy": sampling(greedy=True),
+    "sampled": sampling(temperature=0.8),
+    "cut": sampling(top_k=20, top_p=0.9),
+}
+CASES: dict[str, tuple[str, dict[str, int]]] = {
+    "tensor": ("llama", {"tensor": 2}),
+    "tensor, tied, fewer key heads than ranks": ("qwen3-tied", {"tensor": 4}),
+    "tensor, biases everywhere": ("llama-biased", {"tensor": 2}),
+    "tensor, experts of odd widths": ("qwen3-moe-odd-sizes", {"tensor": 2}),
+    "tensor, latent attention, shared experts": ("deepseek-v3", {"tensor": 2}),
+    "pipeline": ("qwen2-tied", {"pipeline": 3}),
+    "tensor, pipeline, dense layers": ("qwen3-moe-some-dense", {"tensor": 2, "pipeline": 2}),
+    "experts inside tensor": ("qwen3-moe", {"tensor": 2, "expert": 2}),
+    "experts inside half of tensor": ("deepseek-v2-grouped", {"tensor": 4, "expert": 2}),
+    "experts over data": ("qwen3-moe", {"data": 2, "expert": 2}),
+    "experts over data and tensor, pipeline": (
+        "deepseek-v3", {"data": 2, "tensor": 2, "pipeline": 2, "expert": 4},
+    ),
+}  # fmt: skip
+
+
+def assert_same(found: dict[str, Generated], expected: dict[str, Generated]) -> None:
+    assert found.keys() == expected.keys()
+    for uid, sample in found.items():
+        assert sample.token_ids == expected[uid].token_ids, uid
+        assert sample.logprobs == pytest.approx(expected[uid].logprobs, abs=1e-5), uid
+        assert sample.finish == expected[uid].finish
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_and_logprobs_are_one_ranks(case: str, save_reference: SaveReference) -> None:
+    family, degrees = CASES[case]
+    path, groups = save_reference(family)[1], make_groups(samples=2)
+    alone = TorchRollout(path, **ARGUMENTS)
+
+    found = run_on_ranks(path, grid_of(**degrees), groups, list(WAYS.values()))
+
+    for way, by_model in zip(WAYS.values(), found, strict=True):
+        assert_same({uid: s for of in by_model for uid, s in of.items()}, run(alone, groups, way))
+
+
+def test_more_samples_of_one_model_than_of_the_other_hold_nobody_up(
+    save_reference: SaveReference,
+) -> None:
+    path, grid = save_reference("qwen3-moe")[1], grid_of(data=2, expert=2)
+    groups = make_groups([4], samples=3)
+    expected = run(TorchRollout(path, **ARGUMENTS), groups)
+
+    [by_model] = run_on_ranks(path, grid, groups, [sampling()])
+
+    assert_same(by_model[0], expected)
+    assert by_model[1] == {}
+
+
+def test_the_callers_test_ends_a_response_on_all_ranks(save_reference: SaveReference) -> None:
+    path, groups = save_reference("qwen3")[1], make_groups()
+    way = sampling(eos_ids=(), stopped=lambda ids: sum(ids) > 800)
+
+    [[found]] = run_on_ranks(path, grid_of(tensor=2), groups, [way])
+
+    assert_same(found, run(TorchRollout(path, **ARGUMENTS), groups, way))
+    assert {sample.finish for sample in found.values()} == {"stop", "length"}
+
+
+def test_a_cache_holds_this_ranks_key_heads(save_reference: SaveReference) -> None:
+    split, repeated, latent = (
+        cache_bytes(save_reference(family)[1], tensor)
+        for family, tensor in (("qwen3", 2), ("qwen3", 4), ("deepseek-v2", 2))
+    )
+
+    layers, rows, length = 3, 6, 64
+    assert split == [layers * 2 * rows * 1 * length * 16 * 4] * 2
+    assert repeated == [layers * 2 * rows * 1 * length * 16 * 4] * 4
+    assert latent == [layers * rows * length * (12 + 8) * 4] * 2
+
+
+def cache_bytes(path: Path, tensor: int) -> list[int]:
+    def held(rank: int) -> int:
+        ledger = MemoryLedger(device=f"cpu:{rank}")
+        engine_on_rank(path, grid_of(tensor=tensor), ledger=ledger)
+        return ledger.report().kind_peak_bytes[MemoryKind.KV_CACHE]
+
+    return on_ranks(tensor, held)
+
+
+@pytest.mark.parametrize(
+    ("family", "degrees", "named"),
+    [
+        ("qwen3", {"tensor": 8}, "tensor=8 does not divide num_attention_heads=4"),
+        ("qwen3", {"pipeline": 4}, "pipeline=4 is more than num_hidden_layers=3"),
+        ("qwen3", {"data": 2, "expert": 2}, "expert=2 does not divide the 1 experts"),
+        ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
+        ("deepseek-v3", {"data": 3, "tensor": 2, "expert": 3}, "use one of 1, 2, 6"),
+        ("llama-rope-longrope", {"tensor": 2}, "transformers computes it, on one device a model"),
+    ],
+)
+def test_degrees_that_a_model_cannot_have_are_refused_by_name(
+    family: str, degrees: dict[str, int], named: str, save_reference: SaveReference
+) -> None:
+    path = save_reference(family)[1]
+    size = math.prod(degree for axis, degree in degrees.items() if axis != "expert")
+
+    def refusal(_: int) -> str:
+        with pytest.raises(ConfigError) as caught:
+            groups = RolloutGroups(grid_of(**degrees), timeout_seconds=60)
+            make_torch_rollout(path, groups=groups, **ARGUMENTS)
+        return str(caught.value)
+
+    for told in on_ranks(size, refusal):
+        assert named in told
+        assert "spec.rollout.parallelism" in told
+        assert "use " in told
