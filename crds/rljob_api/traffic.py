@@ -1,8 +1,8 @@
 """Bytes that an update rank sends in an optimizer step, by technique and by arithmetic.
 
-Called by `plan` and `performance`. Collectives count as a ring moves them; a rank receives as many bytes as it sends. Left
-out is what grows with neither tokens nor parameters (a norm, flags, the experts' load) and the sum of a tied
-embedding's gradients over two stages. Tokens are taken to go to experts evenly.
+Called by `plan` and `performance`. Collectives count as a ring moves them; a rank receives as many bytes as
+it sends. Left out is what grows with neither tokens nor parameters (a norm, flags, the experts' load) and
+the sum of a tied embedding's gradients over two stages. Tokens are taken to go to experts evenly.
 """
 
 # U tokens of a context rank, S of them that one tensor rank has outside of matrices, H hidden
