@@ -38,6 +38,9 @@ generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the mod
 
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
 	$(PY) benchmarks/rollout.py --quick
+	$(PY) benchmarks/engine.py --quick
+	$(PY) benchmarks/scaling.py --quick
+	$(PY) benchmarks/performance.py
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/flow.py --quick

@@ -14,7 +14,8 @@ from tables import side_by_side
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 SUBJECTS = {
-    "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate`",
+    "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate` and vLLM",
+    "engine": "Training: seconds of a step in one process, beside transformers with torch's AdamW",
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "flow": "Flow: seconds of a step where stages overlap, beside one after the other",
     "partial_rollout": "Partial rollout: seconds of a step with a long tail of lengths",
@@ -22,6 +23,8 @@ SUBJECTS = {
     "dock_paths": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }
 LIMITED = {
+    "scaling": "Training: one rank and two, and what of a step is waiting",
+    "performance": "The paper's runs: what they should take by arithmetic, and what is reported",
     "dock_cluster": "Transfer dock: several machines",
     "dock_metadata": "Transfer dock: what its metadata costs",
     "dock_churn": "Transfer dock: thousands of steps, and deaths",

@@ -43,10 +43,12 @@ class Parameters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experts:
-    """Mixture of experts. first_layer: layers before it are dense. every: one in so many is sparse."""
+    """Mixture of experts. chosen: those of a token. first_layer: layers before it are dense. every: one in
+    so many is sparse."""
 
     count: int
     intermediate: int
+    chosen: int = 1
     shared_intermediate: int = 0
     first_layer: int = 0
     every: int = 1
@@ -228,6 +230,7 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
         return Experts(
             count=int(config.get("num_experts") or config["num_local_experts"]),
             intermediate=int(config["moe_intermediate_size"]),
+            chosen=int(config["num_experts_per_tok"]),
             every=int(config.get("decoder_sparse_step", 1)),
             dense_layers=tuple(config.get("mlp_only_layers") or ()),
         )
@@ -236,6 +239,7 @@ def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
         return Experts(
             count=int(config["n_routed_experts"]),
             intermediate=size,
+            chosen=int(config["num_experts_per_tok"]),
             shared_intermediate=size * int(config["n_shared_experts"]),
             first_layer=int(config.get("first_k_dense_replace", FIRST_SPARSE_LAYERS[family])),
             gate_bias=family == "deepseek_v3",

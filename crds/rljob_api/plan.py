@@ -29,6 +29,7 @@ from rljob_api.topology import (
     rollout_mesh,
     update_mesh,
 )
+from rljob_api.traffic import Traffic, plan_traffic
 from rljob_api.volumes import GB, MB, SampleFlow, redundant_bytes
 
 ROW_SCALARS = ("index", "length", "version")
@@ -73,6 +74,7 @@ class Plan:
     samples: Samples
     shape: Shape | None = None
     resharding: Resharding | None = None
+    traffic: Traffic | None = None
     memory: Memory | None = None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -98,6 +100,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
             parts["memory"] = memory = plan_memory(spec, shape)
             parts["problems"] = memory_problems(spec, memory)
             parts["resharding"] = plan_resharding(spec, shape)
+            parts["traffic"] = plan_traffic(spec, shape)
     return Plan(
         job=resolved,
         roles=roles(spec.placement, spec.accelerator),

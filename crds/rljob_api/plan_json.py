@@ -6,6 +6,7 @@ from rljob_api.architecture import Shape
 from rljob_api.memory import Memory
 from rljob_api.plan import Plan, Resharding
 from rljob_api.topology import Mesh
+from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
 
 
@@ -53,6 +54,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         },
         "model": _model_json(plan.shape),
         "resharding": _resharding_json(plan.resharding, spec.resharding.strategy),
+        "updateTraffic": _traffic_json(plan.traffic),
         "memory": _memory_json(plan.memory),
         "problems": [
             {"path": problem.path, "message": problem.message} for problem in plan.problems
@@ -86,6 +88,13 @@ def _resharding_json(resharding: Resharding | None, strategy: str) -> dict[str, 
         "releasedGBPerDevice": resharding and resharding.released / GB,
     }
     return {"strategy": strategy, **figures}
+
+
+def _traffic_json(traffic: Traffic | None) -> dict[str, float] | None:
+    """Sent by a rank in an optimizer step, at the longest lengths."""
+    if traffic is None:
+        return None
+    return {f"{technique}GB": number / GB for technique, number in traffic.parts().items()}
 
 
 def _memory_json(memory: Memory | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from rljob_api.annotations import PREFIX
 from rljob_api.memory import Memory, Phase
 from rljob_api.plan import Plan, Resharding
 from rljob_api.topology import Mesh
+from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
 
 LABEL_WIDTH = 22
@@ -22,6 +23,9 @@ def plan_text(plan: Plan) -> str:
     if plan.resharding:
         strategy = spec.resharding.strategy
         lines += _section(f"Resharding ({strategy})", _resharding(plan.resharding))
+    if plan.traffic and plan.traffic.total:
+        title = "Update, what a rank sends in an optimizer step of the longest lengths"
+        lines += _section(title, _traffic(plan.traffic))
     if plan.memory:
         lines += ["", "Memory of the fullest device (GB, lower bounds)", *_memory(plan.memory)]
     lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
@@ -104,6 +108,12 @@ def _resharding(resharding: Resharding) -> Iterator[tuple[str, str]]:
     yield "weights", f"matrices {_number(resharding.tensor / GB)} GB{experts}"
     yield "redundant", f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3)"
     yield "allgather-swap", f"releases {_number(resharding.released / GB)} GB on each device"
+
+
+def _traffic(traffic: Traffic) -> Iterator[tuple[str, str]]:
+    for technique, number in traffic.parts().items():
+        if number:
+            yield technique, f"{_number(number / GB)} GB"
 
 
 def _memory(memory: Memory) -> Iterator[str]:
