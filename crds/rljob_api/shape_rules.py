@@ -65,6 +65,15 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
             f"{degrees.context} × tensor {degrees.tensor} does not divide the model's {shape.heads} "
             "attention heads, which Ulysses shares out; lower it or set contextAlgorithm: ring",
         )
+    held = max(1, shape.kv_heads // degrees.tensor)
+    if degrees.context_algorithm == "ulysses" and held % degrees.context and degrees.context % held:
+        legal = [d for d in divisors(shape.heads) if not (d % held and held % d)]
+        yield Problem(
+            f"{path}.context",
+            f"{degrees.context} neither divides the {held} key heads that a tensor rank has nor repeats "
+            f"each equally often, as Ulysses needs; {use_one_of(legal, degrees.context)}, or set "
+            "contextAlgorithm: ring",
+        )
 
 
 def _vocabulary(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:

@@ -115,6 +115,13 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             f"{UPDATE}.context",
             "4 × tensor 2 does not divide the model's 4 attention heads, which Ulysses shares out",
         ),
+        (
+            {"num_attention_heads": 12, "num_key_value_heads": 6, "hidden_size": 96},
+            {f"{UPDATE}.context": 4},
+            f"{UPDATE}.context",
+            "4 neither divides the 6 key heads that a tensor rank has nor repeats each equally "
+            "often, as Ulysses needs; use 1, 2, 3, 6 or 12, or set contextAlgorithm: ring",
+        ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
     ],
 )

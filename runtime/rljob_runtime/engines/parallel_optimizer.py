@@ -99,7 +99,11 @@ class _Share:
     ) -> None:
         self.purpose = purpose
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
-        self._zero = groups.grid.degrees.zero
+        degrees = groups.grid.degrees
+        self._zero = degrees.zero
+        # The ends of a pipeline would wait for each other after each micro-batch.
+        over_stages = purpose is Purpose.TIED_GRADIENTS and degrees.pipeline > 1
+        self._scatters = degrees.zero == 2 and not over_stages
         ranks = len(groups.grid.group(purpose, groups.rank))
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self._buckets = plan_buckets(sizes, ranks)
@@ -111,7 +115,7 @@ class _Share:
         self._gradients: WholeGradients | ScatteredGradients | None = None
 
     def begin(self) -> None:
-        kind = ScatteredGradients if self._zero == 2 else WholeGradients
+        kind = ScatteredGradients if self._scatters else WholeGradients
         self._gradients = kind(self._parameters, self._buckets, self._group, self._ledger)
 
     def end_pass(self) -> None:

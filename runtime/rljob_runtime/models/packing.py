@@ -17,9 +17,31 @@ from rljob_runtime.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """What is packed, by lengths alone, on the host. lengths: of each prompt, then of each response less
+    its last token. prompt_of: which prompt each response goes on from."""
+
+    lengths: tuple[int, ...]
+    prompt_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, batch: SampleBatch) -> "Segments":
+        """Those of a batch."""
+        inner = (max(len(response) - 1, 0) for response in batch.responses)
+        prompts = (len(prompt) for prompt in batch.prompts)
+        return cls(lengths=(*prompts, *inner), prompt_of=tuple(batch.group_of_B.tolist()))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all packed tokens."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Packing:
     """Indices of one batch; int64 but for the masks (additive, 0 or -inf).
 
+    segments: the lengths that all else follows from.
     tokens_U, positions_U: the packed tokens. longest: of their positions, plus 1.
     num_prompt_tokens: how many of them are prompts'.
     prompt_GP, response_BR: packed place of each padded place, counted within prompts or responses
@@ -29,6 +51,7 @@ class Packing:
     target_T: response tokens in the batch's order. row_of_T: index into L of what predicts each.
     """
 
+    segments: Segments
     tokens_U: Tensor
     positions_U: Tensor
     longest: int
@@ -47,7 +70,7 @@ class Packing:
     @property
     def num_tokens(self) -> int:
         """Of all packed tokens."""
-        return len(self.from_prompt) + len(self.from_response)
+        return self.segments.num_tokens
 
 
 def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Packing:
@@ -78,6 +101,7 @@ def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Pac
         "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, num_groups),
     }
     return Packing(
+        segments=Segments.of(batch),
         longest=max([P, *(prompt_B + inner_B).tolist()]),
         num_prompt_tokens=num_prompt_tokens,
         prompt_mask=_causal(P).to(device, dtype),

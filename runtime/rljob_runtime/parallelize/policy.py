@@ -17,17 +17,25 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.attention import SharedAttention
+from rljob_runtime.parallelize.attention import RingAttention, UlyssesAttention
 from rljob_runtime.parallelize.ends import SharedEnds
 from rljob_runtime.parallelize.experts import experts_by_features, experts_by_number
 from rljob_runtime.parallelize.linears import SharedLinears
-from rljob_runtime.parallelize.parameters import cut_parameters, held_slices, load_slices, on_meta
+from rljob_runtime.parallelize.parameters import (
+    cut_parameters,
+    held_slices,
+    keep_stages,
+    load_slices,
+    on_meta,
+)
 from rljob_runtime.parallelize.rules import check_degrees
+from rljob_runtime.parallelize.tokens import is_ring
 
 
 def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
+    Where there is a pipeline, `micro_batches.run_micro_batches` runs it, and its `logprobs` cannot.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
     """
@@ -46,6 +54,7 @@ def parallelize(decoder: Decoder, shape: Shape, groups: ProcessGroups) -> None:
     decoder: of `on_meta`. shape: of the same model. Raises ConfigError for degrees that it cannot have.
     """
     check_degrees(shape, groups.grid.degrees)
+    keep_stages(decoder, groups.grid.part(shape, groups.rank))
     cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
     share_matrices(decoder, groups)
     share_experts(decoder, groups)
@@ -76,9 +85,10 @@ def share_experts(decoder: Decoder, groups: ProcessGroups) -> None:
 
 def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
     """Context parallel attention."""
+    attention = RingAttention if is_ring(groups.grid.degrees) else UlyssesAttention
     for block in decoder.modules():
         if isinstance(block, Attention | LatentAttention):
-            block.attend = SharedAttention(groups[Purpose.CONTEXT])
+            block.attend = attention(groups[Purpose.CONTEXT])
 
 
 def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:
