@@ -58,6 +58,12 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
             f"{degrees.virtual_pipeline} × pipeline {degrees.pipeline} is {chunks} chunks, more than "
             f"the model's {shape.layers} layers; lower it",
         )
+    if degrees.zero == 3 and shape.latent is None and degrees.tensor > shape.kv_heads:
+        yield Problem(
+            f"{path}.zero",
+            f"is 3, which does not go with tensor {degrees.tensor}, more than the model's "
+            f"{shape.kv_heads} key heads; use 0, 1 or 2, or tensor: {shape.kv_heads} or less",
+        )
     both = degrees.tensor * degrees.context
     if degrees.context_algorithm == "ulysses" and degrees.context > 1 and shape.heads % both:
         yield Problem(
@@ -66,7 +72,8 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
             "attention heads, which Ulysses shares out; lower it or set contextAlgorithm: ring",
         )
     held = max(1, shape.kv_heads // degrees.tensor)
-    if degrees.context_algorithm == "ulysses" and held % degrees.context and degrees.context % held:
+    ulysses = degrees.context_algorithm == "ulysses" and shape.latent is None
+    if ulysses and held % degrees.context and degrees.context % held:
         legal = [d for d in divisors(shape.heads) if not (d % held and held % d)]
         yield Problem(
             f"{path}.context",

@@ -122,6 +122,13 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             "4 neither divides the 6 key heads that a tensor rank has nor repeats each equally "
             "often, as Ulysses needs; use 1, 2, 3, 6 or 12, or set contextAlgorithm: ring",
         ),
+        (
+            {},
+            {f"{UPDATE}.tensor": 4, f"{UPDATE}.zero": 3},
+            f"{UPDATE}.zero",
+            "is 3, which does not go with tensor 4, more than the model's 2 key heads; use 0, 1 or 2, "
+            "or tensor: 2 or less",
+        ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
     ],
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp  # once, not in every fork
 from forked_ranks import on_ranks
 from parallel_training import SETTINGS, OneRank, grid_of, make_batch, shape_of, train_on
 from reference_models import make_reference
@@ -69,6 +70,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline, experts over context, latent attention": (
         "deepseek-v3", {"pipeline": 2, "context": 2, "expert": 2},
     ),
+    "ZeRO 3": ("qwen2-tied", {"data": 2, "zero": 3}),
+    "ZeRO 3, tensor, odd experts": (
+        "qwen3-moe-odd-sizes", {"data": 2, "tensor": 2, "zero": 3},
+    ),
+    "ZeRO 3, tensor, ring, data": (
+        "llama-biased", {"data": 2, "context": 2, "tensor": 2, "zero": 3} | RING,
+    ),
     "experts over data": ("qwen3-moe", {"data": 2, "expert": 2}),
     "experts over context": ("deepseek-v3", {"context": 2, "expert": 2}),
     "tensor, context": ("qwen3-tied", {"tensor": 2, "context": 2}),
@@ -118,7 +126,12 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(
 @pytest.mark.parametrize("family", ["qwen2-tied", "deepseek-v3"])
 @pytest.mark.parametrize(
     "degrees",
-    [{"tensor": 4}, {"tensor": 2, "data": 2, "expert": 2}, {"pipeline": 3, "data": 2, "expert": 2}],
+    [
+        {"tensor": 4},
+        {"tensor": 2, "data": 2, "expert": 2},
+        {"pipeline": 3, "data": 2, "expert": 2},
+        {"data": 2, "tensor": 2, "zero": 3},
+    ],
 )
 def test_what_ranks_save_is_bitwise_what_they_loaded(
     family: str, degrees: dict[str, Any], save: Callable[[str], Path], tmp_path: Path
@@ -151,7 +164,9 @@ def test_what_ranks_save_is_bitwise_what_they_loaded(
         ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
         ("qwen3", {"pipeline": 4}, "pipeline=4 × virtualPipeline=1 is 4 stages, more than"),
         ("qwen3", {"pipeline": 2, "virtual_pipeline": 2}, "virtualPipeline=2 is 4 stages"),
-        ("qwen3", {"data": 2, "zero": 3}, "zero=3 is not computed"),
+        ("qwen3", {"pipeline": 2, "zero": 3}, "zero=3 does not go with pipeline=2"),
+        ("qwen3-moe", {"data": 2, "expert": 2, "zero": 3}, "zero=3 does not go with expert=2"),
+        ("qwen3", {"tensor": 4, "zero": 3}, "tensor=4, more than num_key_value_heads=2"),
     ],
 )
 def test_degrees_that_a_model_cannot_have_are_refused_by_name(

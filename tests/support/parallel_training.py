@@ -21,6 +21,7 @@ from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.parallel.fully_sharded import whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
@@ -119,7 +120,9 @@ def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> d
         losses.append(float(total) / tokens)
         norms.append(optimizer.step(SETTINGS.learning_rate, divide_by=tokens))
         optimizer.free()
-    weights = {n: w.detach().clone() for n, w in model.named_hf_parameters()}
+    held = [*model.named_parameters(), *model.named_buffers()]
+    whole = [(name, whole_weight(tensor.detach())) for name, tensor in held]
+    weights = {n: w.clone() for n, w in split_experts(whole, first=model.first_expert)}
     found = {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
     return found | {"seen": seen}
 
@@ -134,15 +137,17 @@ def summed_gradients(
         [x.detach() for x in undivided_loss(said, batch)[1]]
         for said, batch in zip(found, batches, strict=True)
     ]
+    summed = {}
     for name, parameter in model.trained_parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        sum_over_ranks(parameter.grad.view(-1), groups[of[name]])
-        parameter.grad.div_(by)
-    gradients = gradients_of(model)
-    for _, parameter in model.trained_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        group = groups[of[name]]
+        if hasattr(parameter, "full_tensor"):  # data × context ranks have added it up
+            gradient = whole_weight(gradient)
+            group = groups[Purpose.TENSOR] if of[name] is Purpose.WHOLE_GRADIENTS else None
+        sum_over_ranks(gradient.view(-1), group)
+        summed[name] = gradient / by
         parameter.grad = None
-    return seen, gradients
+    return seen, dict(split_experts(summed.items(), first=model.first_expert))
 
 
 def passes(

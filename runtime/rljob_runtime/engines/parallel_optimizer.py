@@ -1,6 +1,7 @@
-"""AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 2.
+"""AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 3.
 
-Called by what trains a parallel model. Parameters whose gradients the same ranks add up share buckets.
+Called by what trains a parallel model. Parameters whose gradients the same ranks add up share buckets; with
+ZeRO 3 they come as rows whose gradients are sums over data × context ranks already.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.backends.collectives import size_of, sum_over_ranks
+from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.parallel.buckets import plan_buckets
+from rljob_runtime.parallel.fully_sharded import take_gradients, weight_shards
 from rljob_runtime.parallel.gradients import (
     GradientShards,
     ScatteredGradients,
@@ -44,8 +47,10 @@ class ParallelOptimizer:
             purpose: {name: parameters[name] for name in parameters if purposes[name] is purpose}
             for purpose in Purpose
         }
+        rows = groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
+        share = _Rows if rows else _Share
         self._shares = [
-            _Share(held, purpose, settings, groups=groups, ledger=ledger)
+            share(held, purpose, settings, groups=groups, ledger=ledger)
             for purpose, held in by_purpose.items()
             if held
         ]
@@ -100,10 +105,10 @@ class _Share:
         self.purpose = purpose
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
         degrees = groups.grid.degrees
-        self._zero = degrees.zero
+        self._zero = min(degrees.zero, 2)
         # The ends of a pipeline would wait for each other after each micro-batch.
         over_stages = purpose is Purpose.TIED_GRADIENTS and degrees.pipeline > 1
-        self._scatters = degrees.zero == 2 and not over_stages
+        self._scatters = self._zero == 2 and not over_stages
         ranks = len(groups.grid.group(purpose, groups.rank))
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self._buckets = plan_buckets(sizes, ranks)
@@ -138,3 +143,45 @@ class _Share:
         if self._gradients is not None:
             self._gradients.free()
             self._gradients = None
+
+
+class _Rows:
+    """Parameters with one group, of which this rank has rows (`parallel.fully_sharded`)."""
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        purpose: Purpose,
+        settings: Optimizer,
+        *,
+        groups: ProcessGroups,
+        ledger: MemoryLedger,
+    ) -> None:
+        self.purpose, self._parameters = purpose, parameters
+        repeated = purpose is Purpose.WHOLE_GRADIENTS
+        self._group = groups[Purpose.TENSOR] if repeated else None
+        self._rows = weight_shards(parameters)
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, self._rows.values())
+        ledger.require(MemoryKind.OPTIMIZER, 2 * sum(rows.nbytes for rows in self._rows.values()))
+        self.adamw = AdamW(self._rows, settings)
+        ledger.track(MemoryKind.OPTIMIZER, self.adamw.state_dict().values())
+
+    def begin(self) -> None:
+        self.free()
+
+    def end_pass(self) -> None:
+        """Its gradients are in the rows already."""
+
+    def sum(self) -> GradientShards:
+        take_gradients(self._parameters, self._rows)
+        gradients = [rows.grad for rows in self._rows.values() if rows.grad is not None]
+        for gradient in gradients:
+            sum_over_ranks(gradient.view(-1), self._group)
+        return GradientShards(gradients, copies=size_of(self._group))
+
+    def step(self, shards: GradientShards, learning_rate: float) -> None:
+        self.adamw.step(learning_rate)
+
+    def free(self) -> None:
+        for tensor in (*self._parameters.values(), *self._rows.values()):
+            tensor.grad = None

@@ -80,7 +80,8 @@ class SharedEnds:
         found_2T = found_2T.masked_scatter(own_T, torch.stack([logprobs_t, entropy_t]))
         logprobs_T, entropy_T = sum_parts(found_2T, self._context)
         return TokenLogprobs(
-            logprobs_T=logprobs_T, entropy_T=entropy_T.detach() if with_entropy else None
+            logprobs_T=logprobs_T.clone(),  # not a view: FSDP2 hooks what a model returns
+            entropy_T=entropy_T.detach() if with_entropy else None,
         )
 
     def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:

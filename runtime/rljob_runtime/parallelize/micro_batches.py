@@ -98,6 +98,8 @@ class _Run:
 
     def stage(self, stage: int, place: int, given: Tensor | None) -> Tensor:
         """One micro-batch through one stage; of the last one, the loss. place: among those with tokens."""
+        if len(self._layers) == 1:
+            return self._all_stages(place)
         packing, load = self._decoder.pack(self._batches[self._numbers[place]])
         shared, backbone = self._ends.share(packing), self._decoder.model
         if given is None:
@@ -112,7 +114,15 @@ class _Run:
         found = self._decoder.read(
             backbone.norm(hidden_SH), packing, temperature=self._temperature, with_entropy=True
         )
-        return self._lost(place, found, load)
+        return self._lost(place, replace(found, router_load=load))
+
+    def _all_stages(self, place: int) -> Tensor:
+        found = self._decoder.logprobs(
+            self._batches[self._numbers[place]], temperature=self._temperature, with_entropy=True
+        )
+        if found.router_load is not None:
+            self._count(0, place, found.router_load)
+        return self._lost(place, found)
 
     def found_by_all(self) -> list[TokenLogprobs]:
         """What the last stage found, on all ranks: 8 bytes a token, and for experts 8 a layer and expert
@@ -143,13 +153,13 @@ class _Run:
         if stage == len(self._layers) - 1:
             self._probabilities_BE[place] = load.sums_over_ranks_2E()[1].detach()
 
-    def _lost(self, place: int, found: TokenLogprobs, load: RouterLoad | None) -> Tensor:
+    def _lost(self, place: int, found: TokenLogprobs) -> Tensor:
         """The loss of what was found, which is kept for `found_by_all`."""
         assert found.entropy_T is not None
         self._said_2T[place] = torch.stack([found.logprobs_T.detach(), found.entropy_T])
         if self._loss is None:
             return found.logprobs_T
-        return self._loss(self._numbers[place], replace(found, router_load=load))
+        return self._loss(self._numbers[place], found)
 
     def _found(self, place: int | None) -> TokenLogprobs:
         """place: None for a micro-batch without tokens."""

@@ -4,6 +4,7 @@ Called by `policy`, and by whoever saves what several ranks have trained.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -14,9 +15,10 @@ from rljob_api.layout import Part, Slice, slices
 from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.expert_names import places_in_stack
+from rljob_runtime.models.expert_names import Place, places_in_stack
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
+from rljob_runtime.parallel.fully_sharded import whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 from rljob_runtime.parallel.wire import broadcast
@@ -93,7 +95,7 @@ def whole_weights(
     All ranks go through it together; each slice is sent once to the ranks that share its tensor, and each
     tensor once to the other stages of the pipeline.
     """
-    own = {name: weight.detach() for name, weight in decoder.named_hf_parameters()}
+    own = _Held(decoder)
     stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
     parts = [groups.grid.part(shape, stage) for stage in stages]
     tensors, grid = {tensor.name: tensor for tensor in tensors_of(shape)}, groups.grid
@@ -112,7 +114,7 @@ def whole_weights(
         if stages[stage] == groups.rank:
             for source, piece in _distinct(name, members, by_rank):
                 mine = members[source] == groups.rank
-                part = own[name] if mine else whole.new_empty(piece.shape)
+                part = own.weight(name) if mine else whole.new_empty(piece.shape)
                 whole[box_of(piece)] = broadcast(part, source, groups[purpose])
         yield name, broadcast(whole, stage, groups[Purpose.PIPELINE])
 
@@ -122,6 +124,29 @@ def box_of(piece: Slice) -> Box:
     box = [slice(0, size) for size in piece.tensor.shape]
     box[piece.axis] = slice(piece.start, piece.stop)
     return tuple(box)
+
+
+class _Held:
+    """This rank's slices by Hugging Face name; where ZeRO 3 shares their rows, put together one at a time by
+    all ranks that hold the same slices."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._tensors = dict(chain(decoder.named_parameters(), decoder.named_buffers()))
+        self._last: tuple[str, Tensor] | None = None
+        self._places: dict[str, tuple[str, Place | None]] = {}
+        for name, tensor in self._tensors.items():
+            self._places[name] = name, None
+            for part, place in (
+                places_in_stack(name, tensor.shape, first=decoder.first_expert) or ()
+            ):
+                self._places[part] = name, place
+
+    def weight(self, name: str) -> Tensor:
+        """One of them, without gradient."""
+        tensor, place = self._places[name]
+        if self._last is None or self._last[0] != tensor:
+            self._last = tensor, whole_weight(self._tensors[tensor].detach())
+        return self._last[1] if place is None else self._last[1][place]
 
 
 def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[int, ...]:

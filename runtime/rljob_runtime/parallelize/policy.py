@@ -15,6 +15,7 @@ from rljob_runtime.models.blocks.latent_attention import LatentAttention
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.parallel.fully_sharded import shard_weights
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.attention import RingAttention, UlyssesAttention
@@ -45,6 +46,7 @@ def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> D
     assert shape is not None, f"the contract lacks {decoder.architecture.name}"
     parallelize(decoder, shape, groups)
     load_slices(decoder, path, shape, held_slices(shape, groups.grid, groups.rank))
+    share_weights(decoder, groups)
     return decoder
 
 
@@ -89,6 +91,13 @@ def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
     for block in decoder.modules():
         if isinstance(block, Attention | LatentAttention):
             block.attend = attention(groups[Purpose.CONTEXT])
+
+
+def share_weights(decoder: Decoder, groups: ProcessGroups) -> None:
+    """ZeRO 3: each of the ranks that repeat a slice for other tokens keeps rows of it, layer by layer."""
+    group = groups[Purpose.CUT_GRADIENTS]
+    if groups.grid.degrees.zero == 3 and group is not None:
+        shard_weights(decoder, decoder.model.layers, group, forward="logprobs")
 
 
 def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:

@@ -19,7 +19,7 @@ def check_degrees(shape: Shape, degrees: UpdateParallelism) -> None:
             f"stages, more than num_hidden_layers={shape.layers} ({PATH}); use at most {shape.layers}"
         )
     if degrees.zero == 3:
-        raise ConfigError(f"zero=3 is not computed by the decoder yet ({PATH}.zero); use at most 2")
+        _check_shared_weights(shape.kv_heads, degrees)
     sharing_heads = 1 if is_ring(degrees) else context
     if shape.heads % (tensor * sharing_heads):
         _refuse_heads(shape.heads, degrees)
@@ -55,4 +55,18 @@ def _check_key_heads(kv_heads: int, tensor: int, context: int) -> None:
         raise ConfigError(
             f"num_key_value_heads={kv_heads} can be neither split nor repeated over tensor={tensor} × "
             f"context={context} ({PATH}); use degrees of which each divides it or is a multiple of it"
+        )
+
+
+def _check_shared_weights(kv_heads: int, degrees: UpdateParallelism) -> None:
+    """ZeRO 3 shares out what data × context ranks repeat, of whole layers, all at once."""
+    for name, degree in (("pipeline", degrees.pipeline), ("expert", degrees.expert)):
+        if degree > 1:
+            raise ConfigError(
+                f"zero=3 does not go with {name}={degree} ({PATH}.zero); use at most 2, or {name}: 1"
+            )
+    if degrees.tensor > kv_heads:
+        raise ConfigError(
+            f"zero=3 does not go with tensor={degrees.tensor}, more than num_key_value_heads={kv_heads} "
+            f"({PATH}.zero); use at most 2, or tensor: {kv_heads} or less"
         )
