@@ -156,22 +156,15 @@ def passes(
     batches: list[SampleBatch],
     after_backward: Callable[[], None] = lambda: None,
 ) -> list[TokenLogprobs]:
-    """All micro-batches forward and backward, through a pipeline if there is one."""
-    if groups.grid.degrees.pipeline > 1:
-        return run_micro_batches(
-            model,
-            groups,
-            batches,
-            temperature=TEMPERATURE,
-            loss=lambda number, said: undivided_loss(said, batches[number])[0],
-            after_backward=after_backward,
-        )
-    found = []
-    for batch in batches:
-        found.append(said_of(model, batch))
-        undivided_loss(found[-1], batch)[0].backward()  # type: ignore[no-untyped-call]
-        after_backward()
-    return found
+    """All micro-batches forward and backward."""
+    return run_micro_batches(
+        model,
+        groups,
+        batches,
+        temperature=TEMPERATURE,
+        loss=lambda number, said: undivided_loss(said, batches[number])[0],
+        after_backward=after_backward,
+    )
 
 
 def said_of(model: PolicyModel, batch: SampleBatch) -> TokenLogprobs:

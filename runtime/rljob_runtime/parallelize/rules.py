@@ -10,7 +10,7 @@ PATH = "spec.update.parallelism"
 
 
 def check_degrees(shape: Shape, degrees: UpdateParallelism) -> None:
-    """Raise ConfigError for a degree that does not fit the model, or that is not there yet."""
+    """Raise ConfigError for a degree that does not fit the model, or another degree."""
     tensor, context, expert = degrees.tensor, degrees.context, degrees.expert
     stages = degrees.pipeline * degrees.virtual_pipeline
     if stages > shape.layers:
@@ -33,11 +33,8 @@ def check_degrees(shape: Shape, degrees: UpdateParallelism) -> None:
 
 
 def _refuse_heads(heads: int, degrees: UpdateParallelism) -> None:
-    tensor, context, legal = (
-        degrees.tensor,
-        degrees.context,
-        use_one_of(divisors(heads), degrees.tensor),
-    )
+    tensor, context = degrees.tensor, degrees.context
+    legal = use_one_of(divisors(heads), tensor)
     if heads % tensor or context == 1:
         raise ConfigError(
             f"tensor={tensor} does not divide num_attention_heads={heads} ({PATH}.tensor); {legal}"
