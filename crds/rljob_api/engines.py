@@ -55,6 +55,22 @@ class UpdateParallelism(Section):
     zero: Literal[0, 1, 2, 3] = 0
     """ZeRO stage: what data-parallel ranks share out instead of repeating."""
 
+    @property
+    def shared(self) -> bool:
+        """Whether ranks share a model or its optimizer, rather than hold all of it each."""
+        apart = self.tensor * self.pipeline * self.context * self.expert
+        return apart > 1 or (self.zero > 0 and self.data != 1)
+
+    @property
+    def named(self) -> str:
+        """The degrees above 1 where ranks share, "data 2 × tensor 4, zero 1"; empty where they do not."""
+        if not self.shared:
+            return ""
+        names = ("data", "tensor", "pipeline", "context", "expert")
+        degrees = {name: getattr(self, name) or 1 for name in names}
+        shown = " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        return f"{shown}, zero {self.zero}" if self.zero else shown
+
 
 class Rollout(Section):
     """Generation of responses."""

@@ -14,9 +14,9 @@ WHEN = "rljob run cannot do that yet (rljob plan can)"
 def refusals(job: RLJob) -> list[Problem]:
     """Each setting that the runtime lacks, with the one that it has. job: passed the rules."""
     problems = [
-        Problem(path, f"is {value}; {WHEN}; use {legal}")
-        for path, value, legal in _settings(job)
-        if value != legal
+        Problem(path, f"is {value}; {WHEN}; {legal}")
+        for path, value, runs, legal in _settings(job)
+        if not runs
     ]
     if job.spec.suspend:
         message = "is true, but rljob run starts at once; set it to false or leave it out"
@@ -24,7 +24,16 @@ def refusals(job: RLJob) -> list[Problem]:
     return problems
 
 
-def _settings(job: RLJob) -> Iterator[tuple[str, object, object]]:
+def _settings(job: RLJob) -> Iterator[tuple[str, object, bool, str]]:
+    """(path, value, whether it runs, what does)."""
+    for path, value, legal in _only_one(job):
+        yield path, value, value == legal, f"use {legal}"
+    update = job.spec.update.parallelism
+    path = "spec.update.parallelism"
+    yield f"{path}.zero", update.zero, update.zero < 3, "use 0, 1 or 2"
+
+
+def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     """(path, value, the only value that runs)."""
     spec = job.spec
     yield "spec.accelerator.type", spec.accelerator.type, "emulated"
@@ -33,12 +42,8 @@ def _settings(job: RLJob) -> Iterator[tuple[str, object, object]]:
     yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
     path = "spec.update.parallelism"
-    yield f"{path}.tensor", update.tensor, 1
     yield f"{path}.pipeline", update.pipeline, 1
     yield f"{path}.virtualPipeline", update.virtual_pipeline, 1
-    yield f"{path}.context", update.context, 1
-    yield f"{path}.expert", update.expert, 1
-    yield f"{path}.zero", update.zero, 0
     path = "spec.rollout.parallelism"
     yield f"{path}.tensor", rollout.tensor, 1
     yield f"{path}.pipeline", rollout.pipeline, 1

@@ -71,14 +71,23 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
             f"{degrees.context} × tensor {degrees.tensor} does not divide the model's {shape.heads} "
             "attention heads, which Ulysses shares out; lower it or set contextAlgorithm: ring",
         )
-    held = max(1, shape.kv_heads // degrees.tensor)
-    ulysses = degrees.context_algorithm == "ulysses" and shape.latent is None
-    if ulysses and held % degrees.context and degrees.context % held:
-        legal = [d for d in divisors(shape.heads) if not (d % held and held % d)]
+    elif degrees.context_algorithm == "ulysses" and shape.latent is None:
+        yield from _context_key_heads(degrees, path, shape)
+
+
+def _context_key_heads(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Problem]:
+    """Ulysses splits the key heads of a tensor rank over context ranks, or repeats them."""
+    held, context = max(1, shape.kv_heads // degrees.tensor), degrees.context
+    if held % context and context % held:
+        legal = [
+            d
+            for d in divisors(max(1, shape.heads // degrees.tensor))
+            if not (held % d and d % held)
+        ]
         yield Problem(
             f"{path}.context",
-            f"{degrees.context} neither divides the {held} key heads that a tensor rank has nor repeats "
-            f"each equally often, as Ulysses needs; {use_one_of(legal, degrees.context)}, or set "
+            f"{context} neither divides the {held} key heads that tensor {degrees.tensor} leaves each "
+            f"device nor repeats each equally often; {use_one_of(legal, context)}, or set "
             "contextAlgorithm: ring",
         )
 

@@ -1,7 +1,7 @@
 """Checkpoints of a run: `checkpoints/step-000020/` with the model, the optimizer and the position.
 
-The model is a Hugging Face directory. A checkpoint appears by one rename and goes by one, so that it is
-either whole or absent. Written by update rank 0 through the driver; read on `--resume`.
+The model is a Hugging Face directory, whole. A checkpoint appears by one rename and goes by one, so that
+it is either whole or absent. Written by the update ranks through the driver; read on `--resume`.
 """
 
 import json
@@ -15,7 +15,6 @@ from rljob_runtime.errors import CheckpointError
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
-OPTIMIZER_FILE = "optimizer.pt"
 FOLDER_PATTERN = re.compile(r"step-(\d{6,})")
 
 
@@ -26,7 +25,8 @@ class RunState:
     Everything random derives from (seed, step), and data order from the same, so that these two are
     the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
     dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share. Of a partial rollout, prompts by
+    spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which
+    the optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by
     their positions in the training stream: first_new_prompt, the first that was never begun, and
     open_prompts, those that were begun and not trained on; a resumed run begins them anew.
     """
@@ -36,6 +36,7 @@ class RunState:
     weight_version: int
     dock_rows: int
     spec_digest: str
+    degrees: str = ""
     first_new_prompt: int = 0
     open_prompts: list[int] = field(default_factory=list)
 
@@ -131,6 +132,12 @@ class CheckpointStore:
         return [(step, path) for step, path in found if step is not None]
 
 
+def optimizer_file(rank: int, ranks: int) -> str:
+    """Name of the file with an update rank's optimizer state. ranks: that have parts of one; 1: the first
+    has all of it."""
+    return "optimizer.pt" if ranks == 1 else f"optimizer-{rank:05d}-of-{ranks:05d}.pt"
+
+
 def step_of(folder: str) -> int | None:
     """The step of a checkpoint's folder by its name; None for other names."""
     match = FOLDER_PATTERN.fullmatch(folder)
@@ -146,6 +153,22 @@ def read_state(checkpoint: Path) -> RunState:
         raise CheckpointError(
             f"{file}: cannot be read ({error}); remove {checkpoint} to resume from the one before"
         ) from error
+
+
+def check_resumes(checkpoint: Path, state: RunState, *, spec_digest: str, degrees: str) -> None:
+    """Raise CheckpointError unless a job with this digest and these degrees goes on from the state."""
+    if state.degrees != degrees:
+        raise CheckpointError(
+            f"{checkpoint} was saved by ranks with {state.degrees or 'data alone'}, this job has "
+            f"{degrees or 'data alone'} (spec.update.parallelism), which cuts the optimizer's state "
+            f"otherwise; resume with the degrees of the checkpoint, or start a new job from its model"
+        )
+    if state.spec_digest != spec_digest:
+        raise CheckpointError(
+            f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
+            f"job's is {spec_digest}); only steps, checkpoint, evaluation, dock and the "
+            "rolloutDevices of a separated job may differ on --resume"
+        )
 
 
 def _sync(path: Path) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 from rljob_api.rljob import RLJob
 from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
-from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
+from rljob_runtime.checkpoint import CheckpointStore, RunState, check_resumes, read_state
 from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.elastic import Elastic
-from rljob_runtime.errors import CheckpointError, DockError
+from rljob_runtime.errors import DockError
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import state_graph
 from rljob_runtime.folders import folder_for_all
@@ -218,12 +218,8 @@ class Driver:
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
         state = read_state(checkpoint)
-        if state.spec_digest != self.spec_digest:
-            raise CheckpointError(
-                f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
-                f"job's is {self.spec_digest}); only steps, checkpoint, evaluation, dock and the "
-                "rolloutDevices of a separated job may differ on --resume"
-            )
+        degrees = self.job.spec.update.parallelism.named
+        check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
         folder = folder_for_all(checkpoint, shared=self.shared)
         self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
         self.step = state.step
@@ -236,9 +232,9 @@ class Driver:
         started = time.time()
         draft = self.store.begin(self.step)
         place = draft if self.shared else None
-        saving = [self.cast.updating()[0].save.remote(place)]
-        (folder,) = self.stages.wait("checkpoint", saving, interruptible=False)
-        folder.copy_to(draft)
+        saving = [worker.save.remote(place) for worker in self.cast.updating()]
+        for folder in self.stages.wait("checkpoint", saving, interruptible=False):
+            folder.copy_to(draft)
         path = self.store.commit(
             RunState(
                 step=self.step,
@@ -246,6 +242,7 @@ class Driver:
                 weight_version=self.step,
                 dock_rows=0,
                 spec_digest=self.spec_digest,
+                degrees=self.job.spec.update.parallelism.named,
                 first_new_prompt=self.pools.first_new if self.pools else 0,
                 open_prompts=sorted(self.pools.open) if self.pools else [],
             )

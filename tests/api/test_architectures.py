@@ -116,11 +116,11 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             "4 × tensor 2 does not divide the model's 4 attention heads, which Ulysses shares out",
         ),
         (
-            {"num_attention_heads": 12, "num_key_value_heads": 6, "hidden_size": 96},
-            {f"{UPDATE}.context": 4},
+            {"num_attention_heads": 6, "num_key_value_heads": 3, "hidden_size": 96},
+            {f"{UPDATE}.context": 2},
             f"{UPDATE}.context",
-            "4 neither divides the 6 key heads that a tensor rank has nor repeats each equally "
-            "often, as Ulysses needs; use 1, 2, 3, 6 or 12, or set contextAlgorithm: ring",
+            "2 neither divides the 3 key heads that tensor 1 leaves each device nor repeats each "
+            "equally often; use 1, 3 or 6, or set contextAlgorithm: ring",
         ),
         (
             {},

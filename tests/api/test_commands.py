@@ -45,13 +45,13 @@ def test_an_invalid_job_ends_with_2_and_one_problem_a_line(rljob, command):
 
 
 def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rljob):
-    changes = {"spec.update.parallelism.zero": 1, "spec.model": {"path": "/models/elsewhere"}}
+    changes = {"spec.update.parallelism.zero": 3, "spec.model": {"path": "/models/elsewhere"}}
 
     result = rljob("validate", changes)
 
     assert result.exit_code == 0
     zero, model = result.stderr.splitlines()
-    assert zero.startswith("note: spec.update.parallelism.zero: is 1; rljob run cannot do that yet")
+    assert zero.startswith("note: spec.update.parallelism.zero: is 3; rljob run cannot do that yet")
     assert model.startswith("note: spec.model.path: /models/elsewhere/config.json does not exist")
 
 
@@ -137,7 +137,11 @@ def test_run_refuses_by_name_what_it_cannot_do(job):
     changes = {
         "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},
         "spec.update": {"engine": "mindspeed", "dtype": "bfloat16"},
-        "spec.update.parallelism": {"tensor": 2, "pipeline": 2, "virtualPipeline": 2, "zero": 1},
+        "spec.update.parallelism": {
+            "pipeline": 2,
+            "virtualPipeline": 2,
+            "zero": 3,
+        },
         "spec.rollout.parallelism": {"tensor": 2, "expert": 2},
         "spec.resharding.strategy": "allgather-swap",
     }
@@ -147,7 +151,17 @@ def test_run_refuses_by_name_what_it_cannot_do(job):
     assert found["spec.accelerator.type"].startswith("is ascend910b; rljob run cannot do that yet")
     assert found["spec.update.engine"].endswith("use torch")
     assert found["spec.update.parallelism.virtualPipeline"].endswith("use 1")
-    assert len(found) == 10
+    assert found["spec.update.parallelism.zero"].endswith("use 0, 1 or 2")
+    assert len(found) == 9
+
+
+def test_run_takes_degrees_of_the_update_layout(job):
+    changes = {
+        "spec.accelerator.devicesPerNode": 8,
+        "spec.update.parallelism": {"tensor": 2, "context": 2, "expert": 2, "zero": 2},
+    }
+
+    assert refusals(job(changes)) == []
 
 
 def test_run_takes_separated_devices_on_several_nodes_with_vllm(job):

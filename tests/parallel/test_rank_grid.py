@@ -63,6 +63,7 @@ def test_sizes_of_groups_are_products_of_degrees(grid):
         Purpose.WHOLE_GRADIENTS: sharing * d.tensor,
         Purpose.EXPERT_GRADIENTS: copies,
         Purpose.MODEL: d.tensor * d.pipeline,
+        Purpose.REPLICA: d.tensor * d.context * d.pipeline,
     }
 
     assert {purpose: len(grid.group(purpose, 0)) for purpose in Purpose} == sizes
@@ -91,6 +92,7 @@ def test_members_of_a_group_differ_in_what_they_share_and_in_nothing_else(grid):
     same(Purpose.WHOLE_GRADIENTS, "pipeline")
     same(Purpose.EXPERT_GRADIENTS, "pipeline", "expert")
     same(Purpose.MODEL, "data", "context", "expert", "replica")
+    same(Purpose.REPLICA, "data")
 
 
 @given(grid=grids())

@@ -1,6 +1,7 @@
 """What may differ between a run and the one that goes on from its checkpoint."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,8 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_api.topology import resolve
+from rljob_runtime.checkpoint import RunState, check_resumes
+from rljob_runtime.errors import CheckpointError
 from rljob_runtime.run_request import spec_digest
 
 
@@ -39,3 +42,39 @@ def test_no_run_goes_on_with_other_devices_that_train_or_another_seed(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     assert digest(**before) != digest(**after)
+
+
+def saved(**parallelism: Any) -> RunState:
+    degrees = read_job(with_degrees(parallelism)).spec.update.parallelism.named
+    return RunState(step=1, seed=1, weight_version=1, dock_rows=0, spec_digest="", degrees=degrees)
+
+
+def with_degrees(parallelism: dict[str, Any]) -> dict[str, Any]:
+    job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"]["accelerator"]["devicesPerNode"] = 4
+    job["spec"]["update"]["parallelism"] = parallelism
+    return dict(job)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "named"),
+    [
+        (
+            {"tensor": 2, "data": 2},
+            "tensor 4",
+            "saved by ranks with data 2 × tensor 2, this job has",
+        ),
+        ({"tensor": 4}, "", "saved by ranks with tensor 4, this job has data alone"),
+        ({}, "tensor 4", "saved by ranks with data alone, this job has tensor 4"),
+        ({"data": 4, "zero": 1}, "", "saved by ranks with data 4, zero 1, this job has data alone"),
+    ],
+)
+def test_a_run_with_other_degrees_does_not_go_on_and_says_both(
+    before: dict[str, Any], now: str, named: str
+) -> None:
+    state = saved(**before)
+
+    with pytest.raises(CheckpointError, match=named):
+        check_resumes(Path("step-000001"), state, spec_digest="", degrees=now)
+
+    check_resumes(Path("step-000001"), state, spec_digest="", degrees=state.degrees)

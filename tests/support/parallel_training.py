@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from rljob_api.algorithms.grpo import GRPOParams
@@ -107,19 +108,25 @@ def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> d
     model = load_parallel(path, groups, dtype=torch.float32)
     parameters, of = dict(model.trained_parameters()), purposes(model, shape)
     ledger = MemoryLedger(device="unlimited")
-    optimizer = ParallelOptimizer(parameters, of, SETTINGS, groups=groups, ledger=ledger)
+    everyone = dist.group.WORLD if groups.grid.size > 1 else None
+    optimizer = ParallelOptimizer(
+        parameters, of, SETTINGS, groups=groups, everyone=everyone, ledger=ledger
+    )
     place, data = groups.grid.place(groups.rank), groups.grid.degrees.data
     tokens = sum(batch.num_tokens for batch in batches)
     own = batches[place.data :: data]
     seen, gradients = summed_gradients(model, groups, of, own, tokens)
     losses, norms = [], []
     for _ in range(STEPS):
-        optimizer.begin()
-        total = sum_of_losses(passes(model, groups, own, optimizer.end_pass), own)
+        begun = optimizer.begin()
+        total = sum_of_losses(passes(model, groups, own, begun.end_pass), own)
         sum_over_ranks(total, groups[Purpose.DATA])
         losses.append(float(total) / tokens)
-        norms.append(optimizer.step(SETTINGS.learning_rate, divide_by=tokens))
-        optimizer.free()
+        begun.divide(tokens)
+        begun.sum_over_ranks()
+        norms.append(begun.clip(SETTINGS.gradient_clip))
+        optimizer.step(SETTINGS.learning_rate)
+        begun.free()
     held = [*model.named_parameters(), *model.named_buffers()]
     whole = [(name, whole_weight(tensor.detach())) for name, tensor in held]
     weights = {n: w.clone() for n, w in split_experts(whole, first=model.first_expert)}

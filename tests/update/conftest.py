@@ -14,6 +14,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms import ALGORITHMS
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import LossFn, UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
@@ -99,7 +100,7 @@ def make_engine(
         optimizer=Optimizer.model_validate({"learning_rate": 1e-2, **settings}),
         total_steps=10,
         temperature=1.0,
-        group=group,
+        ranks=UpdateRanks(everyone=group),
     )
 
 

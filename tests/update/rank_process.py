@@ -9,6 +9,7 @@ import torch.distributed as dist
 from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms import ALGORITHMS
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 
 
@@ -26,7 +27,7 @@ if __name__ == "__main__":
         optimizer=Optimizer.model_validate(work["optimizer"]),
         total_steps=10,
         temperature=1.0,
-        group=dist.group.WORLD,
+        ranks=UpdateRanks(everyone=dist.group.WORLD),
     )
     for shares in work["steps"]:
         engine.train([shares[rank]], loss, groups_with_signal=1)

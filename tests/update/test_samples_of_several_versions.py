@@ -13,6 +13,7 @@ from rljob_api.topology import resolve
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockStale
 from rljob_runtime.flow import state_graph
 from rljob_runtime.pool_rows import OpenGroup, OpenSample, batch_rows, group_columns
@@ -66,7 +67,7 @@ def train(bench, flow):
         scorer.write(claimed, {"reward": Ragged.from_rows(rewards)})
         engine = bench.make_engine(bench.make_model(), None, learning_rate=1e-3)
         update = Update(
-            engine=engine, dock=dock.client("update", "u"), share=(0, 1), spec=spec, group=None
+            engine=engine, dock=dock.client("update", "u"), ranks=UpdateRanks(), spec=spec
         )
         report = update.run(BATCH)
     return {name: weight.clone() for name, weight in engine.weights()}, report

@@ -2,88 +2,17 @@
 
 import random
 import threading
-import time
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
-from whole_runs import SMALL_JOB
+from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
-from rljob_api.load import read_job
-from rljob_api.topology import resolve
 from rljob_runtime.batches import BatchName
-from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
-from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockStale
 from rljob_runtime.flow import state_graph
 from rljob_runtime.states.update import Update
-
-GROUPS, SAMPLES, RANKS = 8, 4, 2
-
-
-def make_spec(*, kl: float = 0.0, max_staleness=None, **batch):
-    job = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"]}}
-    job["spec"]["algorithm"] = {"name": "grpo", "params": {"klCoefficient": kl}}
-    job["spec"]["batch"] = {**SMALL_JOB["spec"]["batch"], "microBatchSize": 1, **batch}
-    if max_staleness is not None:
-        job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": RANKS + 1}
-        job["spec"]["placement"] = {"mode": "separated", "updateDevices": RANKS}
-        job["spec"]["flow"] = {"mode": "async", "maxStaleness": max_staleness}
-    return resolve(read_job(job)).spec
-
-
-@dataclass
-class Samples:
-    """Made-up samples of a batch, which every run gets alike."""
-
-    spec: object
-    batch: BatchName
-
-    def rows(self):
-        prompts = np.random.default_rng(1).integers(0, 48, (GROUPS, 5), dtype=np.int32)
-        task = np.zeros(1, dtype=np.uint8)
-        return [
-            NewRow(
-                uid=self.batch.row(g, s),
-                group=self.batch.group(g),
-                group_index=g,
-                group_columns={"prompt": prompts[g], "task": task},
-            )
-            for g in range(GROUPS)
-            for s in range(SAMPLES)
-        ]
-
-    def columns(self, rows):
-        def values(row, name, length):
-            numbers = np.random.default_rng([row.group_index, row.sample])
-            tokens = numbers.integers(0, 48, 2 + row.sample, dtype=np.int32)
-            if name == "response":
-                return tokens
-            if name == "reward":  # a third of the groups teach nothing
-                good = row.group_index % 3 and row.sample < 2
-                return np.full(1, float(good), dtype=np.float32)
-            return numbers.normal(-3.9, 0.3, len(tokens)).astype(np.float32)
-
-        return lambda names: {
-            name: Ragged.from_rows([values(row, name, 0) for row in rows]) for name in names
-        }
-
-    def write(self, dock, order, *, pause):
-        """Answer the prompts group by group in this order, then do every other state's work."""
-        states = {s.name: s for s in state_graph(self.spec).states if s.name != "update"}
-        clients = {name: dock.client(name, f"{name}-0") for name in states}
-        claim = clients["generate"].claim(str(self.batch), share=(0, 1), timeout_seconds=10)
-        by_group = {g: [r for r in claim.rows if r.group_index == g] for g in range(GROUPS)}
-        for group in order:
-            clients["generate"].write(
-                by_group[group], self.columns(by_group[group])(states["generate"].writes)
-            )
-            for name in set(states) - {"generate"}:
-                rows = clients[name].claim(str(self.batch), timeout_seconds=10).rows
-                clients[name].write(rows, self.columns(rows)(states[name].writes))
-            time.sleep(pause)
 
 
 def train(bench, spec, *, order, pause, early, drop=False, step=1):
@@ -107,7 +36,10 @@ def train(bench, spec, *, order, pause, early, drop=False, step=1):
         def run(rank, group):
             engine = bench.make_engine(bench.make_model(), group, learning_rate=1e-3)
             update = Update(
-                engine=engine, dock=clients[rank], share=(rank, RANKS), spec=spec, group=group
+                engine=engine,
+                dock=clients[rank],
+                ranks=UpdateRanks(everyone=group),
+                spec=spec,
             )
             failure = report = None
             try:

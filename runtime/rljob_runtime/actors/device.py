@@ -76,7 +76,14 @@ class DeviceWorker:
                 model=self._model,
                 dock=self._dock,
                 backend=self._backend,
-                meet=lambda: join(self._backend, self._seat, meeting_point, timeout),
+                meet=lambda: join(
+                    self._backend,
+                    self._seat,
+                    meeting_point,
+                    model=self._model,
+                    degrees=self._spec.update.parallelism,
+                    deadline_seconds=timeout,
+                ),
             )
         return DevicePlace(
             device=self._seat.rank, host=socket.gethostname(), address=self.address()
@@ -113,13 +120,13 @@ class DeviceWorker:
             return state.run(batch, now, self._states.sampling(held_out=False), share)
 
     def reference(self, batch: BatchName) -> "Span":
-        """Score this device's share under the reference model."""
+        """Score this device's replica's share under the reference model."""
         assert self._states.reference is not None, f"device {self._seat.rank} has no reference"
         with self._backend.naming_memory_errors():
             return self._states.reference.run(batch)
 
     def update(self, batch: BatchName) -> "UpdateReport":
-        """Train on this device's share."""
+        """Train on this device's replica's share."""
         assert self._states.update is not None, f"device {self._seat.rank} has no update"
         with self._backend.naming_memory_errors():
             return self._states.update.run(batch)
@@ -130,7 +137,7 @@ class DeviceWorker:
             return self._states.weight_sync.run(version)
 
     def save(self, folder: Path | None) -> Folder:
-        """Write model and optimizer into a checkpoint's folder; None: one that travels."""
+        """Write this rank's part of a checkpoint into its folder; None: one that travels."""
         if folder is not None:
             self._states.save(folder)
             return Folder(folder)

@@ -1,4 +1,7 @@
-"""The collectives of data parallel training. `group` None stands for one rank: nothing happens."""
+"""The collectives of data parallel training, and of what ranks tell each other.
+
+`group` None stands for one rank: nothing happens.
+"""
 
 import torch
 import torch.distributed as dist
@@ -35,3 +38,16 @@ def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace a flat tensor [n] by its maximum over the group's ranks, [n] → [n], in place."""
     if group is not None and len(values):
         dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
+
+
+def broadcast_bytes(content: bytes, group: ProcessGroup | None) -> bytes:
+    """The first rank's bytes, [n] → [n] on all ranks, after their number; others give none."""
+    if group is None:
+        return content
+    size = torch.tensor([len(content)])
+    dist.broadcast(size, group=group, group_src=0)
+    held = torch.empty(int(size), dtype=torch.uint8)
+    if group.rank() == 0:
+        held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    dist.broadcast(held, group=group, group_src=0)
+    return held.numpy().tobytes()

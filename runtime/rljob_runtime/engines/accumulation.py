@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.algorithms.base import LossOutput, Totals
-from rljob_runtime.engines.gradients import GradientBuffer
+from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.sample import SampleBatch
@@ -22,46 +22,53 @@ Forward = Callable[[SampleBatch], TokenLogprobs]
 """Log-probs and entropies of a micro-batch."""
 
 NO_SAMPLES = SampleBatch(prompts=[], group_of_B=torch.zeros(0, dtype=torch.int64), responses=[])
+ONE_TOKEN = SampleBatch(
+    prompts=[torch.zeros(1, dtype=torch.int64)],
+    group_of_B=torch.zeros(1, dtype=torch.int64),
+    responses=[torch.zeros(1, dtype=torch.int64)],
+)
 UNDIVIDED = Totals(num_tokens=1, num_sequences=1)
 
 
 class Accumulation:
-    """Gradients go into `gradients`, which lives until `discard`. counts: of this rank's samples."""
+    """Gradients go into `gradients`, which live until `discard`. counts: of this replica's samples.
 
-    def __init__(self, forward: Forward, loss: LossFn, gradients: GradientBuffer) -> None:
+    passes_meet: passes of other replicas wait for this one's.
+    """
+
+    def __init__(
+        self,
+        forward: Forward,
+        loss: LossFn,
+        gradients: StepGradients,
+        *,
+        passes_meet: bool = False,
+    ) -> None:
         self.gradients = gradients
         self.counts = Totals(num_tokens=0, num_sequences=0)
         self.metrics = MetricSums()
         self._forward = forward
         self._loss = loss
+        self._passes_meet = passes_meet
         self._mean_over: str | None = None
 
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
-        """Take a micro-batch in; one that does not teach has no gradient and is computed forward alone."""
-        counts = Totals.of([batch])
+        """Take a micro-batch in; one that does not teach has no gradient and is computed forward alone.
+
+        One without tokens goes along with a token that counts in nothing, where passes meet.
+        """
         with torch.set_grad_enabled(teaches):
-            found = self._forward(batch)
-            output = self._loss(found.logprobs_T, batch, UNDIVIDED)
-            loss = output.loss
-            if found.router_load is not None and found.router_load.coefficient:
-                # The balance of each micro-batch counts as much as what the loss is a mean over.
-                size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
-                loss = (
-                    loss + found.router_load.coefficient * size * found.router_load.balance_loss()
-                )
-        if loss.requires_grad:
-            loss.backward()  # type: ignore[no-untyped-call]
-        self.counts += counts
-        self.metrics.add(loss, output, found, num_tokens=counts.num_tokens)
-        self._mean_over = output.mean_over
+            if self._passes_meet and not batch.num_tokens:
+                self._backward(self._forward(ONE_TOKEN).logprobs_T.sum() * 0)
+            self._take(batch)
 
     def close(self) -> None:
         """All samples are in: a rank that had none names its metrics all the same."""
         if self._mean_over is None:
-            self.add(NO_SAMPLES)
+            self._take(NO_SAMPLES)
 
     def divide(self, totals: Totals) -> None:
-        """Make means of the sums. totals: over all ranks."""
+        """Make means of the sums. totals: over all replicas."""
         by = totals.num_tokens if self._mean_over == "tokens" else totals.num_sequences
         self.metrics.loss /= max(by, 1)
         self.gradients.divide(max(by, 1))
@@ -69,6 +76,25 @@ class Accumulation:
     def discard(self) -> None:
         """Drop the gradients; the weights have not changed."""
         self.gradients.free()
+
+    def _take(self, batch: SampleBatch) -> None:
+        counts = Totals.of([batch])
+        found = self._forward(batch)
+        output = self._loss(found.logprobs_T, batch, UNDIVIDED)
+        loss = output.loss
+        if found.router_load is not None and found.router_load.coefficient:
+            # The balance of each micro-batch counts as much as what the loss is a mean over.
+            size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
+            loss = loss + found.router_load.coefficient * size * found.router_load.balance_loss()
+        self._backward(loss)
+        self.counts += counts
+        self.metrics.add(loss, output, found, num_tokens=counts.num_tokens)
+        self._mean_over = output.mean_over
+
+    def _backward(self, loss: Tensor) -> None:
+        if loss.requires_grad:
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.gradients.end_pass()
 
 
 def add_all(into: Accumulation, batches: Iterable[SampleBatch], *, teaches: bool = True) -> None:

@@ -1,18 +1,22 @@
 """AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 3.
 
-Called by what trains a parallel model. Parameters whose gradients the same ranks add up share buckets; with
-ZeRO 3 they come as rows whose gradients are sums over data × context ranks already.
+Made by the update engine. Parameters whose gradients the same ranks add up share buckets; with ZeRO 3 they
+come as rows whose gradients are sums over data × context ranks already.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
-import torch.distributed as dist
+import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.backends.collectives import size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
+from rljob_runtime.engines.optimizers import tracked_adamw
+from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.buckets import plan_buckets
 from rljob_runtime.parallel.fully_sharded import take_gradients, weight_shards
 from rljob_runtime.parallel.gradients import (
@@ -27,10 +31,10 @@ from rljob_runtime.parallel.zero import ShardedAdamW
 
 
 class ParallelOptimizer:
-    """All ranks of the update layout call the same methods in the same order.
+    """A `StepOptimizer` of a rank's part of a model.
 
-    purposes: of each parameter, by name. The ZeRO stage is the layout's. Raises DeviceMemoryError when
-    the moments do not fit.
+    purposes: of each parameter, by name. everyone: all ranks of the update layout, None for one. The ZeRO
+    stage is the layout's. Raises DeviceMemoryError when the moments do not fit.
     """
 
     def __init__(
@@ -40,9 +44,10 @@ class ParallelOptimizer:
         settings: Optimizer,
         *,
         groups: ProcessGroups,
+        everyone: ProcessGroup | None,
         ledger: MemoryLedger,
     ) -> None:
-        self._settings, self._world = settings, dist.group.WORLD if groups.grid.size > 1 else None
+        self._everyone = everyone
         by_purpose = {
             purpose: {name: parameters[name] for name in parameters if purposes[name] is purpose}
             for purpose in Purpose
@@ -55,43 +60,81 @@ class ParallelOptimizer:
             if held
         ]
 
-    def begin(self) -> None:
-        """Gradients are zero from here on. Raises DeviceMemoryError when they do not fit."""
+    def begin(self) -> "ParallelGradients":
+        """Buckets of each purpose."""
         for share in self._shares:
             share.begin()
+        return ParallelGradients(self._shares, self._everyone)
 
-    def end_pass(self) -> None:
-        """A backward pass is over; all ranks run equally many."""
+    def step(self, learning_rate: float) -> None:
+        """With ZeRO, each rank steps its part and gathers the others'."""
         for share in self._shares:
-            share.end_pass()
-
-    def step(self, learning_rate: float, *, divide_by: float = 1.0) -> float:
-        """Add the gradients up over their ranks, divide, clip and apply them; returns their norm before
-        clipping, which is that of the whole model."""
-        kept = [share.sum() for share in self._shares]
-        for shards in kept:
-            shards.multiply(1 / divide_by)
-        norm = clip_gradients(kept, self._settings.gradient_clip, self._world)
-        for share, shards in zip(self._shares, kept, strict=True):
-            share.step(shards, learning_rate)
-        return norm
-
-    def free(self) -> None:
-        """Drop the gradients."""
-        for share in self._shares:
-            share.free()
+            share.step(learning_rate)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """This rank's part of AdamW's state, by purpose and name; live tensors, not copies."""
+        """By purpose and name."""
         return {
             f"{share.purpose}.{name}": tensor
             for share in self._shares
             for name, tensor in share.adamw.state_dict().items()
         }
 
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Of the same rank of the same layout."""
+        held = self.state_dict()
+        wrong = sorted(n for n in state if n not in held or held[n].shape != state[n].shape)
+        if wrong or len(held) != len(state):
+            missing = sorted(held.keys() - state.keys())
+            raise CheckpointError(
+                f"the optimizer's state is not of this rank's part of the model: unknown or of another "
+                f"shape {wrong}, missing {missing}; resume with the degrees that it was saved with"
+            )
+        for name, tensor in held.items():
+            tensor.copy_(state[name])
+
+
+class ParallelGradients:
+    """A `StepGradients` of what a rank holds of a model."""
+
+    def __init__(self, shares: Sequence["_Share | _Rows"], everyone: ProcessGroup | None) -> None:
+        self._shares, self._everyone = shares, everyone
+
+    def end_pass(self) -> None:
+        """With ZeRO 2, all ranks of a parameter's group run equally many passes."""
+        for share in self._shares:
+            share.end_pass()
+
+    def divide(self, by: float) -> None:
+        """Divide all gradients."""
+        for tensor in self._held():
+            tensor.div_(by)
+
+    def norm(self) -> float:
+        """Of this rank's part of the model, for its own tokens; with ZeRO 2, of its part of the sums."""
+        norms = [torch.linalg.vector_norm(tensor) for tensor in self._held()]
+        return math.sqrt(sum(float(norm) ** 2 for norm in norms))
+
+    def sum_over_ranks(self) -> None:
+        """Bytes of a sum, or with ZeRO of half of one."""
+        for share in self._shares:
+            share.sum_over_ranks()
+
+    def clip(self, limit: float) -> float:
+        """By the norm of the whole model, the same on all ranks."""
+        return clip_gradients([share.kept for share in self._shares], limit, self._everyone)
+
+    def free(self) -> None:
+        """Drop the buckets."""
+        for share in self._shares:
+            share.free()
+        self._shares = []
+
+    def _held(self) -> list[Tensor]:
+        return [tensor for share in self._shares for tensor in share.held()]
+
 
 class _Share:
-    """Parameters with one group."""
+    """Parameters with one group. kept: what this rank keeps of the sums."""
 
     def __init__(
         self,
@@ -102,7 +145,7 @@ class _Share:
         groups: ProcessGroups,
         ledger: MemoryLedger,
     ) -> None:
-        self.purpose = purpose
+        self.purpose, self.kept = purpose, GradientShards([])
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
         degrees = groups.grid.degrees
         self._zero = min(degrees.zero, 2)
@@ -112,14 +155,15 @@ class _Share:
         ranks = len(groups.grid.group(purpose, groups.rank))
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self._buckets = plan_buckets(sizes, ranks)
-        self.adamw = (
+        self.adamw: AdamW | ShardedAdamW = (
             ShardedAdamW(parameters, self._buckets, settings, group=self._group, ledger=ledger)
             if self._zero
-            else AdamW(parameters, settings)
+            else tracked_adamw(parameters, settings, ledger)
         )
         self._gradients: WholeGradients | ScatteredGradients | None = None
 
     def begin(self) -> None:
+        self.free()
         kind = ScatteredGradients if self._scatters else WholeGradients
         self._gradients = kind(self._parameters, self._buckets, self._group, self._ledger)
 
@@ -127,22 +171,31 @@ class _Share:
         if isinstance(self._gradients, ScatteredGradients):
             self._gradients.end_pass()
 
-    def sum(self) -> GradientShards:
+    def held(self) -> list[Tensor]:
+        """Gradients before the sum; ZeRO 2 has added them up already."""
+        if isinstance(self._gradients, ScatteredGradients):
+            return self._gradients.shards.parts
+        return [p.grad for p in self._parameters.values() if p.grad is not None]
+
+    def sum_over_ranks(self) -> None:
         assert self._gradients is not None, "begin() makes the gradients"
         if isinstance(self._gradients, ScatteredGradients):
-            return self._gradients.shards
-        return self._gradients.scatter() if self._zero else self._gradients.sum_over_ranks()
+            self.kept = self._gradients.shards
+        elif self._zero:
+            self.kept = self._gradients.scatter()
+        else:
+            self.kept = self._gradients.sum_over_ranks()
 
-    def step(self, shards: GradientShards, learning_rate: float) -> None:
+    def step(self, learning_rate: float) -> None:
         if isinstance(self.adamw, ShardedAdamW):
-            self.adamw.step(shards, learning_rate)
+            self.adamw.step(self.kept, learning_rate)
         else:
             self.adamw.step(learning_rate)
 
     def free(self) -> None:
         if self._gradients is not None:
             self._gradients.free()
-            self._gradients = None
+            self._gradients, self.kept = None, GradientShards([])
 
 
 class _Rows:
@@ -157,14 +210,12 @@ class _Rows:
         groups: ProcessGroups,
         ledger: MemoryLedger,
     ) -> None:
-        self.purpose, self._parameters = purpose, parameters
+        self.purpose, self.kept, self._parameters = purpose, GradientShards([]), parameters
         repeated = purpose is Purpose.WHOLE_GRADIENTS
         self._group = groups[Purpose.TENSOR] if repeated else None
         self._rows = weight_shards(parameters)
         ledger.track(MemoryKind.UPDATE_WEIGHTS, self._rows.values())
-        ledger.require(MemoryKind.OPTIMIZER, 2 * sum(rows.nbytes for rows in self._rows.values()))
-        self.adamw = AdamW(self._rows, settings)
-        ledger.track(MemoryKind.OPTIMIZER, self.adamw.state_dict().values())
+        self.adamw = tracked_adamw(self._rows, settings, ledger)
 
     def begin(self) -> None:
         self.free()
@@ -172,16 +223,20 @@ class _Rows:
     def end_pass(self) -> None:
         """Its gradients are in the rows already."""
 
-    def sum(self) -> GradientShards:
+    def held(self) -> list[Tensor]:
         take_gradients(self._parameters, self._rows)
-        gradients = [rows.grad for rows in self._rows.values() if rows.grad is not None]
+        return [rows.grad for rows in self._rows.values() if rows.grad is not None]
+
+    def sum_over_ranks(self) -> None:
+        gradients = self.held()
         for gradient in gradients:
             sum_over_ranks(gradient.view(-1), self._group)
-        return GradientShards(gradients, copies=size_of(self._group))
+        self.kept = GradientShards(gradients, copies=size_of(self._group))
 
-    def step(self, shards: GradientShards, learning_rate: float) -> None:
+    def step(self, learning_rate: float) -> None:
         self.adamw.step(learning_rate)
 
     def free(self) -> None:
         for tensor in (*self._parameters.values(), *self._rows.values()):
             tensor.grad = None
+        self.kept = GradientShards([])

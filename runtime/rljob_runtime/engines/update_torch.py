@@ -1,8 +1,9 @@
-"""The update engine `torch`: data parallel training of a policy, one optimizer step at a time.
+"""The update engine `torch`: training of a policy, one optimizer step at a time.
 
-Each rank holds the whole model and a part of the batch. Gradients of undivided losses add up, over
-micro-batches by autograd as these come, over ranks by one all-reduce; between the two they are divided
-by global counts. Loss and gradient therefore do not depend on how the batch was split.
+Each rank holds the whole model, or its part of one that `parallelize` has put on several ranks, and trains
+on a part of the batch. Gradients of undivided losses add up, over micro-batches by autograd as these come,
+over ranks by all-reduce; they are divided by global counts. Loss and gradient therefore do not depend on
+how the batch was split.
 """
 
 # T response tokens of all samples together
@@ -12,26 +13,29 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.accumulation import Accumulation, LossFn, add_all
-from rljob_runtime.engines.adamw import AdamW
-from rljob_runtime.engines.gradients import GradientBuffer
+from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
+from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.engines.schedule import learning_rate
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import ConfigError, WorkerError
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
+from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.sample import SampleBatch
 
 
 class UpdateEngine:
-    """Trains a policy. All ranks of `group` call the same methods in the same order.
+    """Trains a policy. All of the `ranks` call the same methods in the same order; where they share a model,
+    those of a replica with the same samples, and where passes meet, with equally many micro-batches.
 
     temperature: that of the rollout, which the log-probs are taken under. total_steps: optimizer
-    steps of the whole run, for the schedule. step: optimizer steps so far, skipped ones included.
+    steps of the whole run, for the schedule. purposes: who adds up the gradient of each parameter, where
+    ranks share the model. step: optimizer steps so far, skipped ones included.
     version: steps that changed the weights. Raises ConfigError for weights of less than single precision, and
     DeviceMemoryError when weights and optimizer do not fit.
     """
@@ -43,7 +47,8 @@ class UpdateEngine:
         optimizer: Optimizer,
         total_steps: int,
         temperature: float,
-        group: ProcessGroup | None = None,
+        ranks: UpdateRanks | None = None,
+        purposes: Mapping[str, Purpose] | None = None,
         ledger: MemoryLedger | None = None,
     ) -> None:
         self.step = 0
@@ -52,15 +57,26 @@ class UpdateEngine:
         self._settings = optimizer
         self._total_steps = total_steps
         self._temperature = temperature
-        self._group = group
-        self._ledger = ledger or MemoryLedger(device="unlimited")
-        self._parameters = dict(model.trained_parameters())
-        _check_types(self._parameters)
-        self._ledger.track(MemoryKind.UPDATE_WEIGHTS, self._parameters.values())
-        moments_bytes = 2 * sum(p.nbytes for p in self._parameters.values())
-        self._ledger.require(MemoryKind.OPTIMIZER, moments_bytes)
-        self._adamw = AdamW(self._parameters, optimizer)
-        self._ledger.track(MemoryKind.OPTIMIZER, self._adamw.state_dict().values())
+        self._ranks = ranks or UpdateRanks()
+        ledger = ledger or MemoryLedger(device="unlimited")
+        parameters = dict(model.trained_parameters())
+        _check_types(parameters)
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, parameters.values())
+        self._optimizer: StepOptimizer
+        if self._ranks.groups is None:
+            self._optimizer = WholeOptimizer(
+                parameters, optimizer, group=self._ranks.everyone, ledger=ledger
+            )
+        else:
+            assert purposes is not None, "ranks that share a model need to know who adds up what"
+            self._optimizer = ParallelOptimizer(
+                parameters,
+                purposes,
+                optimizer,
+                groups=self._ranks.groups,
+                everyone=self._ranks.everyone,
+                ledger=ledger,
+            )
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
         """Log-probs of the batch's response tokens [T], float, without gradient."""
@@ -75,7 +91,8 @@ class UpdateEngine:
         return Accumulation(
             lambda batch: self._forward(batch, with_entropy=True),
             loss,
-            GradientBuffer(self._parameters, self._ledger),
+            self._optimizer.begin(),
+            passes_meet=self._ranks.passes_meet,
         )
 
     def finish(
@@ -83,7 +100,7 @@ class UpdateEngine:
     ) -> dict[str, float]:
         """Take the optimizer step on what was added; returns metrics over the global batch.
 
-        groups_with_signal: of this rank, each group counted on one rank only. The weights stay as
+        groups_with_signal: of this replica, each group counted in one only. The weights stay as
         they are, and `skipped` is 1, when all ranks together have fewer than min_groups_with_signal
         or no response token. Raises WorkerError on every rank, with nothing applied, when a loss or a
         gradient is not finite.
@@ -99,7 +116,7 @@ class UpdateEngine:
             begun.discard()
         self.step += 1
         self.version += not skip
-        return begun.metrics.reduce(self._group, num_tokens=totals.num_tokens) | {
+        return begun.metrics.reduce(self._ranks.data, num_tokens=totals.num_tokens) | {
             "gradient_norm": norm,
             "learning_rate": rate,
             "skipped": float(skip),
@@ -129,14 +146,16 @@ class UpdateEngine:
             begun.discard()
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights by Hugging Face name: the live tensors, to be copied before the next step."""
+        """The weights that this rank holds by Hugging Face name: the live tensors, to be copied before the
+        next step."""
         for name, weight in self._model.named_hf_parameters():
             yield name, weight.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Flat tensors by name: optimizer state and counters, without the weights. Not copies."""
+        """Flat tensors by name: this rank's optimizer state and counters, without the weights. Not
+        copies."""
         counters = {"step": torch.tensor(self.step), "version": torch.tensor(self.version)}
-        return self._adamw.state_dict() | counters
+        return self._optimizer.state_dict() | counters
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a `state_dict`; together with the same weights, bit for bit.
@@ -144,35 +163,36 @@ class UpdateEngine:
         Raises CheckpointError, with nothing loaded, if names or shapes differ.
         """
         counters = {name: int(state.get(name, 0)) for name in ("step", "version")}
-        self._adamw.load_state_dict({n: v for n, v in state.items() if n not in counters})
+        self._optimizer.load_state_dict({n: v for n, v in state.items() if n not in counters})
         self.step, self.version = counters["step"], counters["version"]
 
     def _forward(self, batch: SampleBatch, *, with_entropy: bool) -> TokenLogprobs:
         return self._model.logprobs(batch, temperature=self._temperature, with_entropy=with_entropy)
 
     def _count(self, here: Totals, groups_with_signal: int) -> tuple[Totals, int]:
-        """Totals over all ranks, and the groups with a signal. [3] → [3], 24 bytes."""
+        """Totals over all replicas, and the groups with a signal. [3] → [3], 24 bytes."""
         counts = torch.tensor([here.num_tokens, here.num_sequences, groups_with_signal])
-        sum_over_ranks(counts, self._group)
+        sum_over_ranks(counts, self._ranks.data)
         tokens, sequences, signal = (int(count) for count in counts)
         return Totals(num_tokens=tokens, num_sequences=sequences), signal
 
     def _apply(self, begun: Accumulation, rate: float) -> float:
-        """All-reduce, clip, step; returns the gradient's norm before clipping."""
+        """Sum, clip, step; returns the norm of the model's gradient before clipping."""
         loss, gradients = begun.metrics.loss, begun.gradients
         self._check_finite(loss, gradients.norm())
-        gradients.sum_over(self._group)
+        gradients.sum_over_ranks()
         norm = gradients.clip(self._settings.gradient_clip)
         self._check_finite(loss, norm)
-        self._adamw.step(rate)
+        self._optimizer.step(rate)
         return norm
 
     def _check_finite(self, loss: float, norm: float) -> None:
         """Raise WorkerError on every rank if a rank's loss or gradient norm is not finite."""
-        bad = torch.zeros(size_of(self._group), dtype=torch.int64)
-        rank = rank_of(self._group)
+        everyone = self._ranks.everyone
+        bad = torch.zeros(size_of(everyone), dtype=torch.int64)
+        rank = rank_of(everyone)
         bad[rank] = not math.isfinite(loss + norm)
-        sum_over_ranks(bad, self._group)
+        sum_over_ranks(bad, everyone)
         if bad.any():
             raise WorkerError(
                 f"optimizer step {self.step + 1}: loss or gradient is not finite on update ranks "

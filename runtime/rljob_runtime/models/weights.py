@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -142,13 +142,30 @@ def weights_checksum(
 
     dtype: cast to it first, to compare with an engine that holds the weights so.
     """
-    lines = []
-    for name, tensor in weights:
-        held = tensor.detach()
-        held = held.to("cpu", held_dtype(name, dtype) if dtype else held.dtype).contiguous()
-        digest = hashlib.blake2b(held.view(-1).view(torch.uint8).numpy().data, digest_size=16)
-        lines.append(f"{name} {held.dtype} {list(held.shape)} {digest.hexdigest()}")
-    return hashlib.blake2b("\n".join(sorted(lines)).encode(), digest_size=16).hexdigest()
+    digest = WeightsDigest(dtype)
+    for _ in digest.of(weights):
+        pass
+    return digest.hex()
+
+
+class WeightsDigest:
+    """The same of weights that somebody else goes through."""
+
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        self._dtype, self._lines = dtype, list[str]()
+
+    def of(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """The weights as they come, each counted in."""
+        for name, tensor in weights:
+            held, dtype = tensor.detach(), self._dtype
+            held = held.to("cpu", held_dtype(name, dtype) if dtype else held.dtype).contiguous()
+            digest = hashlib.blake2b(held.view(-1).view(torch.uint8).numpy().data, digest_size=16)
+            self._lines.append(f"{name} {held.dtype} {list(held.shape)} {digest.hexdigest()}")
+            yield name, tensor
+
+    def hex(self) -> str:
+        """Of all that came."""
+        return hashlib.blake2b("\n".join(sorted(self._lines)).encode(), digest_size=16).hexdigest()
 
 
 def _copy_other_files(source: Path | None, folder: Path) -> None:

@@ -43,6 +43,8 @@ class Purpose(StrEnum):
     tensor axis cuts experts as it cuts matrices, data × context."""
     MODEL = "model"
     """tensor × pipeline: all parts of one model, for the norm of its gradient."""
+    REPLICA = "replica"
+    """pipeline × context × tensor: all that train on the same samples."""
 
 
 def gradient_purpose(tensor: TensorSpec, *, tied: bool = False) -> Purpose:
@@ -168,5 +170,7 @@ class RankGrid:
                 return self.tokens, ("data", "context", "tensor")
             case Purpose.MODEL:
                 return self.tokens, ("pipeline", "tensor")
+            case Purpose.REPLICA:
+                return self.tokens, ("pipeline", "context", "tensor")
             case _:
                 return self.tokens, (purpose.value,)

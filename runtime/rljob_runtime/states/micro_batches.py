@@ -3,9 +3,14 @@
 Called by `training`. The cut depends on the samples and their order alone, not on when they came.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+import torch
+from torch.distributed import ProcessGroup
+
+from rljob_runtime.backends.collectives import max_over_ranks
+from rljob_runtime.engines.accumulation import NO_SAMPLES
 from rljob_runtime.sample import SampleBatch
 
 
@@ -46,3 +51,20 @@ class MicroBatches:
     def _full(self, teaches: bool) -> MicroBatch:
         parts, self._waiting[teaches] = self._waiting[teaches], []
         return MicroBatch(samples=SampleBatch.join(parts), teaches=teaches)
+
+
+def in_step(own: Iterable[MicroBatch], group: ProcessGroup | None) -> Iterator[MicroBatch]:
+    """This rank's micro-batches, and one without samples for each that another rank has and this has not.
+
+    own: at most one that teaches and one that does not. 16 bytes a rank; group None: own as they are.
+    """
+    if group is None:
+        yield from own
+        return
+    by_kind = {micro_batch.teaches: micro_batch for micro_batch in own}
+    kinds = (True, False)
+    needed = torch.tensor([int(teaches in by_kind) for teaches in kinds])
+    max_over_ranks(needed, group)
+    for teaches, anybody in zip(kinds, needed.tolist(), strict=True):
+        if anybody:
+            yield by_kind.get(teaches, MicroBatch(samples=NO_SAMPLES, teaches=teaches))

@@ -5,7 +5,7 @@ a micro-batch depends on this order alone, so a batch that comes in parts and on
 give the same bits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -14,22 +14,24 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import ALGORITHMS, LossOutput, Totals
 from rljob_runtime.algorithms.functional import groups_with_signal
 from rljob_runtime.engines.accumulation import Accumulation
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.sample import SampleBatch
-from rljob_runtime.states.micro_batches import MicroBatches
+from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step
 
 
 class Training:
-    """num_ranks: that train. Until `finish`, no weight changes and `discard` undoes everything."""
+    """ranks: as the engine has them. Until `finish`, no weight changes and `discard` undoes everything."""
 
-    def __init__(self, engine: UpdateEngine, spec: RLJobSpec, *, num_ranks: int) -> None:
+    def __init__(self, engine: UpdateEngine, spec: RLJobSpec, ranks: UpdateRanks) -> None:
         batch = spec.batch
         assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
         assert batch.micro_batch_size is not None, "the resolved spec names microBatchSize"
         self._engine = engine
         self._spec = spec
         self._algorithm = ALGORITHMS[spec.algorithm.name]
-        self._mini_groups = batch.mini_batch_size // num_ranks
+        self._mini_groups = batch.mini_batch_size // ranks.share[1]
+        self._meeting = ranks.everyone if ranks.passes_meet else None
         self._several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
         self._groups: list[SampleBatch] = []
         self._cut = self._micro_batches()
@@ -78,8 +80,7 @@ class Training:
         return self._first
 
     def _step(self, begun: Accumulation, members: Sequence[SampleBatch]) -> dict[str, float]:
-        for micro_batch in self._cut.rest():
-            begun.add(micro_batch.samples, teaches=micro_batch.teaches)
+        self._run(begun, self._cut.rest())
         self._first = None
         return self._engine.finish(
             begun,
@@ -90,7 +91,10 @@ class Training:
         )
 
     def _add_to(self, begun: Accumulation, group: SampleBatch) -> None:
-        for micro_batch in self._cut.add(group):
+        self._run(begun, self._cut.add(group))
+
+    def _run(self, begun: Accumulation, own: Iterable[MicroBatch]) -> None:
+        for micro_batch in in_step(own, self._meeting):
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
 
     def _loss(self, logprobs_T: Tensor, part: SampleBatch, totals: Totals) -> LossOutput:

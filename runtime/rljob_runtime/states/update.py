@@ -1,7 +1,7 @@
 """The update state: a rank's share of the samples in, an optimizer step a mini-batch out.
 
 Called by the device worker on every update rank at the same time; the ranks meet in the engine's
-all-reduce. Rows are taken as they become ready, in the share's order.
+sums. Rows are taken as they become ready, in the share's order.
 """
 
 import logging
@@ -10,21 +10,20 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
-from torch.distributed import ProcessGroup
-
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
+from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
-from rljob_runtime.errors import DockError, DockLost
+from rljob_runtime.errors import DockError
 from rljob_runtime.pool_rows import Lineage
+from rljob_runtime.sample import SampleBatch
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
+from rljob_runtime.states.shared_reading import agreed, read_together
 from rljob_runtime.states.training import Training
 
 log = logging.getLogger(__name__)
@@ -32,13 +31,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Trains on one rank's share; share: (update rank, number of update ranks); group: all of these."""
+    """Trains on one replica's share. ranks: as the engine has them."""
 
     engine: UpdateEngine
     dock: DockClient
-    share: tuple[int, int]
+    ranks: UpdateRanks
     spec: RLJobSpec
-    group: ProcessGroup | None
 
     def run(self, batch: BatchName) -> UpdateReport:
         """All mini-batches and epochs of a step.
@@ -48,14 +46,15 @@ class Update:
         """
         rows: list[RowMeta] = []
         lineage = Lineage() if self.spec.flow.partial_rollout else None
-        training = Training(self.engine, self.spec, num_ranks=self.share[1])
+        training = Training(self.engine, self.spec, self.ranks)
         try:
             started = self._read(batch, rows, training, lineage)
             metrics = training.finish()
         finally:
             training.discard()
         try:
-            self.dock.acknowledge(rows)
+            if self.ranks.leads:
+                self.dock.acknowledge(rows)
         except DockError as error:  # trained all the same, and never again
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
         ages = Counter(batch.step - 1 - row.version for row in rows)
@@ -70,28 +69,35 @@ class Update:
 
         Ends once all ranks have theirs: one that trains alone would wait for ever.
         """
+        started = 0.0
+        with agreed(self.ranks.everyone):
+            sizes = self.spec.batch
+            assert sizes.micro_batch_size is not None, "the resolved spec names microBatchSize"
+            for part in read_together(
+                self.ranks,
+                lambda: self._claims(batch),
+                lambda claimed: self._samples(batch, claimed, lineage),
+                parts=-(-self._num_groups // sizes.micro_batch_size),
+            ):
+                started = started or time.time()
+                rows += part.rows
+                training.add(part.samples)
+        return started
+
+    @property
+    def _num_groups(self) -> int:
+        """Of the share."""
+        replica, replicas = self.ranks.share
+        return len(range(replica, self.spec.batch.global_batch_size, replicas))
+
+    def _samples(
+        self, batch: BatchName, rows: list[RowMeta], lineage: Lineage | None
+    ) -> SampleBatch:
+        if lineage is not None:
+            lineage.add(self.dock, rows, version=batch.step - 1)
         reference = self.spec.algorithm.params.kl_coefficient > 0
         fields = ["rollout_logprobs", *(["reference_logprobs"] if reference else [])]
-        failure: DockError | None = None
-        started = 0.0
-        try:
-            for part in self._claims(batch):
-                started = started or time.time()
-                rows += part
-                if lineage is not None:
-                    lineage.add(self.dock, part, version=batch.step - 1)
-                training.add(read_samples(self.dock, part, fields=fields, scalars=["reward"]))
-        except DockError as error:
-            failure = error
-        failed = torch.tensor([int(failure is not None)])
-        sum_over_ranks(failed, self.group)
-        if failure is not None:
-            raise failure
-        if failed.item():
-            raise DockLost(
-                f"{int(failed)} other update ranks could not read their share of {batch}"
-            )
-        return started
+        return read_samples(self.dock, rows, fields=fields, scalars=["reward"])
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:
         sizes = self.spec.batch
@@ -101,9 +107,9 @@ class Update:
         return claim_in_order(
             self.dock,
             batch,
-            Share(*self.share, window=sizes.mini_batch_size if balance else 0),
+            Share(*self.ranks.share, window=sizes.mini_batch_size if balance else 0),
             min_version=batch.step - 1 - self.spec.flow.most_stale,
-            num_groups=len(range(self.share[0], sizes.global_batch_size, self.share[1])),
+            num_groups=self._num_groups,
             pass_groups=sizes.micro_batch_size,
             pass_rows=sizes.micro_batch_size * sizes.samples_per_prompt,
             timeout_seconds=self.spec.flow.stage_timeout_seconds,

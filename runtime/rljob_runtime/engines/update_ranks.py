@@ -1,0 +1,65 @@
+"""Who trains with whom: the ranks of the update layout as one of them sees them.
+
+Made by `states.device_states` where the ranks meet; the engine and the states take their groups from here.
+"""
+
+from dataclasses import dataclass
+
+from torch.distributed import ProcessGroup
+
+from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose, RankGrid
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateRanks:
+    """One rank's groups.
+
+    everyone: all ranks that train; None for one. groups: those of each purpose; None where every rank
+    holds the whole model and trains on samples of its own. passes_meet: a forward or backward pass of one
+    replica waits for one of another.
+    """
+
+    everyone: ProcessGroup | None = None
+    groups: ProcessGroups | None = None
+    passes_meet: bool = False
+
+    @classmethod
+    def of(cls, groups: ProcessGroups, everyone: ProcessGroup | None) -> "UpdateRanks":
+        """Of ranks that share models."""
+        return cls(everyone=everyone, groups=groups, passes_meet=_passes_meet(groups.grid))
+
+    @property
+    def data(self) -> ProcessGroup | None:
+        """Those that compute the same part of the model for other samples: what is counted once a replica
+        is added up over them."""
+        return self.groups[Purpose.DATA] if self.groups else self.everyone
+
+    @property
+    def replica(self) -> ProcessGroup | None:
+        """Those that train on the same samples."""
+        return self.groups[Purpose.REPLICA] if self.groups else None
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(this replica's number, number of replicas): whose samples this rank trains on."""
+        return rank_of(self.data), size_of(self.data)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank speaks with the dock for its replica."""
+        return rank_of(self.replica) == 0
+
+    @property
+    def together(self) -> ProcessGroup | None:
+        """Those that wait for each other in a pass, of whom none may go on alone."""
+        return self.everyone if self.passes_meet else self.replica
+
+
+def _passes_meet(grid: RankGrid) -> bool:
+    """Whether experts are shared, or gradients scattered pass by pass, over replicas."""
+    over_data = any(
+        len({grid.place(rank).data for rank in group}) > 1 for group in grid.groups(Purpose.EXPERT)
+    )
+    return over_data or (grid.degrees.zero == 2 and grid.degrees.data != 1)

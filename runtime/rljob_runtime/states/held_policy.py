@@ -1,0 +1,121 @@
+"""A policy as a device holds it: whole, or this rank's part of one that several ranks share.
+
+Made by `device_states`; the engine trains it, the weight sync and the checkpoints take whole weights from it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rljob_api.architecture import Shape, read_shape
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.config import UnsupportedArchitecture, read_config
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.loading import load_policy
+from rljob_runtime.models.weights import load_weights_into
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.parallelize.parameters import (
+    held_slices,
+    load_slices,
+    purposes,
+    whole_weights,
+)
+from rljob_runtime.parallelize.policy import load_parallel
+
+
+class HeldPolicy(Protocol):
+    """A policy. purposes: who adds up the gradient of each parameter; None where it is whole."""
+
+    @property
+    def model(self) -> PolicyModel:
+        """What this device computes of it."""
+        ...
+
+    @property
+    def purposes(self) -> Mapping[str, Purpose] | None:
+        """By the parameter's name."""
+        ...
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All weights by Hugging Face name, whole, one at a time. All ranks that share it go through them
+        together, each to the end."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Copy this device's part of a Hugging Face directory's weights."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholePolicy:
+    """A `HeldPolicy` that no other device is needed for."""
+
+    model: PolicyModel
+
+    @property
+    def purposes(self) -> None:
+        """No rank shares it."""
+        return None
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The live tensors."""
+        for name, weight in self.model.named_hf_parameters():
+            yield name, weight.detach()
+
+    def load(self, folder: Path) -> None:
+        """All of it."""
+        load_weights_into(self.model, folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyPart:
+    """A `HeldPolicy` that the ranks of `groups` share."""
+
+    model: Decoder
+    shape: Shape
+    groups: ProcessGroups
+
+    @property
+    def purposes(self) -> Mapping[str, Purpose]:
+        """As the model's layout has them."""
+        return purposes(self.model, self.shape)
+
+    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Each is put together, and belongs to the caller."""
+        return whole_weights(self.model, self.shape, self.groups)
+
+    def load(self, folder: Path) -> None:
+        """This rank's slices."""
+        held = held_slices(self.shape, self.groups.grid, self.groups.rank)
+        load_slices(self.model, folder, self.shape, held)
+
+
+def load_held(path: Path, ranks: UpdateRanks, *, dtype: torch.dtype) -> HeldPolicy:
+    """A directory's model as a rank of the update layout holds it.
+
+    Raises ConfigError for degrees that the model cannot have, and as `load_policy`.
+    """
+    if ranks.groups is None:
+        return WholePolicy(model=load_policy(path, dtype=dtype))
+    try:
+        model = load_parallel(path, ranks.groups, dtype=dtype)
+    except UnsupportedArchitecture as reason:
+        raise ConfigError(
+            f"{path} is computed by transformers, since {reason}, and cannot be shared by devices "
+            "(spec.update.parallelism); leave out all degrees but data, and zero"
+        ) from reason
+    shape = shape_of(path)
+    assert shape is not None, f"the contract lacks {model.architecture.name}"
+    return PolicyPart(model=model, shape=shape, groups=ranks.groups)
+
+
+def shape_of(path: Path) -> Shape | None:
+    """The contract's view of a directory's model; None for one that it does not know."""
+    return read_shape(read_config(path), name=f"{path}/config.json")

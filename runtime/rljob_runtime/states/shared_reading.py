@@ -1,0 +1,100 @@
+"""Samples for ranks that train on the same ones: the replica's first rank reads, and hands them on.
+
+Called by the reference and update states. What fails on one rank fails on all that wait for each other in
+a pass, before any of them begins it: one that computes alone would wait until the group's deadline.
+"""
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from rljob_runtime.backends.collectives import broadcast_bytes, sum_over_ranks
+from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.errors import DockError, DockLost
+from rljob_runtime.sample import SampleBatch
+
+Claims = Callable[[], Iterator[list[RowMeta]]]
+Read = Callable[[list[RowMeta]], SampleBatch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What is computed at once. rows: none on ranks that do not lead."""
+
+    rows: list[RowMeta]
+    samples: SampleBatch
+
+
+def read_together(ranks: UpdateRanks, claims: Claims, read: Read, *, parts: int) -> Iterator[Part]:
+    """The replica's samples, on all of its ranks. parts: how many the claims have, on every replica.
+
+    Raises DockError on every rank of `ranks.together` when one of them cannot read.
+    """
+    claimed = claims() if ranks.leads else iter(())
+    for _ in range(parts):
+        rows: list[RowMeta] = []
+        samples: SampleBatch | None = None
+        with agreed(ranks.together):
+            if ranks.leads:
+                rows = next(claimed)
+                samples = read(rows)
+        if ranks.replica is not None:
+            samples = unpack(broadcast_bytes(pack(samples) if samples else b"", ranks.replica))
+        assert samples is not None, "who reads alone leads"
+        yield Part(rows=rows, samples=samples)
+
+
+@contextlib.contextmanager
+def agreed(group: ProcessGroup | None) -> Iterator[None]:
+    """Raises the body's DockError, and DockLost on the other ranks of the group, once all are there."""
+    failure: DockError | None = None
+    try:
+        yield
+    except DockError as error:
+        failure = error
+    failed = torch.tensor([int(failure is not None)])
+    sum_over_ranks(failed, group)
+    if failure is not None:
+        raise failure
+    if failed.item():
+        raise DockLost(f"{int(failed)} other update ranks could not read or write their share")
+
+
+def pack(samples: SampleBatch) -> bytes:
+    """Tensors end to end with their lengths, as torch writes them."""
+    content = {
+        "group_of_B": samples.group_of_B,
+        "prompts": _joined(samples.prompts),
+        "responses": _joined(samples.responses),
+        "fields": {name: _joined(rows) for name, rows in samples.fields.items()},
+        "scalars": samples.scalars,
+    }
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    return buffer.getvalue()
+
+
+def unpack(content: bytes) -> SampleBatch:
+    """What `pack` took."""
+    held = torch.load(io.BytesIO(content), weights_only=True)
+    return SampleBatch(
+        group_of_B=held["group_of_B"],
+        prompts=_apart(*held["prompts"]),
+        responses=_apart(*held["responses"]),
+        fields={name: _apart(*rows) for name, rows in held["fields"].items()},
+        scalars=held["scalars"],
+    )
+
+
+def _joined(rows: list[Tensor]) -> tuple[Tensor, list[int]]:
+    return torch.cat(rows), [len(row) for row in rows]
+
+
+def _apart(values: Tensor, lengths: list[int]) -> list[Tensor]:
+    return list(torch.split(values, lengths))

@@ -1,0 +1,72 @@
+"""Devices that share a model train through whole runs: they learn what one learns, and go on from where
+they stopped."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from whole_runs import Finished, run
+
+pytestmark = [pytest.mark.ray]
+
+
+def weights(finished: Finished, step: int) -> Path:
+    return finished.folder / "checkpoints" / f"step-{step:06d}" / "model" / "model.safetensors"
+
+
+def losses(finished: Finished) -> list[float]:
+    return [event["metrics"]["loss"] for event in finished.of_kind("step")]
+
+
+def test_devices_that_share_a_model_learn_what_one_device_learns(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    short = {"steps": 2, "checkpoint": {}}
+
+    alone = run(job_file(**short, accelerator={"devicesPerNode": 1}), tmp_path / "alone")
+    tensor = run(
+        job_file(
+            **short,
+            accelerator={"devicesPerNode": 2},
+            update__parallelism={"tensor": 2},
+        ),
+        tmp_path / "tensor",
+    )
+    context = run(
+        job_file(
+            **short,
+            accelerator={"devicesPerNode": 3},
+            placement={"mode": "separated", "updateDevices": 2, "rolloutDevices": 1},
+            update__parallelism={"context": 2},
+        ),
+        tmp_path / "context",
+    )
+
+    expected = load_file(weights(alone, 2))
+    for finished in (tensor, context):
+        assert finished.code == 0, finished.output
+        assert losses(finished) == pytest.approx(losses(alone), abs=1e-5)
+        found = load_file(weights(finished, 2))
+        assert found.keys() == expected.keys()
+        for name, weight in found.items():
+            torch.testing.assert_close(weight, expected[name], atol=1e-4, rtol=0, msg=name)
+
+
+def test_devices_that_share_a_model_go_on_from_a_checkpoint_of_their_degrees_bit_for_bit(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    sharing = {
+        "accelerator": {"devicesPerNode": 4},
+        "update__parallelism": {"tensor": 2, "data": 2, "zero": 1},
+        "checkpoint": {"every": 2},
+    }
+
+    whole = run(job_file(steps=4, **sharing), tmp_path / "whole")
+    first = run(job_file(steps=2, **sharing), tmp_path / "parts")
+    then = run(job_file(steps=4, **sharing), tmp_path / "parts", "--resume")
+
+    assert [whole.code, first.code, then.code] == [0, 0, 0], then.output
+    assert weights(whole, 4).read_bytes() == weights(then, 4).read_bytes()
+    assert losses(whole) == losses(then)

@@ -1,0 +1,154 @@
+"""Reference and update states of ranks that share a model: one reads for its replica, all learn alike."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from forked_ranks import on_ranks
+from made_samples import GROUPS, SAMPLES, Samples, make_spec
+from parallel_training import SETTINGS, grid_of
+from reference_models import make_reference
+
+from rljob_runtime.batches import BatchName
+from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.engines.update_torch import UpdateEngine
+from rljob_runtime.errors import DockError
+from rljob_runtime.flow import state_graph
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.states.held_policy import load_held
+from rljob_runtime.states.reference import Reference
+from rljob_runtime.states.update import Update
+
+BATCH = BatchName(kind="train", step=1)
+
+
+@dataclass(kw_only=True)
+class Training:
+    """One training batch on ranks that come together over a dock. missing: groups that never come."""
+
+    path: Path
+    degrees: dict[str, Any]
+    missing: int = 0
+    batch: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.grid = grid_of(self.path, **self.degrees)
+        spec = make_spec(kl=0.1, devices=self.grid.size, degrees=self.degrees, **self.batch)
+        self.samples = Samples(spec, BATCH)
+
+    def run(self) -> list[Any]:
+        with LocalDock(state_graph(self.samples.spec).states) as self.dock:
+            feeder = self.dock.client("feed", "feeder")
+            feeder.put_rows(str(BATCH), self.samples.rows(), total=GROUPS * SAMPLES)
+            found = on_ranks(self.grid.size, self._rank, seconds=300)
+            if not self.missing:
+                assert self.dock.client("update", "x").claim(str(BATCH), timeout_seconds=5).done
+            return found
+
+    def _rank(self, rank: int) -> Any:
+        ranks = UpdateRanks()
+        if self.grid.size > 1:
+            ranks = UpdateRanks.of(ProcessGroups(self.grid, timeout_seconds=60), dist.group.WORLD)
+        policy, frozen = (load_held(self.path, ranks, dtype=torch.float32) for _ in range(2))
+        before = {name: weight.clone() for name, weight in policy.whole_weights()}
+        engine = UpdateEngine(
+            policy.model,
+            optimizer=SETTINGS,
+            total_steps=1,
+            temperature=1.0,
+            ranks=ranks,
+            purposes=policy.purposes,
+        )
+        if rank == 0:
+            threading.Thread(target=self._produce, daemon=True).start()
+        report = failure = None
+        try:
+            self._reference(frozen.model, ranks, rank)
+            dock = self.dock.client("update", f"update-{rank}")
+            report = Update(engine=engine, dock=dock, ranks=ranks, spec=self.samples.spec).run(
+                BATCH
+            )
+        except DockError as error:
+            failure = str(error)
+        weights = {name: weight.clone() for name, weight in policy.whole_weights()}
+        unchanged = all(weight.equal(before[name]) for name, weight in weights.items())
+        return report, weights, failure, unchanged
+
+    def _reference(self, model: Any, ranks: UpdateRanks, rank: int) -> None:
+        spec = self.samples.spec
+        Reference(
+            model=model,
+            dock=self.dock.client("reference", f"reference-{rank}"),
+            ranks=ranks,
+            temperature=1.0,
+            sizes=spec.batch,
+            pass_groups=spec.batch.micro_batch_size,
+            timeout_seconds=30,
+        ).run(BATCH)
+
+    def _produce(self) -> None:
+        order = range(GROUPS - self.missing)
+        self.samples.write(self.dock, order, pause=0.02, elsewhere=["reference"])
+        if self.missing:
+            self.dock.client("feed", "feeder").drop_batch(str(BATCH))
+
+
+@pytest.fixture
+def save(tmp_path: Path) -> Callable[[str], Path]:
+    """Saves a family's random model."""
+
+    def save(family: str) -> Path:
+        make_reference(family).save_pretrained(tmp_path / "model")
+        return tmp_path / "model"
+
+    return save
+
+
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "tensor": ("qwen2-tied", {"tensor": 2}, {"microBatchSize": 2}),
+    "experts over data, several steps": (
+        "qwen3-moe", {"data": 2, "expert": 2}, {"miniBatchSize": 4, "epochs": 2},
+    ),
+    "tensor, experts over data, ZeRO 2": (
+        "deepseek-v3", {"tensor": 2, "data": 2, "expert": 2, "zero": 2}, {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ranks_that_share_a_model_learn_from_a_dock_what_one_rank_learns(
+    case: str, save: Callable[[str], Path]
+) -> None:
+    family, degrees, batch = CASES[case]
+    path = save(family)
+    alone, expected, _, unchanged = Training(path=path, degrees={}, batch=batch).run()[0]
+    assert not unchanged
+
+    found = Training(path=path, degrees=degrees, batch=batch).run()
+
+    ages = [report.rows_by_age.total() for report, _, _, _ in found]
+    leads = len(found) // degrees.get("data", 1)
+    assert ages == [0 if rank % leads else GROUPS * SAMPLES * leads // len(found)
+                    for rank in range(len(found))]  # fmt: skip
+    for report, weights, _, _ in found:
+        assert report.metrics == pytest.approx(alone.metrics, rel=1e-3, abs=1e-5)
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, expected[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("family", "degrees"), [("qwen2-tied", {"tensor": 2}), ("qwen3-moe", {"data": 2, "expert": 2})]
+)
+def test_a_batch_that_is_dropped_half_way_fails_on_all_ranks_and_changes_no_weight(
+    family: str, degrees: dict[str, Any], save: Callable[[str], Path]
+) -> None:
+    results = Training(path=save(family), degrees=degrees, missing=1).run()
+
+    for report, _, failure, unchanged in results:
+        assert report is None and failure and unchanged
