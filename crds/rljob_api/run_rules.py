@@ -40,10 +40,7 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     yield "spec.update.engine", spec.update.engine, "torch"
     yield "spec.update.dtype", spec.update.dtype, "float32"
     yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
-    update, rollout = spec.update.parallelism, spec.rollout.parallelism
-    path = "spec.update.parallelism"
-    yield f"{path}.pipeline", update.pipeline, 1
-    yield f"{path}.virtualPipeline", update.virtual_pipeline, 1
+    rollout = spec.rollout.parallelism
     path = "spec.rollout.parallelism"
     yield f"{path}.tensor", rollout.tensor, 1
     yield f"{path}.pipeline", rollout.pipeline, 1

@@ -15,8 +15,8 @@ What a model returns is then the same on all ranks of a replica (context × tens
 a rank's part of a sum over the group that `parallel.ranks.gradient_purpose` names for the tensor.
 Where experts are shared over data ranks, these run equally many passes, each with a token at least.
 
-A model with a pipeline is not run by its `logprobs`: `micro_batches.run_micro_batches` takes a list of
-micro-batches and a loss forward and backward, and tells all ranks of the pipeline what the last stage found.
+A model with a pipeline scores by its `logprobs`; to train it, `micro_batches.run_micro_batches` takes a list
+of micro-batches and a loss forward and backward, and tells all ranks what the last stage found.
 Without a pipeline it does the same one after the other, so an engine may call it for every layout:
 the list of an optimizer step with a loss, then `ParallelOptimizer.step`; without a loss, to score.
 `tokens` is the arithmetic of shares of packed tokens, `rules` says which degrees a model cannot have.

@@ -66,6 +66,19 @@ def run_micro_batches(
     return [run.findings.of(places.get(number)) for number in range(len(batches))]
 
 
+def score(
+    decoder: Decoder,
+    groups: ProcessGroups,
+    batch: SampleBatch,
+    *,
+    temperature: float,
+    with_entropy: bool = False,
+) -> TokenLogprobs:
+    """A decoder's `logprobs` where it has a pipeline: without gradient, with entropies in any case."""
+    assert not torch.is_grad_enabled(), "run_micro_batches trains a pipeline"
+    return run_micro_batches(decoder, groups, [batch], temperature=temperature)[0]
+
+
 class _Run:
     """Stages of one call. What they give each other is flat: hidden states, then sums of the router load.
 

@@ -3,6 +3,7 @@
 Called by the worker of each update rank once its process groups are there.
 """
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from rljob_runtime.parallelize.attention import RingAttention, UlyssesAttention
 from rljob_runtime.parallelize.ends import SharedEnds
 from rljob_runtime.parallelize.experts import experts_by_features, experts_by_number
 from rljob_runtime.parallelize.linears import SharedLinears
+from rljob_runtime.parallelize.micro_batches import score
 from rljob_runtime.parallelize.parameters import (
     cut_parameters,
     held_slices,
@@ -36,7 +38,7 @@ from rljob_runtime.parallelize.tokens import is_ring
 def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
-    Where there is a pipeline, `micro_batches.run_micro_batches` runs it, and its `logprobs` cannot.
+    Where there is a pipeline, `micro_batches.run_micro_batches` trains it; its `logprobs` scores alone.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
     """
@@ -62,6 +64,13 @@ def parallelize(decoder: Decoder, shape: Shape, groups: ProcessGroups) -> None:
     share_experts(decoder, groups)
     share_attention(decoder, groups)
     share_ends(decoder, groups)
+    share_layers(decoder, groups)
+
+
+def share_layers(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Where there is a pipeline, `logprobs` goes through all of it, without gradient."""
+    if groups[Purpose.PIPELINE] is not None:
+        decoder.logprobs = partial(score, decoder, groups)  # type: ignore[method-assign]
 
 
 def share_matrices(decoder: Decoder, groups: ProcessGroups) -> None:
