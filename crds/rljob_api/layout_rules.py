@@ -65,6 +65,13 @@ def update_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"{path}.virtualPipeline",
             f"is {degrees.virtual_pipeline}, but pipeline is 1; raise pipeline or leave it out",
         )
+    for name, degree in (("pipeline", degrees.pipeline), ("expert", degrees.expert)):
+        if degrees.zero == 3 and degree > 1:
+            yield Problem(
+                f"{path}.zero",
+                f"is 3, which shares whole layers over data × context and does not go with {name} "
+                f"{degree}; use 0, 1 or 2, or {name}: 1",
+            )
     replicas = update_replicas(degrees, roles(spec.placement, spec.accelerator).update)
     if replicas and (replicas * degrees.context) % degrees.expert:
         yield Problem(

@@ -32,9 +32,6 @@ def _settings(job: RLJob) -> Iterator[tuple[str, object, bool, str]]:
     update = job.spec.update.parallelism
     path = "spec.update.parallelism"
     yield f"{path}.zero", update.zero, update.zero < 3, "use 0, 1 or 2"
-    algorithm = update.context_algorithm
-    runs = algorithm == "ulysses" or update.context == 1
-    yield f"{path}.contextAlgorithm", algorithm, runs, "use ulysses, or context: 1"
 
 
 def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
@@ -45,10 +42,7 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
         yield "spec.update.engine", spec.update.engine, "torch"
     yield "spec.update.dtype", spec.update.dtype, "float32"
     yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
-    update, rollout = spec.update.parallelism, spec.rollout.parallelism
-    path = "spec.update.parallelism"
-    yield f"{path}.pipeline", update.pipeline, 1
-    yield f"{path}.virtualPipeline", update.virtual_pipeline, 1
+    rollout = spec.rollout.parallelism
     path = "spec.rollout.parallelism"
     yield f"{path}.tensor", rollout.tensor, 1
     yield f"{path}.pipeline", rollout.pipeline, 1

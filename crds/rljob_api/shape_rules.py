@@ -58,6 +58,12 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
             f"{degrees.virtual_pipeline} × pipeline {degrees.pipeline} is {chunks} chunks, more than "
             f"the model's {shape.layers} layers; lower it",
         )
+    if degrees.zero == 3 and shape.latent is None and degrees.tensor > shape.kv_heads:
+        yield Problem(
+            f"{path}.zero",
+            f"is 3, which does not go with tensor {degrees.tensor}, more than the model's "
+            f"{shape.kv_heads} key heads; use 0, 1 or 2, or tensor: {shape.kv_heads} or less",
+        )
     both = degrees.tensor * degrees.context
     if degrees.context_algorithm == "ulysses" and degrees.context > 1 and shape.heads % both:
         yield Problem(
@@ -81,7 +87,8 @@ def _context_key_heads(degrees: UpdateParallelism, path: str, shape: Shape) -> I
         yield Problem(
             f"{path}.context",
             f"{context} neither divides the {held} key heads that tensor {degrees.tensor} leaves each "
-            f"device nor repeats each equally often; {use_one_of(legal, context)}",
+            f"device nor repeats each equally often; {use_one_of(legal, context)}, or set "
+            "contextAlgorithm: ring",
         )
 
 

@@ -120,7 +120,14 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             {f"{UPDATE}.context": 2},
             f"{UPDATE}.context",
             "2 neither divides the 3 key heads that tensor 1 leaves each device nor repeats each "
-            "equally often; use 1, 3 or 6",
+            "equally often; use 1, 3 or 6, or set contextAlgorithm: ring",
+        ),
+        (
+            {},
+            {f"{UPDATE}.tensor": 4, f"{UPDATE}.zero": 3},
+            f"{UPDATE}.zero",
+            "is 3, which does not go with tensor 4, more than the model's 2 key heads; use 0, 1 or 2, "
+            "or tensor: 2 or less",
         ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
     ],

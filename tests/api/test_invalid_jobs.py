@@ -212,6 +212,16 @@ ACROSS = [
         f"{UPDATE}.expert",
         "3 does not divide data × context, 8 × 1; use 1, 2, 4 or 8",
     ),
+    (
+        {DEVICES: 8, f"{UPDATE}": {"pipeline": 2, "zero": 3}},
+        f"{UPDATE}.zero",
+        "does not go with pipeline 2; use 0, 1 or 2, or pipeline: 1",
+    ),
+    (
+        {DEVICES: 8, f"{UPDATE}": {"expert": 2, "zero": 3}},
+        f"{UPDATE}.zero",
+        "does not go with expert 2; use 0, 1 or 2, or expert: 1",
+    ),
     ({DEVICES: 4, f"{ROLLOUT}.data": 2}, ROLLOUT, "is 2, but there are 4 devices"),
     (
         {DEVICES: 4, f"{ROLLOUT}": {"tensor": 2, "expert": 8}},

@@ -1,5 +1,6 @@
 """Weights that data parallel ranks share (FSDP2): one rank's weights, a part of the memory."""
 
+import pytest
 import torch
 from forked_ranks import on_ranks
 from sent_bytes import SentBytes
@@ -56,17 +57,37 @@ def train(rank: int) -> tuple[dict[str, Tensor], int, float]:
     """This rank's rows after some steps, the items of its optimizer's state, and bytes sent."""
     net = Net()
     shard_weights(net, net.blocks, distributed.group.WORLD, forward="loss")
-    shards = weight_shards(net)
+    parameters = dict(net.named_parameters())
+    shards = weight_shards(parameters)
     adamw = AdamW(shards, SETTINGS)
     with SentBytes() as sent:
         for step in range(STEPS):
             net.zero_grad()
             for micro_batch in rows(step)[rank::RANKS].chunk(PASSES):
                 net.loss(micro_batch).backward()
-            take_gradients(net, shards)
+            take_gradients(parameters, shards)
             adamw.step(SETTINGS.learning_rate)
     state = sum(value.numel() for value in adamw.state_dict().values())
-    return {name: shard.clone() for name, shard in weight_shards(net).items()}, state, sent.total
+    return {name: shard.clone() for name, shard in shards.items()}, state, sent.total
+
+
+def test_a_step_after_a_pass_without_gradients_is_seen_by_the_next_pass():
+    @torch.no_grad()
+    def losses(net: Net, stepped: dict[str, Tensor]) -> list[float]:
+        found = [float(net.loss(rows(0)))]
+        for tensor in stepped.values():
+            tensor.mul_(0.5)
+        return [*found, float(net.loss(rows(0)))]
+
+    def losses_on_ranks(rank: int) -> list[float]:
+        net = Net()
+        shard_weights(net, net.blocks, distributed.group.WORLD, forward="loss")
+        return losses(net, weight_shards(dict(net.named_parameters())))
+
+    alone = Net()
+    expected = losses(alone, dict(alone.named_parameters()))
+
+    assert on_ranks(RANKS, losses_on_ranks) == [pytest.approx(expected)] * RANKS
 
 
 def test_weights_are_one_ranks_and_each_rank_keeps_its_part_of_the_state():

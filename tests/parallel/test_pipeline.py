@@ -16,7 +16,7 @@ from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import share
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
-from rljob_runtime.parallel.ranks import RankGrid
+from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallel.schedule import Schedule
 
 VOCABULARY, WIDTH, LAYERS = 11, 6, 7
@@ -117,8 +117,8 @@ def test_a_tied_embeddings_gradient_is_one_ranks_after_its_groups_sum():
     def embedding_gradient(rank: int) -> Tensor | None:
         model, groups = Model(), ProcessGroups(grid, timeout_seconds=30)
         run_pipeline(chunks_of(model, rank, 3, 1), hidden(), distributed.group.WORLD)
-        if groups.tied is not None:
-            distributed.all_reduce(model.embedding.grad, group=groups.tied)
+        if groups[Purpose.TIED_GRADIENTS] is not None:
+            distributed.all_reduce(model.embedding.grad, group=groups[Purpose.TIED_GRADIENTS])
         return model.embedding.grad
 
     first, middle, last = on_ranks(3, embedding_gradient)

@@ -25,8 +25,7 @@ def test_each_group_is_of_the_ranks_that_arithmetic_says(name):
 
     def members(rank: int) -> dict[str, list[int] | None]:
         groups = ProcessGroups(grid, timeout_seconds=30)
-        found = {purpose.value: together(groups[purpose], rank) for purpose in Purpose}
-        return found | {"tied": together(groups.tied, rank)}
+        return {purpose.value: together(groups[purpose], rank) for purpose in Purpose}
 
     def together(group: dist.ProcessGroup | None, rank: int) -> list[int] | None:
         if group is None:
@@ -42,7 +41,6 @@ def test_each_group_is_of_the_ranks_that_arithmetic_says(name):
         for purpose in Purpose:
             expected = grid.group(purpose, rank)
             assert found[purpose.value] == (expected if len(expected) > 1 else None)
-        assert found["tied"] == grid.tied_group(rank)
 
 
 def test_another_number_of_processes_than_the_grid_has_is_refused():

@@ -59,6 +59,7 @@ def test_sizes_of_groups_are_products_of_degrees(grid):
         Purpose.EXPERT_DATA: sharing // d.expert,
         Purpose.CUT_GRADIENTS: sharing,
         Purpose.KEY_HEAD_GRADIENTS: sharing,
+        Purpose.TIED_GRADIENTS: sharing * min(d.pipeline, 2),
         Purpose.WHOLE_GRADIENTS: sharing * d.tensor,
         Purpose.EXPERT_GRADIENTS: copies,
         Purpose.MODEL: d.tensor * d.pipeline,
@@ -87,6 +88,7 @@ def test_members_of_a_group_differ_in_what_they_share_and_in_nothing_else(grid):
     same(Purpose.EXPERT_DATA, "pipeline", "tensor", "expert")
     same(Purpose.CUT_GRADIENTS, "pipeline", "tensor")
     same(Purpose.KEY_HEAD_GRADIENTS, "pipeline", "tensor")
+    same(Purpose.TIED_GRADIENTS, "tensor")
     same(Purpose.WHOLE_GRADIENTS, "pipeline")
     same(Purpose.EXPERT_GRADIENTS, "pipeline", "expert")
     same(Purpose.MODEL, "data", "context", "expert", "replica")
@@ -114,8 +116,10 @@ def test_the_papers_layout_of_384_ranks():
     assert PAPER.group(Purpose.EXPERT, 5) == list(range(1, 64, 4))
     assert PAPER.group(Purpose.EXPERT_DATA, 5) == [5]
     assert PAPER.group(Purpose.EXPERT_GRADIENTS, 5) == [4, 5, 6, 7]
-    assert PAPER.tied_group(5) == PAPER.tied_group(325) == [5, 325]
-    assert PAPER.tied_group(69) is None
+    ends = PAPER.group(Purpose.CUT_GRADIENTS, 5) + PAPER.group(Purpose.CUT_GRADIENTS, 325)
+    assert PAPER.group(Purpose.TIED_GRADIENTS, 5) == ends
+    assert PAPER.group(Purpose.TIED_GRADIENTS, 325) == ends
+    assert 69 in PAPER.group(Purpose.TIED_GRADIENTS, 69) and 5 < 69 < 325
     assert LONG.group(Purpose.CONTEXT, 5) == list(range(1, 32, 4))
     assert LONG.group(Purpose.EXPERT, 5) == list(range(1, 32, 4))
     assert LONG.group(Purpose.EXPERT_DATA, 5) == [5, 37]

@@ -68,6 +68,14 @@ def whole(policy: HeldPolicy) -> dict[str, torch.Tensor]:
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("qwen2-tied", {"tensor": 2}),
     "context": ("qwen3", {"context": 2}),
+    "ring, data, ZeRO 1": (
+        "qwen2-tied", {"context": 2, "context_algorithm": "ring", "data": 2, "zero": 1},
+    ),
+    "pipeline, tensor": ("qwen2-tied", {"pipeline": 2, "tensor": 2}),
+    "virtual stages, data, experts, ZeRO 2": (
+        "qwen3-moe-deep",
+        {"pipeline": 2, "virtual_pipeline": 2, "data": 2, "expert": 2, "zero": 2},
+    ),
     "experts over data": ("qwen3-moe", {"data": 2, "expert": 2}),
     "tensor, data, ZeRO 1": ("qwen3", {"tensor": 2, "data": 2, "zero": 1}),
     "tensor, data, experts, ZeRO 2": (

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp  # once, not in every fork
 from forked_ranks import on_ranks
 from parallel_training import SETTINGS, OneRank, grid_of, make_batch, shape_of, train_on
 from reference_models import make_reference
@@ -31,6 +32,7 @@ def save(tmp_path: Path) -> Callable[[str], Path]:
     return save
 
 
+RING = {"context_algorithm": "ring"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("qwen3", {"tensor": 2}),
     "tensor, tied, biases of queries": ("qwen2-tied", {"tensor": 2}),
@@ -42,6 +44,39 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "context": ("qwen3", {"context": 2}),
     "context, repeated key heads": ("qwen2", {"context": 4}),
     "context, latent attention": ("deepseek-v2", {"context": 2}),
+    "ring": ("qwen3", {"context": 3} | RING),
+    "ring, latent attention, experts over context": (
+        "deepseek-v3", {"context": 2, "expert": 2} | RING,
+    ),
+    "ring, tensor, data, experts over both": (
+        "qwen3-moe-some-dense", {"tensor": 2, "context": 2, "data": 2, "expert": 4} | RING,
+    ),
+    "ring, tensor, fewer key heads than ranks, ZeRO 2": (
+        "qwen3-tied", {"tensor": 4, "context": 2, "zero": 2} | RING,
+    ),
+    "pipeline, uneven layers, tied": ("qwen2-tied", {"pipeline": 2}),
+    "pipeline of three": ("llama-biased", {"pipeline": 3}),
+    "virtual stages, uneven layers, tied, data, ZeRO 1": (
+        "qwen3-deep-tied", {"pipeline": 2, "virtual_pipeline": 2, "data": 2, "zero": 1},
+    ),
+    "virtual stages, tensor, experts over data, ZeRO 2": (
+        "qwen3-moe-deep",
+        {"pipeline": 2, "virtual_pipeline": 2, "tensor": 2, "data": 2, "expert": 2, "zero": 2},
+    ),
+    "pipeline, tensor, ring": ("qwen3-tied", {"pipeline": 2, "tensor": 2, "context": 2} | RING),
+    "pipeline, Ulysses, data, tied, ZeRO 2": (
+        "qwen2-tied", {"pipeline": 2, "context": 2, "data": 2, "zero": 2},
+    ),
+    "pipeline, experts over context, latent attention": (
+        "deepseek-v3", {"pipeline": 2, "context": 2, "expert": 2},
+    ),
+    "ZeRO 3": ("qwen2-tied", {"data": 2, "zero": 3}),
+    "ZeRO 3, tensor, odd experts": (
+        "qwen3-moe-odd-sizes", {"data": 2, "tensor": 2, "zero": 3},
+    ),
+    "ZeRO 3, tensor, ring, data": (
+        "llama-biased", {"data": 2, "context": 2, "tensor": 2, "zero": 3} | RING,
+    ),
     "experts over data": ("qwen3-moe", {"data": 2, "expert": 2}),
     "experts over context": ("deepseek-v3", {"context": 2, "expert": 2}),
     "tensor, context": ("qwen3-tied", {"tensor": 2, "context": 2}),
@@ -64,7 +99,8 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(
     family, degrees = CASES[case]
     path = save(family)
     grid, shape = grid_of(path, **degrees), shape_of(path)
-    batches = [make_batch(seed) for seed in (1, 2)]
+    micro_batches = 3 * grid.degrees.data if grid.degrees.pipeline > 1 else 2
+    batches = [make_batch(seed) for seed in range(1, 1 + micro_batches)]
     alone = OneRank(path, batches)
     assert alone.norms[0] > SETTINGS.gradient_clip
 
@@ -88,13 +124,21 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(
 
 
 @pytest.mark.parametrize("family", ["qwen2-tied", "deepseek-v3"])
-@pytest.mark.parametrize("degrees", [{"tensor": 4}, {"tensor": 2, "data": 2, "expert": 2}])
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        {"tensor": 4},
+        {"tensor": 2, "data": 2, "expert": 2},
+        {"pipeline": 3, "data": 2, "expert": 2},
+        {"data": 2, "tensor": 2, "zero": 3},
+    ],
+)
 def test_what_ranks_save_is_bitwise_what_they_loaded(
     family: str, degrees: dict[str, Any], save: Callable[[str], Path], tmp_path: Path
 ) -> None:
     path = save(family)
     if family == "qwen2-tied" and "expert" in degrees:
-        degrees = {"tensor": 2, "data": 2}
+        degrees = degrees | {"expert": 1}
     grid, shape = grid_of(path, **degrees), shape_of(path)
 
     def save_whole(rank: int) -> None:
@@ -114,13 +158,15 @@ def test_what_ranks_save_is_bitwise_what_they_loaded(
 @pytest.mark.parametrize(
     ("family", "degrees", "named"),
     [
-        ("qwen3", {"tensor": 8}, "tensor=8 × context=1 does not divide num_attention_heads=4"),
+        ("qwen3", {"tensor": 8}, "tensor=8 does not divide num_attention_heads=4"),
         ("qwen3", {"tensor": 2, "context": 4}, "tensor=2 × context=4 does not divide"),
         ("qwen3", {"data": 2, "expert": 2}, "expert=2 does not divide the 1 experts"),
         ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
-        ("qwen3", {"pipeline": 2}, "pipeline=2 is not computed"),
-        ("qwen3", {"data": 2, "zero": 3}, "zero=3 is not computed"),
-        ("qwen3", {"context": 2, "context_algorithm": "ring"}, "contextAlgorithm=ring does not"),
+        ("qwen3", {"pipeline": 4}, "pipeline=4 × virtualPipeline=1 is 4 stages, more than"),
+        ("qwen3", {"pipeline": 2, "virtual_pipeline": 2}, "virtualPipeline=2 is 4 stages"),
+        ("qwen3", {"pipeline": 2, "zero": 3}, "zero=3 does not go with pipeline=2"),
+        ("qwen3-moe", {"data": 2, "expert": 2, "zero": 3}, "zero=3 does not go with expert=2"),
+        ("qwen3", {"tensor": 4, "zero": 3}, "tensor=4, more than num_key_value_heads=2"),
     ],
 )
 def test_degrees_that_a_model_cannot_have_are_refused_by_name(

@@ -1,5 +1,6 @@
 """Three optimizer steps of GRPO by a whole decoder, and by one rank's part of it, for comparison."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.gradients import GradientBuffer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
-from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.parallel.fully_sharded import whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
+from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.parallelize.parameters import purposes
 from rljob_runtime.parallelize.policy import load_parallel
 from rljob_runtime.sample import SampleBatch
@@ -55,10 +58,9 @@ def grpo(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> LossOutput:
     return ALGORITHMS["grpo"].loss(logprobs_T, batch, GRPOParams(kl_coefficient=0.1), totals)
 
 
-def undivided_loss(model: PolicyModel, batch: SampleBatch) -> tuple[Tensor, list[Tensor]]:
+def undivided_loss(found: TokenLogprobs, batch: SampleBatch) -> tuple[Tensor, list[Tensor]]:
     """The algorithm's, with that of the routers' balance where the model has one; and the entropies
     and the experts' tokens."""
-    found = model.logprobs(batch, temperature=TEMPERATURE, with_entropy=True)
     assert found.entropy_T is not None
     seen = [found.entropy_T]
     loss = grpo(found.logprobs_T, batch, Totals(num_tokens=1, num_sequences=1)).loss
@@ -82,13 +84,13 @@ class OneRank:
         adamw = AdamW(parameters, SETTINGS)
         self.losses: list[float] = []
         self.norms: list[float] = []
-        self.seen = [undivided_loss(model, batch)[1] for batch in batches]
+        self.seen = [undivided_loss(said_of(model, batch), batch)[1] for batch in batches]
         self.gradients: Weights = {}
         for _ in range(STEPS):
             buffer = GradientBuffer(parameters, MemoryLedger(device="unlimited"))
             self.losses.append(0.0)
             for batch in batches:
-                loss, _ = undivided_loss(model, batch)
+                loss, _ = undivided_loss(said_of(model, batch), batch)
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.losses[-1] += float(loss.detach())
             tokens = sum(batch.num_tokens for batch in batches)
@@ -117,12 +119,7 @@ def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> d
     losses, norms = [], []
     for _ in range(STEPS):
         begun = optimizer.begin()
-        total = torch.zeros(1)
-        for batch in own:
-            loss, _ = undivided_loss(model, batch)
-            loss.backward()  # type: ignore[no-untyped-call]
-            begun.end_pass()
-            total += loss.detach()
+        total = sum_of_losses(passes(model, groups, own, begun.end_pass), own)
         sum_over_ranks(total, groups[Purpose.DATA])
         losses.append(float(total) / tokens)
         begun.divide(tokens)
@@ -130,7 +127,9 @@ def train_on(groups: ProcessGroups, path: Path, batches: list[SampleBatch]) -> d
         norms.append(begun.clip(SETTINGS.gradient_clip))
         optimizer.step(SETTINGS.learning_rate)
         begun.free()
-    weights = {n: w.detach().clone() for n, w in model.named_hf_parameters()}
+    held = [*model.named_parameters(), *model.named_buffers()]
+    whole = [(name, whole_weight(tensor.detach())) for name, tensor in held]
+    weights = {n: w.clone() for n, w in split_experts(whole, first=model.first_expert)}
     found = {"losses": losses, "norms": norms, "gradients": gradients, "weights": weights}
     return found | {"seen": seen}
 
@@ -140,20 +139,50 @@ def summed_gradients(
 ) -> tuple[list[list[Tensor]], Weights]:
     """What is seen with the starting weights, and their gradients, added up by hand over the group that
     each tensor names."""
-    seen = []
-    for batch in batches:
-        loss, seen_of_batch = undivided_loss(model, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
-        seen.append([x.detach() for x in seen_of_batch])
+    found = passes(model, groups, batches)
+    seen = [
+        [x.detach() for x in undivided_loss(said, batch)[1]]
+        for said, batch in zip(found, batches, strict=True)
+    ]
+    summed = {}
     for name, parameter in model.trained_parameters():
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-        sum_over_ranks(parameter.grad.view(-1), groups[of[name]])
-        parameter.grad.div_(by)
-    found = gradients_of(model)
-    for _, parameter in model.trained_parameters():
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        group = groups[of[name]]
+        if hasattr(parameter, "full_tensor"):  # data × context ranks have added it up
+            gradient = whole_weight(gradient)
+            group = groups[Purpose.TENSOR] if of[name] is Purpose.WHOLE_GRADIENTS else None
+        sum_over_ranks(gradient.view(-1), group)
+        summed[name] = gradient / by
         parameter.grad = None
-    return seen, found
+    return seen, dict(split_experts(summed.items(), first=model.first_expert))
+
+
+def passes(
+    model: Any,
+    groups: ProcessGroups,
+    batches: list[SampleBatch],
+    after_backward: Callable[[], None] = lambda: None,
+) -> list[TokenLogprobs]:
+    """All micro-batches forward and backward."""
+    return run_micro_batches(
+        model,
+        groups,
+        batches,
+        temperature=TEMPERATURE,
+        loss=lambda number, said: undivided_loss(said, batches[number])[0],
+        after_backward=after_backward,
+    )
+
+
+def said_of(model: PolicyModel, batch: SampleBatch) -> TokenLogprobs:
+    return model.logprobs(batch, temperature=TEMPERATURE, with_entropy=True)
+
+
+def sum_of_losses(found: list[TokenLogprobs], batches: list[SampleBatch]) -> Tensor:
+    pairs = zip(found, batches, strict=True)
+    return torch.stack([undivided_loss(said, batch)[0].detach() for said, batch in pairs]).sum()[
+        None
+    ]
 
 
 def shape_of(path: Path) -> Shape:

@@ -76,7 +76,7 @@ def _llama(**more: Any) -> Any:
 
 
 def _qwen3_moe(**more: Any) -> Any:
-    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **(QWEN3_MOE | more)))
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**(SIZES | QWEN3_MOE | more)))
 
 
 def _deepseek_v2(**more: Any) -> Any:
@@ -126,6 +126,12 @@ FAMILIES: dict[str, Callable[[], Any]] = {
 }
 
 
+DEEP: dict[str, Callable[[], Any]] = {
+    "qwen3-deep-tied": lambda: Qwen3ForCausalLM(
+        Qwen3Config(**(SIZES | {"num_hidden_layers": 5}), head_dim=16, tie_word_embeddings=True)
+    ),
+    "qwen3-moe-deep": lambda: _qwen3_moe(num_hidden_layers=5, mlp_only_layers=[0, 2]),
+}
 OTHERS: dict[str, Callable[[], Any]] = {
     "llama-rope-longrope": lambda: _llama(rope_parameters=LONGROPE),
 }
@@ -134,7 +140,7 @@ OTHERS: dict[str, Callable[[], Any]] = {
 def make_reference(family: str, seed: int = 0) -> Any:
     """A transformers model whose every weight is random, norms and biases included."""
     torch.manual_seed(seed)
-    model = (FAMILIES | OTHERS)[family]().eval()
+    model = (FAMILIES | DEEP | OTHERS)[family]().eval()
     model.config._experts_implementation = "eager"  # expert by expert: any width, no fused product
     with torch.no_grad():
         for name, weight in weights_of(model).items():

@@ -22,6 +22,7 @@ from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError
 from rljob_runtime.flow import state_graph
 from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.states.held_policy import load_held
 from rljob_runtime.states.reference import Reference
 from rljob_runtime.states.update import Update
@@ -123,6 +124,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         "qwen3-moe", {"data": 2, "expert": 2},
         {"kl": 0.0, "batch": {"miniBatchSize": 4, "epochs": 2}},
     ),
+    "pipeline, several steps": (
+        "qwen2-tied", {"pipeline": 2, "data": 2}, {"miniBatchSize": 4, "epochs": 2},
+    ),
     "tensor, experts over data, ZeRO 2": (
         "deepseek-v3", {"tensor": 2, "data": 2, "expert": 2, "zero": 2}, {},
     ),
@@ -140,10 +144,10 @@ def test_ranks_that_share_a_model_learn_from_a_dock_what_one_rank_learns(
 
     found = Training(path=path, degrees=degrees, **settings).run()
 
+    replicas = grid_of(path, **degrees).groups(Purpose.REPLICA)
+    rows = {ranks[0]: GROUPS * SAMPLES // len(replicas) for ranks in replicas}
     ages = [report.rows_by_age.total() for report, _, _, _ in found]
-    leads = len(found) // degrees.get("data", 1)
-    assert ages == [0 if rank % leads else GROUPS * SAMPLES * leads // len(found)
-                    for rank in range(len(found))]  # fmt: skip
+    assert ages == [rows.get(rank, 0) for rank in range(len(found))]
     for report, weights, _, _ in found:
         assert report.metrics == pytest.approx(alone.metrics, rel=1e-3, abs=1e-5)
         for name, weight in weights.items():

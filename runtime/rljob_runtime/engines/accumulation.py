@@ -6,7 +6,8 @@ batch is there, so losses are added up undivided and their sum is divided at the
 
 # T response tokens of all samples together
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.parallelize.micro_batches import MicroBatchLoss
 from rljob_runtime.sample import SampleBatch
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
@@ -30,10 +32,21 @@ ONE_TOKEN = SampleBatch(
 UNDIVIDED = Totals(num_tokens=1, num_sequences=1)
 
 
+class Pipeline(Protocol):
+    """Micro-batches through the stages of several ranks, and backward where there is a loss."""
+
+    def __call__(
+        self, batches: Sequence[SampleBatch], *, loss: MicroBatchLoss | None
+    ) -> list[TokenLogprobs]:
+        """What the model says of each, without gradient, on all ranks."""
+        ...
+
+
 class Accumulation:
     """Gradients go into `gradients`, which live until `discard`. counts: of this replica's samples.
 
-    passes_meet: passes of other replicas wait for this one's.
+    passes_meet: passes of other replicas wait for this one's. pipeline: takes all micro-batches at once, when
+    the last has come; `forward` then is without gradient.
     """
 
     def __init__(
@@ -43,6 +56,7 @@ class Accumulation:
         gradients: StepGradients,
         *,
         passes_meet: bool = False,
+        pipeline: Pipeline | None = None,
     ) -> None:
         self.gradients = gradients
         self.counts = Totals(num_tokens=0, num_sequences=0)
@@ -50,6 +64,8 @@ class Accumulation:
         self._forward = forward
         self._loss = loss
         self._passes_meet = passes_meet
+        self._pipeline = pipeline
+        self._waiting: list[tuple[SampleBatch, bool]] = []
         self._mean_over: str | None = None
 
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
@@ -57,6 +73,9 @@ class Accumulation:
 
         One without tokens goes along with a token that counts in nothing, where passes meet.
         """
+        if self._pipeline is not None:
+            self._waiting.append((batch, teaches))
+            return
         with torch.set_grad_enabled(teaches):
             if self._passes_meet and not batch.num_tokens:
                 self._backward(self._forward(ONE_TOKEN).logprobs_T.sum() * 0)
@@ -64,8 +83,13 @@ class Accumulation:
 
     def close(self) -> None:
         """All samples are in: a rank that had none names its metrics all the same."""
+        if self._pipeline is not None:
+            for teaches in (True, False):
+                self._pass_on([b for b, does in self._waiting if does == teaches], teaches=teaches)
+            self._waiting = []
         if self._mean_over is None:
-            self._take(NO_SAMPLES)
+            with torch.set_grad_enabled(self._pipeline is None):
+                self._take(NO_SAMPLES)
 
     def divide(self, totals: Totals) -> None:
         """Make means of the sums. totals: over all replicas."""
@@ -78,15 +102,41 @@ class Accumulation:
         self.gradients.free()
 
     def _take(self, batch: SampleBatch) -> None:
-        counts = Totals.of([batch])
         found = self._forward(batch)
+        loss, output = self._loss_of(found, batch)
+        self._backward(loss)
+        self._record(batch, found, loss, output)
+
+    def _pass_on(self, batches: list[SampleBatch], *, teaches: bool) -> None:
+        """Micro-batches through the pipeline."""
+        assert self._pipeline is not None
+
+        def loss_of(number: int, said: TokenLogprobs) -> Tensor:
+            batch = batches[number]
+            return self._loss_of(said, batch)[0] if batch.num_tokens else said.logprobs_T.sum() * 0
+
+        go_along = ONE_TOKEN if self._passes_meet else NO_SAMPLES
+        passes = [batch if batch.num_tokens else go_along for batch in batches]
+        found = self._pipeline(passes, loss=loss_of if teaches else None)
+        with torch.no_grad():
+            for batch, said in zip(batches, found, strict=True):
+                of_batch = said if batch.num_tokens else self._forward(batch)
+                self._record(batch, of_batch, *self._loss_of(of_batch, batch))
+
+    def _loss_of(self, found: TokenLogprobs, batch: SampleBatch) -> tuple[Tensor, LossOutput]:
+        counts = Totals.of([batch])
         output = self._loss(found.logprobs_T, batch, UNDIVIDED)
         loss = output.loss
         if found.router_load is not None and found.router_load.coefficient:
             # The balance of each micro-batch counts as much as what the loss is a mean over.
             size = counts.num_tokens if output.mean_over == "tokens" else counts.num_sequences
             loss = loss + found.router_load.coefficient * size * found.router_load.balance_loss()
-        self._backward(loss)
+        return loss, output
+
+    def _record(
+        self, batch: SampleBatch, found: TokenLogprobs, loss: Tensor, output: LossOutput
+    ) -> None:
+        counts = Totals.of([batch])
         self.counts += counts
         self.metrics.add(loss, output, found, num_tokens=counts.num_tokens)
         self._mean_over = output.mean_over

@@ -1,6 +1,7 @@
-"""AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 2.
+"""AdamW where ranks share a model: gradients over the group of each parameter, one norm, ZeRO 0 to 3.
 
-Made by the update engine. Parameters whose gradients the same ranks add up share buckets.
+Made by the update engine. Parameters whose gradients the same ranks add up share buckets; with ZeRO 3 they
+come as rows whose gradients are sums over data × context ranks already.
 """
 
 import math
@@ -11,11 +12,13 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.backends.collectives import size_of, sum_over_ranks
+from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.optimizers import tracked_adamw
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.buckets import plan_buckets
+from rljob_runtime.parallel.fully_sharded import take_gradients, weight_shards
 from rljob_runtime.parallel.gradients import (
     GradientShards,
     ScatteredGradients,
@@ -49,8 +52,10 @@ class ParallelOptimizer:
             purpose: {name: parameters[name] for name in parameters if purposes[name] is purpose}
             for purpose in Purpose
         }
+        rows = groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
+        share = _Rows if rows else _Share
         self._shares = [
-            _Share(held, purpose, settings, groups=groups, ledger=ledger)
+            share(held, purpose, settings, groups=groups, ledger=ledger)
             for purpose, held in by_purpose.items()
             if held
         ]
@@ -91,7 +96,7 @@ class ParallelOptimizer:
 class ParallelGradients:
     """A `StepGradients` of what a rank holds of a model."""
 
-    def __init__(self, shares: Sequence["_Share"], everyone: ProcessGroup | None) -> None:
+    def __init__(self, shares: Sequence["_Share | _Rows"], everyone: ProcessGroup | None) -> None:
         self._shares, self._everyone = shares, everyone
 
     def end_pass(self) -> None:
@@ -142,7 +147,11 @@ class _Share:
     ) -> None:
         self.purpose, self.kept = purpose, GradientShards([])
         self._parameters, self._group, self._ledger = parameters, groups[purpose], ledger
-        self._zero = groups.grid.degrees.zero
+        degrees = groups.grid.degrees
+        self._zero = min(degrees.zero, 2)
+        # The ends of a pipeline would wait for each other after each micro-batch.
+        over_stages = purpose is Purpose.TIED_GRADIENTS and degrees.pipeline > 1
+        self._scatters = self._zero == 2 and not over_stages
         ranks = len(groups.grid.group(purpose, groups.rank))
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         self._buckets = plan_buckets(sizes, ranks)
@@ -155,7 +164,7 @@ class _Share:
 
     def begin(self) -> None:
         self.free()
-        kind = ScatteredGradients if self._zero == 2 else WholeGradients
+        kind = ScatteredGradients if self._scatters else WholeGradients
         self._gradients = kind(self._parameters, self._buckets, self._group, self._ledger)
 
     def end_pass(self) -> None:
@@ -187,3 +196,47 @@ class _Share:
         if self._gradients is not None:
             self._gradients.free()
             self._gradients, self.kept = None, GradientShards([])
+
+
+class _Rows:
+    """Parameters with one group, of which this rank has rows (`parallel.fully_sharded`)."""
+
+    def __init__(
+        self,
+        parameters: dict[str, Tensor],
+        purpose: Purpose,
+        settings: Optimizer,
+        *,
+        groups: ProcessGroups,
+        ledger: MemoryLedger,
+    ) -> None:
+        self.purpose, self.kept, self._parameters = purpose, GradientShards([]), parameters
+        repeated = purpose is Purpose.WHOLE_GRADIENTS
+        self._group = groups[Purpose.TENSOR] if repeated else None
+        self._rows = weight_shards(parameters)
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, self._rows.values())
+        self.adamw = tracked_adamw(self._rows, settings, ledger)
+
+    def begin(self) -> None:
+        self.free()
+
+    def end_pass(self) -> None:
+        """Its gradients are in the rows already."""
+
+    def held(self) -> list[Tensor]:
+        take_gradients(self._parameters, self._rows)
+        return [rows.grad for rows in self._rows.values() if rows.grad is not None]
+
+    def sum_over_ranks(self) -> None:
+        gradients = self.held()
+        for gradient in gradients:
+            sum_over_ranks(gradient.view(-1), self._group)
+        self.kept = GradientShards(gradients, copies=size_of(self._group))
+
+    def step(self, learning_rate: float) -> None:
+        self.adamw.step(learning_rate)
+
+    def free(self) -> None:
+        for tensor in (*self._parameters.values(), *self._rows.values()):
+            tensor.grad = None
+        self.kept = GradientShards([])

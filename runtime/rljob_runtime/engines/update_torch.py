@@ -10,6 +10,7 @@ how the batch was split.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -18,14 +19,17 @@ from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.accumulation import Accumulation, LossFn, add_all
+from rljob_runtime.engines.accumulation import Accumulation, LossFn, Pipeline, add_all
+from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import ConfigError, WorkerError
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
+from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.sample import SampleBatch
 
 
@@ -88,11 +92,13 @@ class UpdateEngine:
 
         Raises DeviceMemoryError when the gradients do not fit.
         """
+        gradients = self._optimizer.begin()
         return Accumulation(
             lambda batch: self._forward(batch, with_entropy=True),
             loss,
-            self._optimizer.begin(),
+            gradients,
             passes_meet=self._ranks.passes_meet,
+            pipeline=self._pipeline(gradients),
         )
 
     def finish(
@@ -165,6 +171,20 @@ class UpdateEngine:
         counters = {name: int(state.get(name, 0)) for name in ("step", "version")}
         self._optimizer.load_state_dict({n: v for n, v in state.items() if n not in counters})
         self.step, self.version = counters["step"], counters["version"]
+
+    def _pipeline(self, gradients: StepGradients) -> Pipeline | None:
+        """Where other ranks have other layers of the model."""
+        groups = self._ranks.groups
+        if groups is None or groups[Purpose.PIPELINE] is None:
+            return None
+        assert isinstance(self._model, Decoder), "a pipeline has a decoder's stages"
+        return partial(
+            run_micro_batches,
+            self._model,
+            groups,
+            temperature=self._temperature,
+            after_backward=gradients.end_pass,
+        )
 
     def _forward(self, batch: SampleBatch, *, with_entropy: bool) -> TokenLogprobs:
         return self._model.logprobs(batch, temperature=self._temperature, with_entropy=with_entropy)

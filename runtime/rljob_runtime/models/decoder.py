@@ -56,15 +56,27 @@ class Decoder(nn.Module):
         if batch.num_tokens == 0:
             none_T, load = torch.zeros(0), RouterLoad(experts) if experts else None
             return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T, router_load=load)
-        weight_VH = self._output_weight()
-        packing = pack(batch, device=weight_VH.device, dtype=weight_VH.dtype)
-        self.architecture.check_length(packing.longest)
-        load = self.ends.router_load(experts, packing) if experts else None
+        packing, load = self.pack(batch)
         hidden_UH = self.model(self.ends.share(packing), load, self.ends)
-        found = self.ends.logprobs(
+        found = self.read(hidden_UH, packing, temperature=temperature, with_entropy=with_entropy)
+        return replace(found, router_load=load)
+
+    def pack(self, batch: SampleBatch) -> tuple[Packing, RouterLoad | None]:
+        """What layers need beside hidden states. batch: with a token at least."""
+        first, experts = next(self.parameters()), self.architecture.experts
+        packing = pack(batch, device=first.device, dtype=first.dtype)
+        self.architecture.check_length(packing.longest)
+        return packing, self.ends.router_load(experts, packing) if experts else None
+
+    def read(
+        self, hidden_UH: Tensor, packing: Packing, *, temperature: float, with_entropy: bool
+    ) -> TokenLogprobs:
+        """What hidden states behind the last norm say of the response tokens."""
+        tied = self.architecture.tied
+        weight_VH = self.model.embed_tokens.weight if tied else self.lm_head.weight
+        return self.ends.logprobs(
             hidden_UH, weight_VH, packing, temperature=temperature, with_entropy=with_entropy
         )
-        return replace(found, router_load=load)
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """All weights as files name them, experts one by one; a tied head is the embedding's."""
@@ -88,9 +100,6 @@ class Decoder(nn.Module):
                     drawn = torch.empty(weight.shape).normal_(0.0, std, generator=generator)
                     weight.copy_(drawn)
 
-    def _output_weight(self) -> Tensor:
-        return self.model.embed_tokens.weight if self.architecture.tied else self.lm_head.weight
-
 
 class Backbone(nn.Module):
     """Embedding, layers and final norm."""
@@ -108,12 +117,19 @@ class Backbone(nn.Module):
     def forward(self, packing: Packing, load: RouterLoad | None, ends: Ends) -> Tensor:
         """Hidden states of the packed tokens, [U, H]. load: filled by layers with experts."""
         hidden_UH = ends.embed(packing, self.embed_tokens.weight)
-        cos, sin = cos_and_sin(self.architecture, packing.positions_U, hidden_UH.dtype)
-        rotation = cos[:, None], sin[:, None]
-        for layer in self.layers:
-            hidden_UH = layer(hidden_UH, packing, rotation, load)
+        hidden_UH = self.run_layers(range(len(self.layers)), hidden_UH, packing, load)
         normed_UH: Tensor = self.norm(hidden_UH)
         return normed_UH
+
+    def run_layers(
+        self, layers: range, hidden_UH: Tensor, packing: Packing, load: RouterLoad | None
+    ) -> Tensor:
+        """Some of the layers, one after the other, [U, H] → [U, H]."""
+        cos, sin = cos_and_sin(self.architecture, packing.positions_U, hidden_UH.dtype)
+        rotation = cos[:, None], sin[:, None]
+        for index in layers:
+            hidden_UH = self.layers[index](hidden_UH, packing, rotation, load)
+        return hidden_UH
 
 
 class Layer(nn.Module):

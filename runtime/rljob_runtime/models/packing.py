@@ -9,6 +9,7 @@ into rectangles for attention alone. This module makes the indices; it knows no 
 # T response tokens, L positions whose logits are needed
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,28 +18,50 @@ from rljob_runtime.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Packing:
-    """Indices of one batch; int64 but for the masks (additive, 0 or -inf).
+class Segments:
+    """What is packed, by lengths alone, on the host. lengths: of each prompt, then of each response less
+    its last token. prompt_of: which prompt each response goes on from."""
 
+    lengths: tuple[int, ...]
+    prompt_of: tuple[int, ...]
+
+    @classmethod
+    def of(cls, batch: SampleBatch) -> "Segments":
+        """Those of a batch."""
+        inner = (max(len(response) - 1, 0) for response in batch.responses)
+        prompts = (len(prompt) for prompt in batch.prompts)
+        return cls(lengths=(*prompts, *inner), prompt_of=tuple(batch.group_of_B.tolist()))
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all packed tokens."""
+        return sum(self.lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Packing:
+    """Indices of one batch, int64, and additive masks of 0 and -inf, made where they are first used.
+
+    dtype: of the masks. segments: the lengths that all else follows from.
     tokens_U, positions_U: the packed tokens. longest: of their positions, plus 1.
     num_prompt_tokens: how many of them are prompts'.
     prompt_GP, response_BR: packed place of each padded place, counted within prompts or responses
     (padding repeats a real token). from_prompt, from_response: padded place of each packed token.
-    group_of_B: each sample's prompt. prompt_mask: [P, P]. response_mask: [B, 1, R, K].
+    group_of_B: each sample's prompt.
     predicting_L: packed tokens whose logits are needed: each prompt's last, all of the responses'.
     target_T: response tokens in the batch's order. row_of_T: index into L of what predicts each.
     """
 
+    dtype: torch.dtype
+    segments: Segments
     tokens_U: Tensor
     positions_U: Tensor
     longest: int
     num_prompt_tokens: int
     prompt_GP: Tensor
     from_prompt: Tensor
-    prompt_mask: Tensor
     response_BR: Tensor
     from_response: Tensor
-    response_mask: Tensor
     group_of_B: Tensor
     predicting_L: Tensor
     target_T: Tensor
@@ -47,7 +70,20 @@ class Packing:
     @property
     def num_tokens(self) -> int:
         """Of all packed tokens."""
-        return len(self.from_prompt) + len(self.from_response)
+        return self.segments.num_tokens
+
+    @cached_property
+    def prompt_mask(self) -> Tensor:
+        """[P, P]."""
+        return _causal(self.prompt_GP.shape[1]).to(self.tokens_U.device, self.dtype)
+
+    @cached_property
+    def response_mask(self) -> Tensor:
+        """[B, 1, R, K]."""
+        prompts = [self.segments.lengths[prompt] for prompt in self.segments.prompt_of]
+        sizes = self.prompt_GP.shape[1], self.response_BR.shape[1]
+        mask = _response_mask(torch.tensor(prompts, dtype=torch.int64), *sizes)
+        return mask.to(self.tokens_U.device, self.dtype)
 
 
 def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Packing:
@@ -78,10 +114,10 @@ def pack(batch: SampleBatch, *, device: torch.device, dtype: torch.dtype) -> Pac
         "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, num_groups),
     }
     return Packing(
+        dtype=dtype,
+        segments=Segments.of(batch),
         longest=max([P, *(prompt_B + inner_B).tolist()]),
         num_prompt_tokens=num_prompt_tokens,
-        prompt_mask=_causal(P).to(device, dtype),
-        response_mask=_response_mask(prompt_B, P, R).to(device, dtype),
         **{name: value.to(device) for name, value in index.items()},
     )
 

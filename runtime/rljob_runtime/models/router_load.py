@@ -34,6 +34,14 @@ class RouterLoad:
         self._over_ranks = over_ranks
         self._tokens_E: list[Tensor] = []
         self._probabilities_E: list[Tensor] = []
+        self._before_2E: Tensor | None = None
+
+    @classmethod
+    def of_sums(cls, experts: Experts, tokens_ME: Tensor, probabilities_E: Tensor) -> "RouterLoad":
+        """What has been counted elsewhere, over all ranks and, for probabilities, all layers."""
+        load = cls(experts)
+        load._tokens_E, load._probabilities_E = list(tokens_ME), [probabilities_E]
+        return load
 
     def add(self, routes: Routes) -> None:
         """Count one layer's routes."""
@@ -41,6 +49,24 @@ class RouterLoad:
         counts_E = torch.bincount(experts_UK.flatten(), minlength=self._experts.count)
         self._tokens_E.append(counts_E)
         self._probabilities_E.append(routes.probabilities_UE[: self._counted].sum(0))
+
+    def go_on_from(self, sums_2E: Tensor) -> None:
+        """The layers before these were counted on another rank. sums_2E: its `sums_2E`."""
+        self._before_2E = sums_2E
+
+    def sums_2E(self) -> Tensor:
+        """Tokens and probabilities of each expert on this rank, of all layers so far together, in the
+        probabilities' type and with their gradient."""
+        found = [] if self._before_2E is None else [self._before_2E]
+        if self._tokens_E:
+            probabilities_E = torch.stack(self._probabilities_E).sum(0)
+            tokens_E = torch.stack(self._tokens_E).sum(0).to(probabilities_E.dtype)
+            found.append(torch.stack([tokens_E, probabilities_E]))
+        return torch.stack(found).sum(0) if found else torch.zeros(2, self._experts.count)
+
+    def sums_over_ranks_2E(self) -> Tensor:
+        """The same of all ranks that share the tokens; each then has all of it."""
+        return self._over_ranks(self.sums_2E())
 
     def tokens_ME(self) -> Tensor:
         """Tokens that each expert of each layer got, int64; zeros for a pass without tokens."""
@@ -55,10 +81,10 @@ class RouterLoad:
         arXiv:2101.03961, eq. 4 to 6, over all layers at once as transformers computes it for
         Qwen3-MoE. Its gradient goes through the probabilities alone.
         """
-        if not self._tokens_E:
+        if not self._tokens_E and self._before_2E is None:
             return torch.zeros(())
-        routes_E = self._over_ranks(torch.stack(self._tokens_E)).sum(0)
-        num_tokens = int(routes_E.sum()) // self._experts.chosen  # of all layers together
-        sums_E = self._over_ranks(torch.stack(self._probabilities_E).sum(0))
+        sums_2E = self.sums_over_ranks_2E()
+        routes_E, sums_E = sums_2E[0].detach(), sums_2E[1]
+        num_tokens = round(float(routes_E.double().sum()) / self._experts.chosen)  # of all layers
         probabilities_E, shares_E = sums_E / num_tokens, routes_E / num_tokens
         return self._experts.count * (shares_E * probabilities_E).sum()

@@ -19,17 +19,24 @@ class Half:
     middle: int
     end: int
 
+    @property
+    def all(self) -> slice:
+        """Both pieces."""
+        return slice(self.start, self.end)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZigZag:
     """Samples in 2·ranks pieces each, of which rank r holds the r-th and the r-th from the end.
 
     Causal attention costs a piece as much as what lies before it: such pairs cost all ranks the same.
-    lengths: of the packed samples.
+    lengths: of the packed samples. prefixes: (sample, other) where the sample's tokens see all of another,
+    which several may go on from.
     """
 
     lengths: tuple[int, ...]
     ranks: int
+    prefixes: tuple[tuple[int, int], ...] = ()
 
     def halves(self, rank: int) -> list[Half]:
         """Both pieces of each sample where they lie among the rank's own tokens."""

@@ -1,11 +1,13 @@
 """ZeRO 3 by PyTorch's FSDP2: ranks share weights, gradients and optimizer, block by block.
 
-Called by the update engine, which steps the shards with its own AdamW. torch's module takes seconds to
-import, so that is done when weights are sharded.
+Called where a model is put on ranks, and by the optimizer, which steps the shards with our own AdamW. torch's
+module takes seconds to import, so that is done when weights are sharded.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import torch
 from torch import Tensor, nn, zeros_like
 from torch.distributed import ProcessGroup
 
@@ -18,8 +20,8 @@ def shard_weights(
     """Each rank keeps its rows of every parameter; a block's are gathered when it runs and dropped after.
 
     blocks: parts of the model that are gathered one at a time; what is in none of them is gathered for
-    the whole pass. forward: the method that engines call. Gradients are sums over the ranks, not means. All
-    ranks run equally many passes.
+    the whole pass. forward: the method that engines call, followed by a backward pass or called without
+    gradients. Gradients are sums over the ranks, not means. All ranks run equally many passes.
     """
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -32,18 +34,33 @@ def shard_weights(
         sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum that scales
     if forward != "forward":
         register_fsdp_forward_method(model, forward)
+    entered = getattr(model, forward)
+
+    def enter(*arguments: Any, **named: Any) -> Any:
+        found = entered(*arguments, **named)
+        if not torch.is_grad_enabled():
+            model.reshard()  # type: ignore[operator]  # no backward pass will, and a step would be missed
+        return found
+
+    setattr(model, forward, enter)
 
 
-def weight_shards(model: nn.Module) -> dict[str, Tensor]:
+def weight_shards(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """This rank's rows of each parameter by name, the live tensors, which an optimizer may step."""
-    return {name: _rows(parameter) for name, parameter in model.named_parameters()}
+    return {name: _rows(parameter) for name, parameter in parameters.items()}
 
 
-def take_gradients(model: nn.Module, shards: dict[str, Tensor]) -> None:
+def take_gradients(parameters: Mapping[str, Tensor], shards: Mapping[str, Tensor]) -> None:
     """Give each shard the gradient of its rows; 0 where the parameter was not used."""
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         gradient = parameter.grad
         shards[name].grad = zeros_like(shards[name]) if gradient is None else _rows(gradient)
+
+
+def whole_weight(weight: Tensor) -> Tensor:
+    """All rows of a parameter, on all ranks that share it: a gather. Other tensors as they are."""
+    gather = getattr(weight, "full_tensor", None)
+    return weight if gather is None else gather().detach()
 
 
 def fully_sharded_bytes(

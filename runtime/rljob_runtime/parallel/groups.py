@@ -32,8 +32,6 @@ class ProcessGroups:
         self._of = {
             purpose: self._make(tuple(grid.group(purpose, self.rank))) for purpose in Purpose
         }
-        tied = grid.tied_group(self.rank)
-        self.tied = self._make(tuple(tied)) if tied else None
 
     def __getitem__(self, purpose: Purpose) -> ProcessGroup | None:
         return self._of[purpose]

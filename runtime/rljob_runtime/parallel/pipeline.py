@@ -40,15 +40,21 @@ class Hidden:
 
 
 def run_pipeline(
-    chunks: Sequence[Chunk], hidden: Hidden, group: ProcessGroup | None, *, trains: bool = True
+    chunks: Sequence[Chunk],
+    hidden: Hidden,
+    group: ProcessGroup | None,
+    *,
+    trains: bool = True,
+    after_backward: Callable[[], None] = lambda: None,
 ) -> list[Tensor]:
     """All micro-batches through all ranks' chunks; the rank with the last gets its outputs, by
     micro-batch and detached, the others nothing.
 
     chunks: this rank's, equally many on all ranks, in the model's order. trains: the last chunk's
-    outputs are losses, each of which is run backward; parameters add their gradients up. A rank keeps the
-    activations of `most_held(steps)` passes. Raises WorkerError when a rank is gone, or silent for longer
-    than the group's timeout.
+    outputs are losses, each of which is run backward; parameters add their gradients up. after_backward:
+    called after each micro-batch's backward pass through a chunk, when the ranks before have got their
+    gradient. A rank keeps the activations of `most_held(steps)` passes. Raises WorkerError when a rank is
+    gone, or silent for longer than the group's timeout.
     """
     schedule = Schedule(
         ranks=size_of(group), chunks=len(chunks), micro_batches=len(hidden.shapes), trains=trains
@@ -58,7 +64,11 @@ def run_pipeline(
     passes = _Passes(schedule, chunks, mail)
     with torch.set_grad_enabled(trains):
         for step in schedule.steps(rank):
-            passes.forward(step) if step.direction == "forward" else passes.backward(step)
+            if step.direction == "forward":
+                passes.forward(step)
+            else:
+                passes.backward(step)
+                after_backward()
     mail.close()
     return [passes.outputs[number] for number in sorted(passes.outputs)]
 

@@ -10,7 +10,7 @@ from enum import StrEnum
 from rljob_api.architecture import Shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import Part
-from rljob_api.tensors import Cut, TensorSpec
+from rljob_api.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.topology import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError
 
@@ -34,6 +34,8 @@ class Purpose(StrEnum):
     """data × context: parameters that the tensor axis cuts."""
     KEY_HEAD_GRADIENTS = "gradients of key heads"
     """data × context × the tensor ranks that have the same key head, where heads are fewer than ranks."""
+    TIED_GRADIENTS = "gradients of a tied embedding"
+    """data × context of the first and of the last pipeline stage, which both hold it."""
     WHOLE_GRADIENTS = "gradients of whole parameters"
     """data × context × tensor: norms and biases that each tensor rank repeats, for its own tokens."""
     EXPERT_GRADIENTS = "gradients of experts"
@@ -45,8 +47,10 @@ class Purpose(StrEnum):
     """pipeline × context × tensor: all that train on the same samples."""
 
 
-def gradient_purpose(tensor: TensorSpec) -> Purpose:
-    """Who adds up a tensor's gradients."""
+def gradient_purpose(tensor: TensorSpec, *, tied: bool = False) -> Purpose:
+    """Who adds up a tensor's gradients. tied: whether the model's embedding is its head, too."""
+    if tied and tensor.name == EMBEDDING:
+        return Purpose.TIED_GRADIENTS
     if tensor.expert is not None:
         return Purpose.EXPERT_GRADIENTS
     if tensor.cut is Cut.WHOLE:
@@ -119,19 +123,20 @@ class RankGrid:
     def group(self, purpose: Purpose, rank: int) -> list[int]:
         """The ranks that come together with `rank`, itself among them, ascending."""
         mesh, axes = self._axes(purpose)
-        return mesh.group(axes, rank)
+        found = mesh.group(axes, rank)
+        if purpose is Purpose.TIED_GRADIENTS:
+            stages = self.group(Purpose.PIPELINE, rank)
+            if rank in (stages[0], stages[-1]):
+                found = sorted({*mesh.group(axes, stages[0]), *mesh.group(axes, stages[-1])})
+        return found
 
     def groups(self, purpose: Purpose) -> list[list[int]]:
         """All groups of a purpose, by their first rank; every rank is in one."""
         mesh, axes = self._axes(purpose)
+        if purpose is Purpose.TIED_GRADIENTS:
+            found = {tuple(self.group(purpose, rank)) for rank in range(self.size)}
+            return [list(ranks) for ranks in sorted(found)]
         return mesh.groups(axes)
-
-    def tied_group(self, rank: int) -> list[int] | None:
-        """First and last stage of the rank's pipeline, which add up a tied embedding's gradient; None
-        for a rank of neither, and where one rank is both."""
-        stages = self.group(Purpose.PIPELINE, rank)
-        ends = [stages[0], stages[-1]]
-        return ends if rank in ends and len(stages) > 1 else None
 
     def chunks(self, rank: int) -> list[int]:
         """Stages of the virtual pipeline that the rank holds, in the model's order."""
@@ -157,7 +162,7 @@ class RankGrid:
                 return self.experts, ("replica",)
             case Purpose.EXPERT_GRADIENTS if self.degrees.expert > 1:
                 return self.experts, ("replica", "tensor")
-            case Purpose.CUT_GRADIENTS | Purpose.EXPERT_GRADIENTS:
+            case Purpose.CUT_GRADIENTS | Purpose.EXPERT_GRADIENTS | Purpose.TIED_GRADIENTS:
                 return self.tokens, ("data", "context")
             case Purpose.KEY_HEAD_GRADIENTS:
                 return self.key_heads, ("data", "context", "copy")

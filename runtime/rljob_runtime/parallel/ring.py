@@ -3,7 +3,7 @@
 Called by the attention layers of a parallel model. Keys and values go round the ranks while each
 computes; the blocks add up by their log-sums (online softmax). An earlier rank's low piece of a
 sample is seen by all queries, a later rank's two pieces by the high queries, both in full: only a
-rank's own keys need a causal block.
+rank's own keys need a causal block. A prefix that several samples share is seen in full by all of theirs.
 """
 
 # U tokens of this rank, W of the rank whose keys are here, A query heads, N key/value heads, D head width
@@ -32,7 +32,7 @@ def ring_attention(
     scale: float | None = None,
     kernel: BlockKernel | None = None,
 ) -> Tensor:
-    """Causal attention of each sample over itself, [U, A, D] → [U, A, D].
+    """Causal attention of each sample over itself, and over its prefix, [U, A, D] → [U, A, D].
 
     The tensors hold `layout.tokens(rank)`. scale: default 1/√D. Kept for the backward pass: the
     inputs, the output and U·A numbers. Beside them there are keys and values of two ranks at a time, and in
@@ -89,20 +89,26 @@ class _Ring:
     def blocks(self, source: int) -> Iterator[tuple[slice, slice, bool]]:
         """Queries and keys of each sample that meet now, and whether they are the same tokens."""
         rank = rank_of(self.group)
+        same, earlier = source == rank, source < rank
         own, other = self.layout.halves(rank), self.layout.halves(source)
-        for mine, theirs in zip(own, other, strict=True):
-            queries, keys = _meeting(mine, theirs, earlier=source < rank, same=source == rank)
+        blocks = [
+            (*_meeting(mine, theirs, earlier=earlier, same=same), same)
+            for mine, theirs in zip(own, other, strict=True)
+        ]
+        for sample, prefix in self.layout.prefixes:
+            blocks.append((own[sample].all, other[prefix].all, False))
+        for queries, keys, causal in blocks:
             if queries.start < queries.stop and keys.start < keys.stop:
-                yield queries, keys, source == rank
+                yield queries, keys, causal
 
 
 def _meeting(mine: Half, theirs: Half, *, earlier: bool, same: bool) -> tuple[slice, slice]:
     """The queries that see keys, and the keys that they see."""
     if same:
-        return slice(mine.start, mine.end), slice(theirs.start, theirs.end)
+        return mine.all, theirs.all
     if earlier:
-        return slice(mine.start, mine.end), slice(theirs.start, theirs.middle)
-    return slice(mine.middle, mine.end), slice(theirs.start, theirs.end)
+        return mine.all, slice(theirs.start, theirs.middle)
+    return slice(mine.middle, mine.end), theirs.all
 
 
 class _RingAttention(torch.autograd.Function):

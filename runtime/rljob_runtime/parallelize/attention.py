@@ -1,7 +1,8 @@
-"""Attention over packed samples where context ranks share the tokens, by Ulysses.
+"""Attention over packed samples where context ranks share the tokens: by Ulysses, or in a ring.
 
-Set on the blocks by `policy`; the form of one device is `models.blocks.packed_attention.attend`, which
-runs here on all tokens and some of the heads. A shared prompt needs no care: its indices count all tokens.
+Set on the blocks by `policy`; the form of one device is `models.blocks.packed_attention.attend`. Ulysses
+runs that on all tokens and some of the heads, whose indices know of shared prompts; in the ring each rank
+has all heads of zig-zag pieces, and keys of a prompt meet queries of all responses that go on from it.
 """
 
 # U tokens of one context rank with padding, P of all of them, A query heads, N key/value heads
@@ -11,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import size_of
+from rljob_runtime.backends.collectives import rank_of, size_of
 from rljob_runtime.models.blocks.packed_attention import attend
 from rljob_runtime.models.packing import Packing
+from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallel.ulysses import ulysses_attention
+from rljob_runtime.parallelize.tokens import zig_zag
 
 
-class SharedAttention:
+class UlyssesAttention:
     """An `Attend`: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
 
     def __init__(self, group: ProcessGroup | None) -> None:
@@ -44,3 +47,32 @@ class SharedAttention:
         tokens = [len(query_UAD)] * size_of(self._group)
         mixed_UAE = ulysses_attention(query_UAD, key_UND, value_UNE, over_all, tokens, self._group)
         return mixed_UAE.flatten(1)
+
+
+class RingAttention:
+    """An `Attend`: [U, A, D], [U, N, D], [U, N, E] → [U, A·E]. group: context ranks."""
+
+    def __init__(self, group: ProcessGroup | None) -> None:
+        self._group = group
+
+    def __call__(
+        self,
+        query_UAD: Tensor,
+        key_UND: Tensor,
+        value_UNE: Tensor,
+        packing: Packing,
+        *,
+        scale: float,
+    ) -> Tensor:
+        """Padding gets zeros. Where values are narrower than keys (latent attention), they go round padded
+        to the same width."""
+        layout = zig_zag(packing.segments, size_of(self._group))
+        real, width = layout.num_tokens(rank_of(self._group)), query_UAD.shape[2]
+        value_width = value_UNE.shape[2]
+        assert value_width <= width, f"values of width {value_width}, keys of {width}"
+        value_UND = F.pad(value_UNE[:real], (0, width - value_width))
+        mixed_UAD = ring_attention(
+            query_UAD[:real], key_UND[:real], value_UND, layout, self._group, scale=scale
+        )
+        mixed_UX = mixed_UAD[..., :value_width].flatten(1)
+        return F.pad(mixed_UX, (0, 0, 0, len(query_UAD) - real))

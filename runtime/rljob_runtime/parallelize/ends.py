@@ -5,7 +5,8 @@ log-probs, and computes the same loss of them.
 """
 
 # S tokens of one rank, U of one context rank, H hidden, V ids of one rank
-# T response tokens, t those that this context rank predicts, l its positions that predict them
+# P all packed tokens, T response tokens, t those that this context rank predicts
+# l its positions that predict them
 
 from dataclasses import replace
 
@@ -15,13 +16,13 @@ from torch import Tensor
 
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
-from rljob_runtime.models.packing import Packing
+from rljob_runtime.models.packing import Packing, Segments
 from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallel.sequence import gather_rows, sum_parts
 from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens, token_logprobs
-from rljob_runtime.parallelize.tokens import TokenShares
+from rljob_runtime.parallelize.tokens import TokenShare, token_share
 
 
 class SharedEnds:
@@ -34,13 +35,13 @@ class SharedEnds:
 
     def share(self, packing: Packing) -> Packing:
         """Tokens and positions of this context rank, padding as token 0 at position 0."""
-        shares = self._shares(packing)
-        padding, inside = shares.padded - shares.tokens, shares.inside
-        own = slice(inside.start, inside.stop)
+        share = self.share_of(packing.segments)
+        places_u = torch.tensor(share.places, dtype=torch.int64, device=packing.tokens_U.device)
+        padding = (0, share.inside - len(share.places))
         return replace(
             packing,
-            tokens_U=F.pad(packing.tokens_U, (0, padding))[own],
-            positions_U=F.pad(packing.positions_U, (0, padding))[own],
+            tokens_U=F.pad(packing.tokens_U[places_u], padding),
+            positions_U=F.pad(packing.positions_U[places_u], padding),
         )
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
@@ -57,9 +58,14 @@ class SharedEnds:
         with_entropy: bool,
     ) -> TokenLogprobs:
         """[S, H] → [T] on all ranks: each context rank computes what its own positions predict."""
-        inside = self._shares(packing).inside
-        position_T = packing.predicting_L[packing.row_of_T] - inside.start
-        own_T = (position_T >= 0) & (position_T < len(inside))
+        places = self.share_of(packing.segments).places
+        device = hidden_SH.device
+        position_P = torch.full((packing.num_tokens,), -1, device=device)
+        position_P[torch.tensor(places, dtype=torch.int64, device=device)] = torch.arange(
+            len(places), device=device
+        )
+        position_T = position_P[packing.predicting_L[packing.row_of_T]]
+        own_T = position_T >= 0
         position_l, row_t = torch.unique(position_T[own_T], return_inverse=True)
         hidden_lH = gather_rows(hidden_SH, self._tensor).index_select(0, position_l)
         logprobs_t, entropy_t = token_logprobs(
@@ -74,21 +80,18 @@ class SharedEnds:
         found_2T = found_2T.masked_scatter(own_T, torch.stack([logprobs_t, entropy_t]))
         logprobs_T, entropy_T = sum_parts(found_2T, self._context)
         return TokenLogprobs(
-            logprobs_T=logprobs_T, entropy_T=entropy_T.detach() if with_entropy else None
+            logprobs_T=logprobs_T.clone(),  # not a view: FSDP2 hooks what a model returns
+            entropy_T=entropy_T.detach() if with_entropy else None,
         )
 
     def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
         """Counts this rank's tokens without padding, and adds up those of the replica."""
         return RouterLoad(
             experts,
-            num_tokens=self._shares(packing).real_outside,
+            num_tokens=self.share_of(packing.segments).real_outside,
             over_ranks=lambda values: sum_parts(sum_parts(values, self._tensor), self._context),
         )
 
-    def _shares(self, packing: Packing) -> TokenShares:
-        place, degrees = self._place, self._degrees
-        return TokenShares(
-            tokens=packing.num_tokens,
-            context=(place.context, degrees.context),
-            tensor=(place.tensor, degrees.tensor),
-        )
+    def share_of(self, segments: Segments) -> TokenShare:
+        """This rank's tokens of a batch."""
+        return token_share(segments, self._place, self._degrees)

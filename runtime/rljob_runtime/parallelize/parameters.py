@@ -4,19 +4,21 @@ Called by `policy`, and by whoever saves what several ranks have trained.
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from rljob_api.architecture import Shape
-from rljob_api.layout import Slice, slices
-from rljob_api.tensors import tensors_of
+from rljob_api.layout import Part, Slice, slices
+from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.expert_names import places_in_stack
+from rljob_runtime.models.expert_names import Place, places_in_stack
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
+from rljob_runtime.parallel.fully_sharded import whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 from rljob_runtime.parallel.wire import broadcast
@@ -33,10 +35,24 @@ def held_slices(shape: Shape, grid: RankGrid, rank: int) -> dict[str, Slice]:
     return {piece.tensor.name: piece for piece in slices(shape, grid.part(shape, rank))}
 
 
+def keep_stages(decoder: Decoder, part: Part) -> None:
+    """Leave out the layers and ends that other pipeline ranks hold; the places of the others stay."""
+    backbone = decoder.model
+    for layer in range(len(backbone.layers)):
+        if layer not in part.layers:
+            backbone.layers[layer] = nn.Identity()
+    if not part.first and not (part.last and decoder.architecture.tied):
+        backbone.register_module("embed_tokens", None)
+    if not part.last:
+        backbone.register_module("norm", None)
+        if not decoder.architecture.tied:
+            decoder.register_module("lm_head", None)
+
+
 def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
     """Give every tensor the shape of its slice, uninitialised on the CPU; stacks keep held experts alone.
 
-    decoder: of `on_meta`.
+    decoder: of `on_meta`, with the stages that are held.
     """
     for name, whole in [*decoder.named_parameters(), *decoder.named_buffers()]:
         owner = decoder.get_submodule(name.rpartition(".")[0])
@@ -61,7 +77,9 @@ def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, S
 
 def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
     """Who adds up the gradients of each of the decoder's parameters, by the parameter's name."""
-    of_tensor = {tensor.name: gradient_purpose(tensor) for tensor in tensors_of(shape)}
+    of_tensor = {
+        tensor.name: gradient_purpose(tensor, tied=shape.tied) for tensor in tensors_of(shape)
+    }
     found: dict[str, Purpose] = {}
     for name, parameter in decoder.trained_parameters():
         places = places_in_stack(name, parameter.shape)
@@ -74,9 +92,12 @@ def whole_weights(
 ) -> Iterator[tuple[str, Tensor]]:
     """All of the model's weights by Hugging Face name, whole, one at a time, as one rank would give them.
 
-    All ranks go through it together; each slice is sent once to the ranks that share its tensor.
+    All ranks go through it together; each slice is sent once to the ranks that share its tensor, and each
+    tensor once to the other stages of the pipeline.
     """
-    own = {name: weight.detach() for name, weight in decoder.named_hf_parameters()}
+    own = _Held(decoder)
+    stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
+    parts = [groups.grid.part(shape, stage) for stage in stages]
     tensors, grid = {tensor.name: tensor for tensor in tensors_of(shape)}, groups.grid
     by_rank = {
         rank: held_slices(shape, grid, rank)
@@ -89,11 +110,13 @@ def whole_weights(
         purpose = Purpose.EXPERT if by_number else Purpose.TENSOR
         members = grid.group(purpose, groups.rank)
         whole = torch.empty(meant.shape, dtype=meant.dtype)
-        for source, piece in _distinct(name, members, by_rank):
-            mine = members[source] == groups.rank
-            part = own[name] if mine else whole.new_empty(piece.shape)
-            whole[box_of(piece)] = broadcast(part, source, groups[purpose])
-        yield name, whole
+        stage = _first_holder(tensors[name], parts)
+        if stages[stage] == groups.rank:
+            for source, piece in _distinct(name, members, by_rank):
+                mine = members[source] == groups.rank
+                part = own.weight(name) if mine else whole.new_empty(piece.shape)
+                whole[box_of(piece)] = broadcast(part, source, groups[purpose])
+        yield name, broadcast(whole, stage, groups[Purpose.PIPELINE])
 
 
 def box_of(piece: Slice) -> Box:
@@ -101,6 +124,29 @@ def box_of(piece: Slice) -> Box:
     box = [slice(0, size) for size in piece.tensor.shape]
     box[piece.axis] = slice(piece.start, piece.stop)
     return tuple(box)
+
+
+class _Held:
+    """This rank's slices by Hugging Face name; where ZeRO 3 shares their rows, put together one at a time by
+    all ranks that hold the same slices."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._tensors = dict(chain(decoder.named_parameters(), decoder.named_buffers()))
+        self._last: tuple[str, Tensor] | None = None
+        self._places: dict[str, tuple[str, Place | None]] = {}
+        for name, tensor in self._tensors.items():
+            self._places[name] = name, None
+            for part, place in (
+                places_in_stack(name, tensor.shape, first=decoder.first_expert) or ()
+            ):
+                self._places[part] = name, place
+
+    def weight(self, name: str) -> Tensor:
+        """One of them, without gradient."""
+        tensor, place = self._places[name]
+        if self._last is None or self._last[0] != tensor:
+            self._last = tensor, whole_weight(self._tensors[tensor].detach())
+        return self._last[1] if place is None else self._last[1][place]
 
 
 def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[int, ...]:
@@ -111,6 +157,13 @@ def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[in
     count = len({piece.tensor.expert for piece in pieces})
     rows = sum(piece.shape[0] for piece in pieces) // count
     return count, rows, pieces[0].shape[1]
+
+
+def _first_holder(tensor: TensorSpec, parts: list[Part]) -> int:
+    """The first pipeline rank that has a part of the tensor, with its tensor and expert ranks."""
+    if tensor.layer is not None:
+        return next(stage for stage, part in enumerate(parts) if tensor.layer in part.layers)
+    return 0 if tensor.name == EMBEDDING else len(parts) - 1
 
 
 def _distinct(

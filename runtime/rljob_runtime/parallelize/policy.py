@@ -3,6 +3,7 @@
 Called by the worker of each update rank once its process groups are there.
 """
 
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,19 +16,29 @@ from rljob_runtime.models.blocks.latent_attention import LatentAttention
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.parallel.fully_sharded import shard_weights
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.attention import SharedAttention
+from rljob_runtime.parallelize.attention import RingAttention, UlyssesAttention
 from rljob_runtime.parallelize.ends import SharedEnds
 from rljob_runtime.parallelize.experts import experts_by_features, experts_by_number
 from rljob_runtime.parallelize.linears import SharedLinears
-from rljob_runtime.parallelize.parameters import cut_parameters, held_slices, load_slices, on_meta
+from rljob_runtime.parallelize.micro_batches import score
+from rljob_runtime.parallelize.parameters import (
+    cut_parameters,
+    held_slices,
+    keep_stages,
+    load_slices,
+    on_meta,
+)
 from rljob_runtime.parallelize.rules import check_degrees
+from rljob_runtime.parallelize.tokens import is_ring
 
 
 def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
+    Where there is a pipeline, `micro_batches.run_micro_batches` trains it; its `logprobs` scores alone.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
     """
@@ -37,6 +48,7 @@ def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> D
     assert shape is not None, f"the contract lacks {decoder.architecture.name}"
     parallelize(decoder, shape, groups)
     load_slices(decoder, path, shape, held_slices(shape, groups.grid, groups.rank))
+    share_weights(decoder, groups)
     return decoder
 
 
@@ -46,11 +58,19 @@ def parallelize(decoder: Decoder, shape: Shape, groups: ProcessGroups) -> None:
     decoder: of `on_meta`. shape: of the same model. Raises ConfigError for degrees that it cannot have.
     """
     check_degrees(shape, groups.grid.degrees)
+    keep_stages(decoder, groups.grid.part(shape, groups.rank))
     cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
     share_matrices(decoder, groups)
     share_experts(decoder, groups)
     share_attention(decoder, groups)
     share_ends(decoder, groups)
+    share_layers(decoder, groups)
+
+
+def share_layers(decoder: Decoder, groups: ProcessGroups) -> None:
+    """Where there is a pipeline, `logprobs` goes through all of it, without gradient."""
+    if groups[Purpose.PIPELINE] is not None:
+        decoder.logprobs = partial(score, decoder, groups)  # type: ignore[method-assign]
 
 
 def share_matrices(decoder: Decoder, groups: ProcessGroups) -> None:
@@ -76,9 +96,17 @@ def share_experts(decoder: Decoder, groups: ProcessGroups) -> None:
 
 def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
     """Context parallel attention."""
+    attention = RingAttention if is_ring(groups.grid.degrees) else UlyssesAttention
     for block in decoder.modules():
         if isinstance(block, Attention | LatentAttention):
-            block.attend = SharedAttention(groups[Purpose.CONTEXT])
+            block.attend = attention(groups[Purpose.CONTEXT])
+
+
+def share_weights(decoder: Decoder, groups: ProcessGroups) -> None:
+    """ZeRO 3: each of the ranks that repeat a slice for other tokens keeps rows of it, layer by layer."""
+    group = groups[Purpose.CUT_GRADIENTS]
+    if groups.grid.degrees.zero == 3 and group is not None:
+        shard_weights(decoder, decoder.model.layers, group, forward="logprobs")
 
 
 def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:
