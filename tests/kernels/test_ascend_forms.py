@@ -13,9 +13,13 @@ import torch
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
-from rljob_runtime.kernels.flash_attention import _npu_causal_mask, flash_attention
+from rljob_runtime.kernels.flash_attention import (
+    Sequences,
+    _npu_causal_mask,
+    flash_attention,
+    flash_attention_ascend,
+)
 from rljob_runtime.kernels.grouped_matmul import grouped_matmul
-from rljob_runtime.kernels.packed_attention import packed_attention
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.kernels.swiglu import swiglu
@@ -46,8 +50,8 @@ def test_ascend_forms_give_the_references_result_and_gradients(version, dtype):
     [
         ("attention odd", "atten_mask"),
         ("attention odd", "sparse_mode"),
-        ("packed", "actual_seq_qlen"),
-        ("packed", "actual_seq_kvlen"),
+        ("attention", "actual_seq_qlen"),
+        ("attention", "actual_seq_kvlen"),
         ("norm odd width", "epsilon"),
         ("rope halves", "rotary_mode"),
         ("swiglu odd width", "dim"),
@@ -77,7 +81,6 @@ def test_only_the_grouped_product_needs_a_gradient_of_our_own():
     "kernel",
     [
         flash_attention,
-        packed_attention,
         rms_norm,
         rotate,
         swiglu,
@@ -97,20 +100,23 @@ def test_tensors_on_an_npu_take_the_ascend_form(kernel, monkeypatch):
     assert kernel(*[on_npu] * (len(needed) - len(named)), **named) == "ascend"
 
 
-def test_more_sequences_than_one_call_takes_are_refused():
-    (query, key, value), _ = CASES["packed"](Draw(torch.float32, "cpu"))
+def test_more_sequences_than_one_call_takes_are_several_calls():
+    query, key, value = (torch.randn(1500, 2, 4, requires_grad=True) for _ in range(3))
+    sequences = Sequences.apart([(1, 1)] * 1500)
 
-    with pytest.raises(AssertionError, match="1025 sequences"):
-        kernel_of("packed").ascend(query, key, value, lengths=[(0, 0)] * 1025)
+    with npu_operators(PINNED):
+        mixed = flash_attention_ascend(query, key, value, sequences)
+
+    torch.testing.assert_close(mixed, value)
 
 
 def test_the_causal_mask_made_by_generation_serves_training():
     _npu_causal_mask.cache_clear()
     with npu_operators(PINNED):
-        (query, key, value), _ = CASES["attention odd"](Draw(torch.float32, "cpu"))
+        (query, key, value, sequences), _ = CASES["attention"](Draw(torch.float32, "cpu"))
         with torch.inference_mode():
-            kernel_of("attention").ascend(query.clone(), key.clone(), value.clone())
+            flash_attention_ascend(query.clone(), key.clone(), value.clone(), sequences)
 
-        kernel_of("attention").ascend(query, key, value).sum().backward()
+        flash_attention_ascend(query, key, value, sequences).sum().backward()
 
     assert query.grad is not None

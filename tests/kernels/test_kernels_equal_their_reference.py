@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 
+from rljob_runtime.kernels.flash_attention import CALL_SCORES, Sequences
 from rljob_runtime.kernels.token_permutation import (
     permute_tokens,
     permute_tokens_reference,
@@ -48,12 +51,27 @@ def test_places_lead_back_to_the_tokens():
 
 def test_a_causal_query_sees_its_own_key_and_those_before():
     kernel = kernel_of("attention")
-    (query, key, value), _ = CASES["attention goes on"](Draw(torch.float32, "cpu"))
+    (query, key, value, sequences), _ = CASES["attention goes on"](Draw(torch.float32, "cpu"))
 
-    before = kernel.kernel(query, key, value)
+    before = kernel.kernel(query, key, value, sequences)
     with torch.no_grad():
-        value[:, -1] += 1.0
-    after = kernel.kernel(query, key, value)
+        value[6] += 1.0  # the last key of the first sequence
+    after = kernel.kernel(query, key, value, sequences)
 
-    changed = (before != after).flatten(2).any(-1)
-    assert changed.tolist() == [[False, False, True]]
+    changed = (before != after).flatten(1).any(-1)
+    assert changed.tolist() == [False, True, False, False, False, False]
+
+
+@given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), min_size=1, max_size=12))
+def test_rectangles_hold_every_query_once_and_pad_for_less_than_a_call_costs(lengths):
+    sequences = Sequences.apart([(queries, queries + before) for queries, before in lengths])
+
+    rows = sequences.row_of_Q
+    held = [rectangle.query_places_BS.flatten() for rectangle in sequences.rectangles]
+
+    assert len(rows) == sum(queries for queries, _ in lengths)
+    if held:
+        assert torch.cat(held)[rows].equal(torch.arange(len(rows)))
+    scores = sum(q * (q + before) for q, before in lengths)
+    padded = sum(r.query_places_BS.numel() * r.key_places_BL.shape[1] for r in sequences.rectangles)
+    assert padded - scores <= CALL_SCORES * len(lengths)

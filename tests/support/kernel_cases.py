@@ -4,12 +4,13 @@ Used on CPU, by Ascend's operators that are emulated there, and on a device.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.kernels.flash_attention import (
+    Sequences,
     flash_attention,
     flash_attention_ascend,
     flash_attention_reference,
@@ -20,11 +21,6 @@ from rljob_runtime.kernels.grouped_matmul import (
     grouped_matmul_reference,
 )
 from rljob_runtime.kernels.matmul_add import matmul_add_, matmul_add_reference_
-from rljob_runtime.kernels.packed_attention import (
-    packed_attention,
-    packed_attention_ascend,
-    packed_attention_reference,
-)
 from rljob_runtime.kernels.rms_norm import rms_norm, rms_norm_ascend, rms_norm_reference
 from rljob_runtime.kernels.rope import rotate, rotate_ascend, rotate_reference
 from rljob_runtime.kernels.swiglu import swiglu, swiglu_ascend, swiglu_reference
@@ -76,11 +72,6 @@ class Kernel:
 KERNELS = {
     "attention": Kernel(
         kernel=flash_attention, ascend=flash_attention_ascend, reference=flash_attention_reference
-    ),
-    "packed": Kernel(
-        kernel=packed_attention,
-        ascend=packed_attention_ascend,
-        reference=packed_attention_reference,
     ),
     "norm": Kernel(kernel=rms_norm, ascend=rms_norm_ascend, reference=rms_norm_reference),
     "rope": Kernel(kernel=rotate, ascend=rotate_ascend, reference=rotate_reference),
@@ -135,21 +126,25 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
     "unpermute": lambda d: ([d(8, 5), _places(d, 4, 2), d(4, 2)], {}),
     "unpermute one expert": lambda d: ([d.strided(3, 4), _places(d, 3, 1), d(3, 1)], {}),
     "unpermute no token": lambda d: ([d(0, 4), _places(d, 0, 2), d(0, 2)], {}),
-    "attention odd": lambda d: ([d(2, 7, 3, 5), d(2, 7, 3, 5), d(2, 7, 3, 5)], {}),
-    "attention whole": lambda d: ([d(2, 3, 2, 8), d(2, 5, 2, 8), d(2, 5, 2, 8)], {"causal": False}),
-    "attention goes on": lambda d: ([d(1, 3, 2, 8), d(1, 9, 2, 8), d(1, 9, 2, 8)], {}),
-    "attention grouped": lambda d: ([d(2, 6, 6, 8), d(2, 6, 2, 8), d(2, 6, 2, 8)], {"scale": 0.2}),
-    "attention latent": lambda d: ([d(1, 6, 2, 12), d(1, 6, 2, 12), d(1, 6, 2, 8)], {}),
-    "attention wide value": lambda d: ([d(1, 4, 2, 6), d(1, 4, 2, 6), d(1, 4, 2, 10)], {}),
-    "attention one token": lambda d: ([d(1, 1, 2, 4), d(1, 1, 1, 4), d(1, 1, 1, 4)], {}),
-    "attention strided": lambda d: ([d.strided(2, 5, 2, 8) for _ in range(3)], {}),
-    "attention no row": lambda d: ([d(0, 5, 2, 8) for _ in range(3)], {}),
-    "packed": lambda d: _packed(d, [(3, 3), (1, 1), (6, 6)], heads=(2, 2), widths=(5, 5)),
-    "packed grouped": lambda d: _packed(d, [(4, 4), (2, 2)], heads=(6, 2), widths=(8, 8)),
-    "packed latent": lambda d: _packed(d, [(4, 4), (2, 2)], heads=(2, 2), widths=(12, 8)),
-    "packed goes on": lambda d: _packed(d, [(2, 7), (1, 1), (3, 4)], heads=(2, 1), widths=(8, 8)),
-    "packed empty": lambda d: _packed(d, [(0, 0), (3, 3), (0, 2)], heads=(2, 2), widths=(4, 4)),
-    "packed no token": lambda d: _packed(d, [(0, 0)], heads=(2, 2), widths=(4, 4)),
+    "attention": lambda d: _packed(d, [(3, 3), (1, 1), (6, 6)], heads=(2, 2), widths=(5, 5)),
+    "attention odd": lambda d: _packed(d, [(7, 7)], heads=(3, 3), widths=(5, 5), scale=0.2),
+    "attention alike": lambda d: _packed(d, [(6, 6), (6, 6)], heads=(6, 2), widths=(8, 8)),
+    "attention grouped": lambda d: _packed(d, [(4, 4), (2, 2)], heads=(6, 2), widths=(8, 8)),
+    "attention latent": lambda d: _packed(d, [(4, 4), (2, 2)], heads=(2, 2), widths=(12, 8)),
+    "attention wide value": lambda d: _packed(d, [(4, 4)], heads=(2, 2), widths=(6, 10)),
+    "attention goes on": lambda d: _packed(
+        d, [(2, 7), (1, 1), (3, 4)], heads=(2, 1), widths=(8, 8)
+    ),
+    "attention of long ones": lambda d: _packed(
+        d, [(70, 90), (2, 3), (80, 80), (1, 70)], heads=(2, 1), widths=(4, 4)
+    ),
+    "attention shared keys": lambda d: _sharing(d, heads=(4, 2), widths=(8, 8)),
+    "attention strided": lambda d: (
+        [d.strided(5, 2, 8) for _ in range(3)] + [Sequences.apart([(2, 2), (3, 3)])],
+        {},
+    ),
+    "attention empty": lambda d: _packed(d, [(0, 0), (3, 3), (0, 2)], heads=(2, 2), widths=(4, 4)),
+    "attention no token": lambda d: _packed(d, [(0, 0)], heads=(2, 2), widths=(4, 4)),
 }
 
 
@@ -211,15 +206,34 @@ def _places(draw: Draw, tokens: int, experts: int) -> Tensor:
 
 
 def _packed(
-    draw: Draw, lengths: list[tuple[int, int]], *, heads: tuple[int, int], widths: tuple[int, int]
+    draw: Draw,
+    lengths: list[tuple[int, int]],
+    *,
+    heads: tuple[int, int],
+    widths: tuple[int, int],
+    **settings: float,
 ) -> Inputs:
     queries, keys = (sum(pair[i] for pair in lengths) for i in (0, 1))
-    query, key, value = (
-        draw(count, *shape)
-        for count, shape in (
-            (queries, (heads[0], widths[0])),
-            (keys, (heads[1], widths[0])),
-            (keys, (heads[1], widths[1])),
-        )
-    )
-    return [query, key, value], {"lengths": lengths}
+    tensors = _heads(draw, queries, keys, heads, widths)
+    return [*tensors, _on(draw, Sequences.apart(lengths))], settings
+
+
+def _sharing(draw: Draw, *, heads: tuple[int, int], widths: tuple[int, int]) -> Inputs:
+    """A prompt of 4 tokens, and two responses of 3 and 2 that see it."""
+    lengths, places = [(4, 4), (3, 7), (2, 6)], [0, 1, 2, 3, 0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 7, 8]
+    sequences = Sequences(lengths=lengths, places_K=torch.tensor(places))
+    return [*_heads(draw, 9, 9, heads, widths), _on(draw, sequences)], {}
+
+
+def _heads(
+    draw: Draw, queries: int, keys: int, heads: tuple[int, int], widths: tuple[int, int]
+) -> list[Tensor]:
+    return [
+        draw(queries, heads[0], widths[0]),
+        draw(keys, heads[1], widths[0]),
+        draw(keys, heads[1], widths[1]),
+    ]
+
+
+def _on(draw: Draw, sequences: Sequences) -> Sequences:
+    return replace(sequences, places_K=sequences.places_K.to(draw.device))

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.flash_attention import flash_attention_reference
+from rljob_runtime.kernels.flash_attention import Sequences, flash_attention_reference
 
 SCHEMAS = Path(__file__).parents[1] / "fixtures" / "torch_npu"
 VERSIONS = sorted(path.stem for path in SCHEMAS.glob("*.txt"))
@@ -48,30 +48,17 @@ def fusion_attention(
     scale=1.0, keep_prob=1.0, pre_tockens=2**31 - 1, next_tockens=2**31 - 1, inner_precise=0,
     prefix=None, actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, *_,
 ):  # fmt: skip
-    """Layouts BSND and TND; no mask, or the 2048 x 2048 one of sparse mode 3."""
+    """Layout TND with the 2048 x 2048 mask of sparse mode 3."""
     assert query.dtype == key.dtype == value.dtype and query.shape[-1] <= 768
     assert key.shape == value.shape and head_num == query.shape[-2] and query.numel()
-    assert (sparse_mode == 0) == (atten_mask is None)
-    if atten_mask is not None:
-        assert sparse_mode == 3 and atten_mask.equal(UNSEEN)
-        kept = query.requires_grad and torch.is_grad_enabled()
-        assert not (kept and atten_mask.is_inference()), "autograd cannot keep it for the gradient"
-    causal = atten_mask is not None
-    if input_layout == "BSND":
-        mixed = flash_attention_reference(query, key, value, causal=causal, scale=scale)
-    else:
-        assert input_layout == "TND" and len(actual_seq_qlen) == len(actual_seq_kvlen) <= 1024
-        assert (actual_seq_qlen[-1], actual_seq_kvlen[-1]) == (len(query), len(key))
-        pieces = zip(pairwise([0, *actual_seq_qlen]), pairwise([0, *actual_seq_kvlen]), strict=True)
-        mixed = torch.cat(
-            [
-                flash_attention_reference(
-                    query[None, a:b], key[None, c:d], value[None, c:d], causal=causal, scale=scale
-                )[0]
-                for (a, b), (c, d) in pieces
-                if b > a
-            ]
-        )
+    assert sparse_mode == 3 and atten_mask.equal(UNSEEN)
+    kept = query.requires_grad and torch.is_grad_enabled()
+    assert not (kept and atten_mask.is_inference()), "autograd cannot keep it for the gradient"
+    assert input_layout == "TND" and len(actual_seq_qlen) == len(actual_seq_kvlen) <= 1024
+    assert (actual_seq_qlen[-1], actual_seq_kvlen[-1]) == (len(query), len(key))
+    ends = zip(pairwise([0, *actual_seq_qlen]), pairwise([0, *actual_seq_kvlen]), strict=True)
+    lengths = [(b - a, d - c) for (a, b), (c, d) in ends]
+    mixed = flash_attention_reference(query, key, value, Sequences.apart(lengths), scale=scale)
     statistics = query.new_empty(0, dtype=torch.float32)
     return mixed, statistics, statistics, query.new_empty(0), 0, 0, 0
 

@@ -63,8 +63,8 @@ class Decoder(nn.Module):
 
     def pack(self, batch: SampleBatch) -> tuple[Packing, RouterLoad | None]:
         """What layers need beside hidden states. batch: with a token at least."""
-        first, experts = next(self.parameters()), self.architecture.experts
-        packing = pack(batch, device=first.device, dtype=first.dtype)
+        experts = self.architecture.experts
+        packing = pack(batch, device=next(self.parameters()).device)
         self.architecture.check_length(packing.longest)
         return packing, self.ends.router_load(experts, packing) if experts else None
 
