@@ -174,7 +174,7 @@ def make_transformers(path: Path, best: bool) -> Do:
         logprobs_BR = chosen_BR - logits_BRV.logsumexp(-1)
         weights_BR = padded.mask_BW[:, -padded.width :] * batch.scalars["advantage"][:, None]
         loss = -(logprobs_BR * weights_BR).sum() / batch.num_tokens
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), SETTINGS.gradient_clip)
         optimizer.step()
         optimizer.zero_grad()

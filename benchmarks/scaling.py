@@ -167,7 +167,7 @@ def _live(
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(store, grid.size),
+        init_method=f"file://{store}",
         rank=rank,
         world_size=grid.size,
         timeout=timedelta(seconds=DEADLINE_SECONDS),
