@@ -101,7 +101,10 @@ def train(grid: RankGrid, path: Path, batch: SampleBatch, steps: int) -> Measure
     groups, ledger = ProcessGroups(grid, timeout_seconds=60), MemoryLedger(device="unlimited")
     model = load_parallel(path, groups, dtype=torch.float32)
     parameters, of = dict(model.trained_parameters()), purposes(model, shape_of(path))
-    optimizer = ParallelOptimizer(parameters, of, SETTINGS, groups=groups, ledger=ledger)
+    everyone = dist.group.WORLD if grid.size > 1 else None
+    optimizer = ParallelOptimizer(
+        parameters, of, SETTINGS, groups=groups, everyone=everyone, ledger=ledger
+    )
     data, ranks = grid.place(groups.rank).data, grid.degrees.data
     own = SampleBatch.join(batch.by_group()[data::ranks])
     undivided = Totals(num_tokens=1, num_sequences=1)
@@ -109,13 +112,16 @@ def train(grid: RankGrid, path: Path, batch: SampleBatch, steps: int) -> Measure
     for _ in range(steps + 1):
         started = time.perf_counter()
         with timed_waits() as waits:
-            optimizer.begin()
+            begun = optimizer.begin()
             found = model.logprobs(own, temperature=1.0, with_entropy=True)
             output = weighted(found.logprobs_T, own, undivided)
             output.loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.end_pass()
-            optimizer.step(SETTINGS.learning_rate, divide_by=batch.num_tokens)
-            optimizer.free()
+            begun.end_pass()
+            begun.divide(batch.num_tokens)
+            begun.sum_over_ranks()
+            begun.clip(SETTINGS.gradient_clip)
+            optimizer.step(SETTINGS.learning_rate)
+            begun.free()
         seconds.append(time.perf_counter() - started)
         waiting.append(sum(waits))
         loss = float(output.loss.detach())

@@ -117,13 +117,15 @@ def test_experts_are_cut_by_their_own_degree_or_like_matrices(job):
     assert rollout_shard(spec, SPARSE).experts == 4 * EXPERTS // 2
 
 
-@pytest.mark.parametrize(("zero", "cut"), [(0, ""), (1, "o"), (2, "og"), (3, "ogw")])
-def test_zero_shares_state_among_replicas(job, zero, cut):
-    spec = resolve(job(EIGHT | {UPDATE: {"zero": zero, "expert": 4}})).spec
+@pytest.mark.parametrize(
+    ("zero", "expert", "cut"), [(0, 4, ""), (1, 4, "o"), (2, 4, "og"), (3, 1, "ogw")]
+)
+def test_zero_shares_state_among_replicas(job, zero, expert, cut):
+    spec = resolve(job(EIGHT | {UPDATE: {"zero": zero, "expert": expert}})).spec
     shape = SPARSE
     dense = shape.total().tensor + shape.total().whole
-    experts = 4 * EXPERTS // 4
-    whole, shared = dense + experts, -(-dense // 8) + -(-experts // 2)
+    experts = 4 * EXPERTS // expert
+    whole, shared = dense + experts, -(-dense // 8) + -(-experts // (8 // expert))
 
     parts = phases(spec, shape)["update"].parts
 

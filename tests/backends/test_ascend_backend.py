@@ -109,4 +109,4 @@ print(len([name for name in sys.modules if name.startswith("rljob_runtime.kernel
     )
 
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) == 9
+    assert int(done.stdout) == 8

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 from forked_ranks import on_ranks
-from parallel_training import SETTINGS, grid_of, shape_of, undivided_loss
+from parallel_training import SETTINGS, grid_of, said_of, shape_of, undivided_loss
 from reference_models import make_reference
 from sent_bytes import SentBytes
 
@@ -89,14 +90,19 @@ def train_step(path: Path, grid: RankGrid, batch: SampleBatch) -> tuple[float, d
     groups, ledger = ProcessGroups(grid, timeout_seconds=60), MemoryLedger(device="unlimited")
     model = load_parallel(path, groups, dtype=torch.float32)
     parameters, of = dict(model.trained_parameters()), purposes(model, shape_of(path))
-    optimizer = ParallelOptimizer(parameters, of, SETTINGS, groups=groups, ledger=ledger)
+    optimizer = ParallelOptimizer(
+        parameters, of, SETTINGS, groups=groups, everyone=dist.group.WORLD, ledger=ledger
+    )
     with SentBytes() as sent:
-        optimizer.begin()
+        begun = optimizer.begin()
         for _ in range(PASSES):
-            undivided_loss(model, batch)[0].backward()
-            optimizer.end_pass()
-        optimizer.step(1e-3, divide_by=batch.num_tokens)
-        optimizer.free()
+            undivided_loss(said_of(model, batch), batch)[0].backward()
+            begun.end_pass()
+        begun.divide(batch.num_tokens)
+        begun.sum_over_ranks()
+        begun.clip(1.0)
+        optimizer.step(1e-3)
+        begun.free()
     kept = {
         "update weights": sum(parameter.nbytes for parameter in parameters.values()),
         "gradients": ledger.report().kind_peak_bytes["gradients"],

@@ -125,7 +125,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"kl": 0.0, "batch": {"miniBatchSize": 4, "epochs": 2}},
     ),
     "pipeline, several steps": (
-        "qwen2-tied", {"pipeline": 2, "data": 2}, {"miniBatchSize": 4, "epochs": 2},
+        "qwen2-tied", {"pipeline": 2, "data": 2}, {"batch": {"miniBatchSize": 4, "epochs": 2}},
     ),
     "tensor, experts over data, ZeRO 2": (
         "deepseek-v3", {"tensor": 2, "data": 2, "expert": 2, "zero": 2}, {},

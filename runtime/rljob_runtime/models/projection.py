@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from rljob_runtime.models.base import TokenLogprobs
 
-LOGITS_AT_ONCE = 1 << 23  # float32 values: 32 MiB, and as much again for their gradient
+LOGITS_AT_ONCE = 1 << 25  # float32 values: 128 MiB, and as much again for their gradient
 
 
 def project_logprobs(
