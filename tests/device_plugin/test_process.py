@@ -28,13 +28,14 @@ async def test_a_signal_ends_the_process_with_0_and_without_its_socket(folder, n
             *START, "--folder", folder, "--chips", "4", stdout=asyncio.subprocess.PIPE
         )
         assert list(await kubelet.devices()) == ["0", "1", "2", "3"]
+        registered = await asyncio.wait_for(process.stdout.readline(), timeout=20)
 
         process.send_signal(number)
         output, _ = await asyncio.wait_for(process.communicate(), timeout=20)
 
     assert process.returncode == 0
     assert not list(folder.glob("rljob-*"))
-    lines = [json.loads(line) for line in output.splitlines()]
+    lines = [json.loads(line) for line in (registered, *output.splitlines())]
     assert [line["message"] for line in lines] == [
         "registered resource=huawei.com/Ascend910 chips=4 endpoint=rljob-huawei.com-Ascend910.sock",
         "stopped by a signal",

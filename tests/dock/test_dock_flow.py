@@ -74,11 +74,11 @@ def test_a_state_tells_how_much_it_read_of_whom(
     dock = make_dock(warehouses=2)
     dock.client("feed").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
     generate, reward = dock.client("generate"), dock.client("reward")
-    made = generate.claim("t", timeout_seconds=5)
+    made = generate.claim("t", share=(0, 1), timeout_seconds=5)
     extra = {"entropy": Ragged.from_rows([np.ones(1, dtype=np.float32)] * 4)}
     generate.write(made.rows, responses_of(made.rows) | extra)
 
-    rows = reward.claim("t", timeout_seconds=5).rows
+    rows = reward.claim("t", share=(0, 1), timeout_seconds=5).rows
     reward.read(rows, ["prompt", "response"])
     with reward.view(rows[:2], ["logprobs", "entropy"]):
         pass

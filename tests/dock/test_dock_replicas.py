@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from mortal_dock import MortalDock
 
+from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.errors import DockFull, DockLost, DockTimeout
 
@@ -39,6 +41,15 @@ def replicated(dock: MortalDock) -> bool:
     return all(servers[f"warehouse/{i}"]["replicated"] for i in range(dock.warehouses))
 
 
+def claim_rows(client: DockClient, batch: str, count: int) -> list[RowMeta]:
+    """So many rows: a claim has those that its controller has heard of, which one warehouse may tell later
+    than another."""
+    rows: list[RowMeta] = []
+    while len(rows) < count:
+        rows += client.claim(batch, limit=count - len(rows), timeout_seconds=10).rows
+    return rows
+
+
 def in_step(dock: MortalDock) -> None:
     until(lambda: replicated(dock), "every warehouse is replicated")
 
@@ -50,8 +61,8 @@ def test_a_killed_warehouse_comes_back_with_its_rows_columns_and_acknowledgement
     in_step(dock)
     feeder, generate = dock.client("feed"), dock.client("generate")
     feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
-    claim = generate.claim("t", limit=5, timeout_seconds=10)
-    generate.write(claim.rows, responses_of(claim.rows), version=3)
+    rows = claim_rows(generate, "t", 5)
+    generate.write(rows, responses_of(rows), version=3)
 
     for role in ("warehouse/0", "warehouse/1"):
         dock.kill(role)
@@ -59,17 +70,15 @@ def test_a_killed_warehouse_comes_back_with_its_rows_columns_and_acknowledgement
         in_step(dock)
 
     assert feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8) == 0
-    assert generate.write(claim.rows, responses_of(claim.rows)).stored == 0
-    assert len(generate.claim("t", timeout_seconds=10).rows) == 3
-    reward = dock.client("reward").claim("t", timeout_seconds=10)
-    assert {row.uid for row in reward.rows} == {row.uid for row in claim.rows}
-    assert {row.version for row in reward.rows} == {3}
-    expected = dict(
-        zip([r.uid for r in claim.rows], responses_of(claim.rows)["response"].rows(), strict=True)
-    )
-    found = dock.client("reward").read(reward.rows, ["response", "prompt"])
+    assert generate.write(rows, responses_of(rows)).stored == 0
+    assert len(claim_rows(generate, "t", 3)) == 3
+    judged = claim_rows(dock.client("reward"), "t", 5)
+    assert {row.uid for row in judged} == {row.uid for row in rows}
+    assert {row.version for row in judged} == {3}
+    expected = dict(zip([r.uid for r in rows], responses_of(rows)["response"].rows(), strict=True))
+    found = dock.client("reward").read(judged, ["response", "prompt"])
     for row, response, prompt in zip(
-        reward.rows, found["response"].rows(), found["prompt"].rows(), strict=True
+        judged, found["response"].rows(), found["prompt"].rows(), strict=True
     ):
         assert np.array_equal(response, expected[row.uid])
         assert prompt.tolist() == [row.group_index] * (row.group_index + 1)
@@ -79,7 +88,7 @@ def test_clients_wait_for_a_warehouse_that_is_away(make_mortal, rows_of) -> None
     dock = make_mortal()
     in_step(dock)
     dock.client("feed").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
-    rows = dock.client("generate").claim("t", timeout_seconds=10).rows
+    rows = claim_rows(dock.client("generate"), "t", 4)
     dock.kill("warehouse/0")
     dock.kill("warehouse/1")
     dock.start("warehouse/0")
@@ -96,9 +105,9 @@ def test_without_its_standby_a_warehouse_goes_on_and_seeds_it_again(
     in_step(dock)
     feeder, generate = dock.client("feed"), dock.client("generate")
     feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
+    held = [row for row in claim_rows(generate, "t", 8) if row.warehouse == 0]
 
     dock.kill("warehouse/1")
-    held = [row for row in generate.claim("t", timeout_seconds=10).rows if row.warehouse == 0]
     assert generate.write(held, responses_of(held)).stored == 4
     alone = dock.server("warehouse/0").replication()
     dock.start("warehouse/1")
@@ -117,7 +126,7 @@ def test_when_both_copies_are_gone_the_loss_is_told(make_mortal, rows_of) -> Non
     in_step(dock)
     feeder, generate = dock.client("feed"), dock.client("generate")
     feeder.put_rows("t", rows_of("t", groups=4, samples=2), total=8)
-    rows = generate.claim("t", timeout_seconds=10).rows
+    rows = claim_rows(generate, "t", 8)
 
     dock.kill("warehouse/0")
     dock.kill("warehouse/1")
@@ -229,12 +238,12 @@ def test_changes_during_the_seeding_reach_the_standby(
     in_step(dock)
     feeder, generate = dock.client("feed"), dock.client("generate")
     feeder.put_rows("t", rows_of("t", groups=8, samples=2), total=16)
+    rows = [row for row in claim_rows(generate, "t", 16) if row.warehouse == 0]
     held_back.set()
     dock.kill("warehouse/1")
     dock.start("warehouse/1")
     link = dock.server("warehouse/0")._link
     until(lambda: link._backlog is not None, "the seeding has begun")
-    rows = [r for r in generate.claim("t", timeout_seconds=10).rows if r.warehouse == 0]
 
     generate.write(rows[:3], responses_of(rows[:3]))
     answered_during_the_seeding = link._backlog is not None

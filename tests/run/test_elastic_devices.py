@@ -192,11 +192,20 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     run.step_until(lambda: free_devices() == free + 1)
 
 
+def wait_for_death(worker) -> None:
+    """Ray kills in its own time."""
+    deadline = time.monotonic() + 60
+    with pytest.raises(ray.exceptions.RayActorError):
+        while time.monotonic() < deadline:
+            ray.get(worker.__ray_ready__.remote(), timeout=60)
+
+
 def test_a_failed_run_names_the_devices_whose_processes_died(begin) -> None:
     run = begin()
     before = dead_devices(run.cast.members)
 
     ray.kill(run.cast.members[1].worker)
+    wait_for_death(run.cast.members[1].worker)
 
     assert (before, dead_devices(run.cast.members)) == ("", "device 1 (host-1) died")
 
@@ -226,8 +235,8 @@ def test_steps_go_on_while_ray_has_no_place(begin) -> None:
 
     assert (waiting.wanted, waiting.ready, waiting.joining) == (8, 2, 6)
     assert run.desk.report().joining == 0
-    assert run.group() == [0, 1, 2]
-    assert sorted(run.pool.groups) == [0, 1, 2]
+    assert (len(run.group()), run.group()[:2]) == (3, [0, 1])  # and whom Ray placed first
+    assert sorted(run.pool.groups) == run.group()
 
 
 @pytest.mark.parametrize(
