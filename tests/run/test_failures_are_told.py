@@ -42,12 +42,12 @@ def test_an_invalid_job_starts_nothing(job_file: Callable[..., Path], tmp_path: 
 def test_what_the_runtime_cannot_do_yet_is_refused_by_name(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(update__parallelism={"tensor": 2}, rollout={"parallelism": {"tensor": 2}})
+    job = job_file(resharding={"strategy": "allgather-swap"})
 
     finished = run(job, tmp_path / "run")
 
     assert finished.code == 2
-    assert "spec.update.parallelism.tensor" in finished.output
+    assert "spec.resharding.strategy: is allgather-swap" in finished.output
     assert not (tmp_path / "run").exists()
 
 
