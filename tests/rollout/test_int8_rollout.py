@@ -23,6 +23,7 @@ from rljob_runtime.models.fused.weights import New
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.sample import SampleBatch
+from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.weight_sync import WeightSync
 
 SaveReference = Callable[..., tuple[Any, Path]]
@@ -111,7 +112,11 @@ def test_the_weight_sync_takes_an_engine_of_8_bits(save_reference: SaveReference
     path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
     engine, policy = TorchRollout(path, **INT8), load_policy(other, dtype=torch.float32)
     sync = WeightSync(
-        policy=policy, rollout=engine, dtype=torch.float32, vocab_size=71, max_length=64
+        policy=WholePolicy(model=policy),
+        rollout=engine,
+        dtype=torch.float32,
+        vocab_size=71,
+        max_length=64,
     )
 
     report = sync.run(version=2)
