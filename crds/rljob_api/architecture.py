@@ -6,16 +6,18 @@ knows positions and activations.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_api.model_places import model_folder
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.workload import Model
 
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)
 FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
+SEQUENCE_SCORER, TOKEN_SCORER = "ForSequenceClassification", "ForTokenClassification"
 HEAD_DIMS = {"qwen3": 128}  # where config.json has none and heads do not share out the hidden size
 
 
@@ -74,7 +76,8 @@ class Latent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes of a decoder."""
+    """Sizes of a decoder. scores: its head is one number a token, with a bias where score_bias is set, in
+    place of the vocabulary's logits."""
 
     family: str
     vocab: int
@@ -91,6 +94,12 @@ class Shape:
     qk_norm: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
+    scores: bool = False
+    score_bias: bool = False
+
+    def scorer(self) -> "Shape":
+        """The same with a head of one number a token, where it has another."""
+        return self if self.scores else replace(self, tied=False, scores=True)
 
     def embedding(self) -> Parameters:
         """Token embedding."""
@@ -98,6 +107,8 @@ class Shape:
 
     def head(self) -> Parameters:
         """Last norm and output projection, without the projection where it is the embedding."""
+        if self.scores:
+            return Parameters(whole=2 * self.hidden + self.score_bias)
         return Parameters(whole=self.hidden, tensor=0 if self.tied else self.vocab * self.hidden)
 
     def layer(self, index: int) -> Parameters:
@@ -174,7 +185,8 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
     """
     if model.builtin is not None:
         return BUILTINS[model.builtin]
-    file = base_dir / (model.path or "") / "config.json"
+    place = base_dir / (model.path or "")
+    file = (model_folder(place) or place) / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -202,6 +214,8 @@ def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
 
 
 def _shape(config: Mapping[str, Any], family: str) -> Shape:
+    name = str((config.get("architectures") or [""])[0])
+    scores = name.endswith((SEQUENCE_SCORER, TOKEN_SCORER))
     heads = int(config["num_attention_heads"])
     bias = bool(config.get("attention_bias", False))
     return Shape(
@@ -215,13 +229,15 @@ def _shape(config: Mapping[str, Any], family: str) -> Shape:
         head_dim=int(
             config.get("head_dim") or HEAD_DIMS.get(family) or config["hidden_size"] // heads
         ),
-        tied=bool(config.get("tie_word_embeddings", False)),
+        tied=bool(config.get("tie_word_embeddings", False)) and not scores,
         qkv_bias=bias or family == "qwen2",
         output_bias=bias and family != "qwen2",
         mlp_bias=bool(config.get("mlp_bias", False)),
         qk_norm=family in ("qwen3", "qwen3_moe"),
         experts=_experts(config, family),
         latent=_latent(config) if family in DEEPSEEK else None,
+        scores=scores,
+        score_bias=name.endswith(TOKEN_SCORER),
     )
 
 

@@ -4,6 +4,9 @@ Called by `crd`. The part of `rules` and `layout_rules` that is short in CEL; th
 rest. Lists and texts that rules read are bounded in the models, which bounds the rules' cost.
 """
 
+from collections.abc import Iterator
+
+from rljob_api.algorithms import PARAMS
 from rljob_api.products import ONE_NODE, SEVERAL_NODES
 from rljob_api.rljob import RLJobSpec
 from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
@@ -13,6 +16,7 @@ MUTABLE = (
     "placement",
     "checkpoint",
     "evaluation",
+    "guards",
     "dock",
     "suspend",
     "backoffLimit",
@@ -63,6 +67,16 @@ def _shares_prompts() -> str:
     )
 
 
+def _least_samples() -> Iterator[tuple[str, str]]:
+    """As many samples of a prompt as each algorithm compares."""
+    for least in (2,):
+        names = [name for name, params in PARAMS.items() if params().least_samples == least]
+        yield (
+            f"self.batch.samplesPerPrompt >= {least} || !(self.algorithm.name in {names})",
+            f"batch.samplesPerPrompt must be at least {least} for {', '.join(names)}",
+        )
+
+
 def _legal_devices(product: str) -> tuple[str, str]:
     one, several = list(ONE_NODE[product]), list(SEVERAL_NODES[product])
     return (
@@ -104,13 +118,15 @@ RULES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "spec.data": [
-        _exactly_one("reasoningGym", "jsonl", "source"),
+        _exactly_one("reasoningGym", "jsonl", "source", "preferences"),
         (
             "self.template.matches('(^|[^{])[{][A-Za-z_][A-Za-z0-9_]*[}]')",
             "template must contain {question} or another key of an item",
         ),
     ],
-    "spec.rewards": [("self.exists(r, r.weight != 0.0)", "every weight is 0; raise one")],
+    "spec.rewards": [
+        ("self.size() == 0 || self.exists(r, r.weight != 0.0)", "every weight is 0; raise one")
+    ],
     "spec.rewards[]": [
         (
             "(self.type in ['regex', 'format']) == has(self.pattern)",
@@ -122,12 +138,27 @@ RULES: dict[str, list[tuple[str, str]]] = {
         ),
         _extension_params("type"),
     ],
+    "spec.algorithm": [
+        (
+            "!has(self.packageParams) || self.name.contains('.')",
+            "packageParams are for the algorithm of a package, whose name has a dot",
+        ),
+    ],
     "spec.rollout": [_extension_params("engine")],
     "spec.update": [_extension_params("engine")],
     "spec.batch": [
         (
             "!has(self.miniBatchSize) || self.globalBatchSize % self.miniBatchSize == 0",
             "miniBatchSize must divide globalBatchSize",
+        ),
+        (
+            "!(has(self.microBatchSize) && has(self.microBatchTokens))",
+            "microBatchSize and microBatchTokens both bound a pass: leave one of both out",
+        ),
+        (
+            "!has(self.microBatchTokens)"
+            " || self.microBatchTokens >= self.maxPromptLength + self.maxResponseLength",
+            "microBatchTokens must be at least maxPromptLength + maxResponseLength",
         ),
     ],
     "spec.dock": [
@@ -216,13 +247,23 @@ RULES: dict[str, list[tuple[str, str]]] = {
         for path, rules in POD_TEMPLATE.items()
     },
     "spec": [
+        *_least_samples(),
+        (
+            "has(self.data.preferences) == (self.rewards.size() == 0)",
+            "spec.rewards needs at least one, or none with data.preferences",
+        ),
+        (
+            "!has(self.data.preferences) || (has(self.algorithm.name) && self.algorithm.name == 'dpo'"
+            " && self.batch.samplesPerPrompt == 2)",
+            "data.preferences needs algorithm.name: dpo and batch.samplesPerPrompt: 2",
+        ),
         (
             "has(self.data.reasoningGym) || self.rewards.all(r, r.type != 'dataset')",
             "a reward of type dataset needs data.reasoningGym",
         ),
-        ("self.batch.samplesPerPrompt >= 2", "batch.samplesPerPrompt: grpo needs at least 2"),
         (
-            "self.algorithm.params.minGroupsWithSignal <= (has(self.batch.miniBatchSize)"
+            "!has(self.algorithm.params) || !has(self.algorithm.params.minGroupsWithSignal)"
+            " || self.algorithm.params.minGroupsWithSignal <= (has(self.batch.miniBatchSize)"
             " ? self.batch.miniBatchSize : self.batch.globalBatchSize)",
             "algorithm.params.minGroupsWithSignal must be at most the prompts of a mini-batch",
         ),

@@ -11,10 +11,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
+from rljob_api.algorithms import DEFAULT
 from rljob_api.cel import RULES, immutable_fields, optional_immutable_fields
 from rljob_api.generated import write_or_check
 from rljob_api.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
 from rljob_api.status import RLJobStatus
+from rljob_api.union_schema import by_name
 
 CRDS = Path(__file__).parents[1]
 # Helm reads no file outside of a chart, so the chart has a copy.
@@ -109,6 +111,10 @@ def structural(model: type[BaseModel]) -> Schema:
 
 
 def _structural(schema: Schema, definitions: dict[str, Schema]) -> Schema:
+    if members := schema.get("oneOf"):
+        union = by_name([_structural(m, definitions) for m in members], default=DEFAULT)
+        of_field = {key: value for key, value in schema.items() if key != "oneOf"}
+        return union | _structural(of_field, definitions)
     result = _inlined(schema, definitions)
     for key in DROPPED:
         result.pop(key, None)

@@ -84,6 +84,12 @@ def scale_problems(job: RLJob, rollout: int) -> list[Problem]:
         return [Problem(COUNT_PATH, _fixed(job.spec))]
     if rollout < 1:
         return [Problem(COUNT_PATH, f"is {rollout}; must be at least 1")]
+    together = job.spec.rollout.parallelism.model_devices
+    if rollout % together:
+        below = rollout // together * together
+        legal = f"{below} or {below + together}" if below else str(together)
+        what = f"{together} devices hold a model together (spec.rollout.parallelism)"
+        return [Problem(COUNT_PATH, f"is {rollout}, but {what}; use {legal}")]
     return rule_problems(scaled(job, rollout).spec)
 
 

@@ -4,11 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.base import Section
+from rljob_api.base import Quantity, Section
 from rljob_api.extensions import NameOf, Params
 
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "int8"]
+Recompute = Literal["none", "full"]
 MAX_STALENESS = 64
 """Largest flow.maxStaleness, and the largest default."""
 
@@ -28,6 +29,21 @@ class RolloutParallelism(Section):
 
     expert: int = Field(default=1, ge=1, le=10_000)
     """Devices that share the experts of a layer (the paper's GEP); lies inside data × tensor."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether devices share a model, rather than hold all of it each."""
+        return self.tensor * self.pipeline * self.expert > 1
+
+    @property
+    def replica_devices(self) -> int:
+        """Devices that generate the same samples."""
+        return self.tensor * self.pipeline
+
+    @property
+    def model_devices(self) -> int:
+        """Devices that hold a model together: a replica's, or those of the replicas that share experts."""
+        return self.pipeline * max(self.tensor, self.expert)
 
 
 class UpdateParallelism(Section):
@@ -104,7 +120,12 @@ class Rollout(Section):
     """Sample from so many of the likeliest tokens; 0 is all."""
 
     max_sequences: int = Field(default=256, ge=1, le=100_000)
-    """Sequences that a replica generates at the same time; finished ones are replaced."""
+    """Most sequences that a replica generates at the same time; finished ones are replaced."""
+
+    kv_cache_memory: Quantity | None = None
+    """Most memory of the KV cache on a device, from which follows how many sequences are generated at the
+    same time; the others wait. Room for at least one of the longest lengths. Default: what maxSequences of
+    them take, or all samples of a step, or what accelerator.memory leaves."""
 
 
 class Optimizer(Section):
@@ -134,6 +155,10 @@ class Optimizer(Section):
     weight_decay: float = Field(default=0.0, ge=0, le=10)
     """Decoupled weight decay; not applied to norms and biases."""
 
+    moments_dtype: Literal["float32", "float8"] = "float32"
+    """Type that AdamW's two moments are kept in between steps. `float8`: e4m3 in blocks of 256 with a scale
+    each, rounded by chance with the right mean; 2 bytes a weight instead of 8."""
+
     gradient_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient."""
 
@@ -152,7 +177,16 @@ class Update(Section):
     """Degrees of the update layout."""
 
     dtype: Dtype = "float32"
-    """Type of the weights in training."""
+    """Type of the weights and of the computation in training. With `bfloat16`, gradients add up in float32
+    and the optimizer steps float32 main weights, which are rounded into the model's after each step."""
+
+    recompute: Recompute = "none"
+    """What the backward pass computes again instead of keeping it. `full`: everything of a layer but its
+    input, which takes a third more computing and a fraction of the activations; same bits."""
+
+    offload: Literal["none", "optimizer"] = "none"
+    """What lies on the host while it rests. `optimizer`: AdamW's state, which is on the device for the
+    optimizer step alone, without activations; each step moves it in and out once."""
 
     balance: Literal["none", "length"] = "none"
     """`length`: the ranks get prompts of nearly the same total length out of each mini-batch, so that none
@@ -165,9 +199,12 @@ class Update(Section):
 class Resharding(Section):
     """How weights go from the update layout to the rollout layout."""
 
-    strategy: Literal["allgather", "allgather-swap"] = "allgather"
-    """`allgather` keeps both layouts on the device; `allgather-swap` moves the update weights to the
-    host while the rollout runs (MindSpeed RL, Fig. 5)."""
+    strategy: Literal["stream", "allgather", "allgather-swap"] | None = None
+    """`stream`: whole tensors, one at a time. The others move by a plan what each device lacks: `allgather`
+    keeps the weights of both layouts on the device; `allgather-swap` keeps those of one: the update's lie on
+    the host while the rollout runs, the reference's between uses (MindSpeed RL, Fig. 3 and 5). They need
+    placement colocated, both engines `torch` and quantization `none`. Default: `allgather-swap` there, else
+    `stream`."""
 
 
 class Placement(Section):

@@ -1,4 +1,4 @@
-"""Names of engines, rewards and data sources: the built-in ones, and those of installed packages.
+"""Names of engines, rewards, data sources and algorithms: the built-in ones, and those of installed packages.
 
 A package's name has a dot (`acme.echo`), so a misspelt built-in name is still refused at once. Which
 packages are installed is known only where a job runs: `rljob_runtime.extensions` looks there.
@@ -30,6 +30,10 @@ class NameOf:
         """What the API server checks."""
         return f"^({'|'.join((*self.builtin, EXTENSION))})$"
 
+    def schema(self) -> JsonSchemaValue:
+        """Bounds of the text."""
+        return {"pattern": self.pattern, "maxLength": MAX_LENGTH}
+
     def check(self, name: str) -> str:
         """The name. Raises ValueError with the legal ones."""
         if len(name) <= MAX_LENGTH and re.fullmatch(self.pattern, name):
@@ -49,7 +53,7 @@ class NameOf:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return handler(schema) | {"pattern": self.pattern, "maxLength": MAX_LENGTH}
+        return handler(schema) | self.schema()
 
 
 Params = Annotated[

@@ -116,6 +116,10 @@ class Checkpoint(Section):
     keep: int = Field(default=2, ge=1, le=1000)
     """Number of checkpoints that are kept."""
 
+    keep_best: bool = Field(default=False, exclude_if=lambda keep: not keep)
+    """Save after each evaluation that is the best so far by evaluation.metric, and keep that checkpoint
+    beside the last ones; `rljob export --best` writes its model."""
+
     storage: Storage | None = None
     """Where checkpoints outlive the pods; without it, a job on a cluster that loses its head begins
     anew."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rljob_api.architecture import Shape
-from rljob_api.tensors import EMBEDDING, HEAD, NORM, Cut, TensorSpec, layer_tensors
+from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_outside_layers
 
 
 def share(number: int, rank: int, ranks: int) -> range:
@@ -95,22 +95,23 @@ def slices(shape: Shape, part: Part) -> Iterator[Slice]:
 
     A tied embedding is held by the first stage and by the last.
     """
-    vocabulary = (shape.vocab, shape.hidden)
+    embedding, *last = tensors_outside_layers(shape)
     if part.first or (part.last and shape.tied):
-        yield _slice(TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY), shape, part)
+        yield slice_of(embedding, shape, part)
     count = shape.experts.count if shape.experts else 0
     held = share(count, part.expert, part.experts)
     for layer in part.layers:
         for tensor in layer_tensors(shape, layer, experts=held):
-            whole = tensor.expert is not None and part.experts > 1
-            yield _all_of(tensor) if whole else _slice(tensor, shape, part)
+            yield slice_of(tensor, shape, part)
     if part.last:
-        yield _all_of(TensorSpec(name=NORM, shape=(shape.hidden,)))
-        if not shape.tied:
-            yield _slice(TensorSpec(name=HEAD, shape=vocabulary, cut=Cut.VOCABULARY), shape, part)
+        yield from (slice_of(tensor, shape, part) for tensor in last)
 
 
-def _slice(tensor: TensorSpec, shape: Shape, part: Part) -> Slice:
+def slice_of(tensor: TensorSpec, shape: Shape, part: Part) -> Slice:
+    """The rank's slice of a tensor of its stages; an expert's that is one of its own, where experts are
+    shared by number."""
+    if tensor.expert is not None and part.experts > 1:
+        return _all_of(tensor)
     rank, ranks = part.tensor, part.tensors
     match tensor.cut:
         case Cut.WHOLE:

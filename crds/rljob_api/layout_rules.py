@@ -6,12 +6,12 @@ Pure functions from a spec to problems, called by `load` after those of `rules`.
 import math
 from collections.abc import Iterator
 
-from rljob_api.algorithms.grpo import response_columns, scalar_columns
 from rljob_api.base import parse_quantity
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.topology import (
+    expert_degrees,
     num_nodes,
     num_warehouses,
     open_prompts,
@@ -87,12 +87,18 @@ def rollout_degrees_rule(spec: RLJobSpec) -> Iterator[Problem]:
     devices = roles(spec.placement, spec.accelerator).rollout
     yield from _product(spec, path, ("data", "tensor", "pipeline"), devices=devices)
     replicas = rollout_replicas(degrees, devices)
-    if replicas and (replicas * degrees.tensor) % degrees.expert:
-        yield Problem(
-            f"{path}.expert",
-            f"{degrees.expert} does not divide data × tensor, {replicas} × {degrees.tensor}; "
-            f"{use_one_of(divisors(replicas * degrees.tensor), degrees.expert)}",
-        )
+    if not replicas:
+        return
+    ranks, expert, tensor = replicas * degrees.tensor, degrees.expert, degrees.tensor
+    legal = divisors(ranks)
+    if spec.rollout.engine == "torch":
+        legal = expert_degrees(data=replicas, tensor=tensor)
+    if ranks % expert:
+        wrong = f"{expert} does not divide data × tensor, {replicas} × {tensor}"
+        yield Problem(f"{path}.expert", f"{wrong}; {use_one_of(legal, expert)}")
+    elif expert not in legal:
+        wrong = f"{expert} neither divides tensor {tensor} nor is a multiple of it"
+        yield Problem(f"{path}.expert", f"{wrong}; {use_one_of(legal, expert)}")
 
 
 def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -194,14 +200,19 @@ def held_prompts(spec: RLJobSpec) -> int:
     """
     warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
     step, going_on = spec.batch.global_batch_size, open_prompts(spec)
-    return steps * -(-step // warehouses) + 2 * -(-going_on // warehouses)
+    beside = (
+        2 * step if spec.algorithm.params.refills else 0
+    )  # candidates, and what is left over of them
+    return (
+        steps * -(-step // warehouses) + 2 * -(-going_on // warehouses) + -(-beside // warehouses)
+    )
 
 
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
-    columns = len(response_columns(params)) + (spec.flow.partial_rollout is not None)  # versions
-    sample = columns * batch.max_response_length + len(scalar_columns(params))
+    columns = len(params.response_columns) + (spec.flow.partial_rollout is not None)  # versions
+    sample = columns * batch.max_response_length + len(params.scalars)
     return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
 
 

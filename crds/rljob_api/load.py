@@ -10,9 +10,13 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
+from rljob_api.algorithm_rules import ALGORITHM_RULES
 from rljob_api.annotations import annotation_problems
 from rljob_api.cluster_rules import CLUSTER_RULES
+from rljob_api.critic_rules import CRITIC_RULES
+from rljob_api.evaluation_rules import EVALUATION_RULES
 from rljob_api.flow_rules import FLOW_RULES
+from rljob_api.guard_rules import GUARD_RULES
 from rljob_api.layout_rules import LAYOUT_RULES
 from rljob_api.messages import problem_of, show
 from rljob_api.pod_rules import POD_RULES
@@ -59,7 +63,15 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
 def rule_problems(spec: RLJobSpec) -> list[Problem]:
     """What the cross-field rules find. A rule ends where it meets a section that is broken."""
     problems: list[Problem] = []
-    for rule in (*RULES, *LAYOUT_RULES, *FLOW_RULES, *CLUSTER_RULES, *POD_RULES):
+    training = (*RULES, *ALGORITHM_RULES, *LAYOUT_RULES, *CRITIC_RULES)
+    for rule in (
+        *training,
+        *EVALUATION_RULES,
+        *GUARD_RULES,
+        *FLOW_RULES,
+        *CLUSTER_RULES,
+        *POD_RULES,
+    ):
         found = iter(rule(spec))
         while (problem := _next(found)) is not None:
             problems.append(problem)

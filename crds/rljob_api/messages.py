@@ -6,7 +6,7 @@ Called by `load`. Paths are written with the keys of the YAML.
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -30,13 +30,20 @@ KINDS = {
 
 def problem_of(error: ErrorDetails, *, root: type[BaseModel], prefix: str) -> Problem:
     """The problem that one pydantic error tells of; prefix: path of `root` within the job."""
-    location = tuple(part for part in error["loc"] if part != "[key]")
+    location, tags = _without_tags(root, error["loc"])
     path = path_of(prefix, location)
     kind, value, limits = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path, _unknown_key(str(location[-1]), _model_at(root, location[:-1])))
+        return Problem(path, _unknown_key(str(location[-1]), _model_at(root, location[:-1], tags)))
     if kind == "missing":
-        return Problem(path, f"is missing; {_purpose(root, location)}")
+        return Problem(path, f"is missing; {_purpose(root, location, tags)}")
+    if kind == "unknown_name":
+        legal = [name for model in _models_at(root, location, tags) for name in _names_of(model)]
+        if not isinstance(value, Mapping):
+            return Problem(path, f"is {show(value)}; must be a mapping of keys")
+        found = value.get("name")
+        said = f"is {show(found)}{suggestion(str(found), legal)} Legal values: {', '.join(legal)}"
+        return Problem(f"{path}.name", said)
     if value is None:
         return Problem(path, "is empty; give it a value or leave the key out")
     return Problem(path, _describe(kind, value, limits, error["msg"]))
@@ -114,30 +121,66 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     return f"unknown key {key!r}{suggestion(key, legal)} Legal keys: {', '.join(legal)}"
 
 
-def _purpose(root: type[BaseModel], location: Location) -> str:
-    model = _model_at(root, location[:-1])
+def _purpose(root: type[BaseModel], location: Location, tags: Sequence[str]) -> str:
+    model = _model_at(root, location[:-1], tags)
     fields = model.model_fields.values() if model else ()
     text = next((field.description for field in fields if field.alias == location[-1]), None)
     sentence = " ".join((text or "give it a value").split()).rstrip(".")
     return sentence[0].lower() + sentence[1:]
 
 
-def _model_at(root: type[BaseModel], location: Location) -> type[BaseModel] | None:
-    """The model that describes the object at `location`, following aliases and list items."""
-    model: type[BaseModel] | None = root
+def _without_tags(root: type[BaseModel], location: Location) -> tuple[Location, list[str]]:
+    """A location as it is in the YAML, and the names that pydantic put into it for unions by name."""
+    kept: list[int | str] = []
+    tags: list[str] = []
     for part in location:
-        if isinstance(part, int) or model is None:
+        choice = _models_at(root, tuple(kept), tags)
+        named = len(choice) > 1 and any(part in _names_of(model) for model in choice)
+        if named:
+            tags.append(str(part))
+        elif part != "[key]":
+            kept.append(part)
+    return tuple(kept), tags
+
+
+def _model_at(
+    root: type[BaseModel], location: Location, tags: Sequence[str]
+) -> type[BaseModel] | None:
+    """The model that describes the object at `location`, following aliases and list items."""
+    return next(iter(_models_at(root, location, tags)), None)
+
+
+def _models_at(
+    root: type[BaseModel], location: Location, tags: Sequence[str]
+) -> list[type[BaseModel]]:
+    """As `_model_at`; several where a union by name is meant whose name is not among the tags."""
+    models = [root]
+    for part in location:
+        if isinstance(part, int):
             continue
-        fields = model.model_fields.values()
+        fields = [field for model in models[:1] for field in model.model_fields.values()]
         annotation = next((field.annotation for field in fields if field.alias == part), None)
-        model = next(models_in(annotation), None)
-    return model
+        found = list(models_in(annotation))
+        chosen = [model for model in found if set(_names_of(model)) & set(tags)]
+        models = chosen or found
+    return models
+
+
+def _names_of(model: type[BaseModel]) -> tuple[str, ...]:
+    """The name by which a union chooses the model; UNION_NAME stands for those of packages."""
+    if (stands_for := getattr(model, "UNION_NAME", None)) is not None:
+        return (stands_for,)
+    name = model.model_fields.get("name")
+    literal = name is not None and typing.get_origin(name.annotation) is typing.Literal
+    return typing.get_args(name.annotation) if name is not None and literal else ()
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The models within `X`, `X | None` and `list[X]`."""
+    """The models within `X`, `X | None`, `list[X]` and unions by name."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif typing.get_origin(annotation) in (list, types.UnionType, typing.Union):
         for argument in typing.get_args(annotation):
             yield from models_in(argument)
+    elif typing.get_origin(annotation) is typing.Annotated:
+        yield from models_in(typing.get_args(annotation)[0])

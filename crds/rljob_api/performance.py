@@ -8,10 +8,12 @@ are reached. What no rate explains is `Shares.fixed_seconds`.
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.memory import ITEM_BYTES, rollout_shard, update_shard
+from rljob_api.memory import rollout_shard, update_shard
+from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import num_warehouses
-from rljob_api.traffic import Work, stage_traffic
+from rljob_api.traffic import Work
+from rljob_api.update_traffic import stage_traffic
 from rljob_api.volumes import GB, SampleFlow
 
 
@@ -59,7 +61,7 @@ def step_parts(
     sent = sent_bytes(spec, shape) / (machine.link_bytes * shares.links)
     weights = update_shard(spec, shape).total * ITEM_BYTES[spec.update.dtype]
     swapped = spec.resharding.strategy == "allgather-swap"
-    has_reference = spec.algorithm.params.kl_coefficient > 0
+    has_reference = "reference" in spec.algorithm.params.states
     return {
         "prompts": forward * batch.max_prompt_length / length,
         "decoding": decode_seconds(spec, shape, machine, shares),

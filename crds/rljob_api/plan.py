@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api import annotations
-from rljob_api.algorithms import grpo
 from rljob_api.annotations import planned
 from rljob_api.architecture import Shape, find_shape
 from rljob_api.base import parse_quantity
 from rljob_api.elastic import device_notes
+from rljob_api.host_memory import HostMemory, plan_host
 from rljob_api.layout_rules import group_bytes, held_prompts
-from rljob_api.memory import ITEM_BYTES, Memory, Phase, plan_memory, update_shard
+from rljob_api.memory import Memory, plan_memory
+from rljob_api.memory_rules import host_problems, machine_problem, memory_problems
 from rljob_api.problems import InvalidJob, Problem
+from rljob_api.resharding.figures import ReshardBytes, bound, count_bytes, fullest
+from rljob_api.resharding.of_job import plan_of_job
+from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.shape_rules import shape_problems
 from rljob_api.topology import (
@@ -29,9 +33,12 @@ from rljob_api.topology import (
     rollout_mesh,
     update_mesh,
 )
-from rljob_api.traffic import Traffic, plan_traffic
-from rljob_api.volumes import GB, MB, SampleFlow, redundant_bytes
+from rljob_api.traffic import Traffic
+from rljob_api.update_traffic import plan_traffic
+from rljob_api.volumes import SampleFlow, redundant_bytes
+from rljob_api.workload import Model
 
+ALLGATHER, SWAP = "allgather", "allgather-swap"
 ROW_SCALARS = ("index", "length", "version")
 
 
@@ -51,12 +58,20 @@ class Samples:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resharding:
     """Weights between the layouts, bytes. redundant: Eq. 3, over all devices. released: what
-    allgather-swap moves to the host, on the fullest device."""
+    allgather-swap moves to the host, on the fullest device. moved: by the plan of the reshard. bound: what
+    a device may hold with allgather-swap. By strategy, kept: update weights that stay on devices that
+    generate, over all of them; kept_on_device: of it, on the fullest; peak: of weights and buffers on the
+    fullest device that trains."""
 
     tensor: int
     expert: int
     redundant: float
     released: int
+    moved: ReshardBytes
+    bound: int
+    kept: dict[str, int]
+    kept_on_device: dict[str, int]
+    peak: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +91,7 @@ class Plan:
     resharding: Resharding | None = None
     traffic: Traffic | None = None
     memory: Memory | None = None
+    host: HostMemory | None = None
     problems: list[Problem] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -92,13 +108,17 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
         parts["problems"] = invalid.problems
     else:
         if shape is None:
-            text = f"{spec.model.path}: a model of unknown shape; no resharding and memory"
+            text = f"{spec.model.path}: a model of unknown shape; no resharding and memory; its weights go "
+            text += "as a stream"
             parts["notes"].append(text)
     if shape is not None:
-        parts["problems"] = problems = shape_problems(spec, shape)
+        others, unread = other_shapes(spec, base_dir=base_dir)
+        parts["notes"] += unread
+        parts["problems"] = problems = shape_problems(spec, shape, others)
         if not problems:
-            parts["memory"] = memory = plan_memory(spec, shape)
-            parts["problems"] = memory_problems(spec, memory)
+            parts["memory"] = memory = plan_memory(spec, shape, others)
+            parts["host"] = host = plan_host(spec, memory.resting)
+            parts["problems"] = memory_problems(spec, memory) + host_problems(spec, host)
             parts["resharding"] = plan_resharding(spec, shape)
             parts["traffic"] = plan_traffic(spec, shape)
     return Plan(
@@ -122,7 +142,47 @@ def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
     if shape is None:
         return []
     spec = resolve(job).spec
-    return shape_problems(spec, shape) or memory_problems(spec, plan_memory(spec, shape))
+    others, _ = other_shapes(spec, base_dir=base_dir)
+    if problems := shape_problems(spec, shape, others):
+        return problems
+    memory = plan_memory(spec, shape, others)
+    return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory.resting))
+
+
+def other_shapes(spec: RLJobSpec, *, base_dir: Path) -> tuple[dict[str, Shape], list[str]]:
+    """Shapes of the models beside the policy that have directories of their own, by name; and notes on those
+    that cannot be read here, which count with the policy's shape."""
+    paths = {
+        "critic": spec.critic.path if spec.critic else None,
+        "reward-model": spec.reward_model.path if spec.reward_model else None,
+        "teacher": spec.teacher.path if spec.teacher else None,
+    }
+    shapes, notes = dict[str, Shape](), list[str]()
+    for name, path in paths.items():
+        if path is None:
+            continue
+        try:
+            shape = find_shape(Model(path=path), base_dir=base_dir)
+        except InvalidJob:
+            shape = None
+        if shape is None:
+            notes.append(
+                f"{path}: the {name}'s shape cannot be read here; it counts as the policy's"
+            )
+        else:
+            shapes[name] = shape
+    return shapes, notes
+
+
+def machine_problems(job: RLJob, *, base_dir: Path, available: int) -> list[Problem]:
+    """What this machine's memory forbids where all of the job's devices are emulated on it: more on the
+    host than is `available`, bytes. job: without `model_problems`."""
+    shape = find_shape(job.spec.model, base_dir=base_dir)
+    if shape is None:
+        return []
+    spec = resolve(job).spec
+    others, _ = other_shapes(spec, base_dir=base_dir)
+    return machine_problem(spec, plan_memory(spec, shape, others), available)
 
 
 def plan_samples(job: RLJob) -> Samples:
@@ -133,9 +193,9 @@ def plan_samples(job: RLJob) -> Samples:
     """
     spec, stated = job.spec, job.metadata.annotations
     params, batch = spec.algorithm.params, spec.batch
-    items = len(grpo.response_columns(params))
-    scalars = len(grpo.scalar_columns(params)) + len(ROW_SCALARS)
-    states = grpo.states(params)
+    items = len(params.response_columns)
+    scalars = len(params.scalars) + len(ROW_SCALARS)
+    states = spec.states
     flow = SampleFlow(
         global_batch_size=batch.global_batch_size,
         samples_per_prompt=batch.samples_per_prompt,
@@ -162,6 +222,8 @@ def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
     whole, item = shape.total(), ITEM_BYTES[spec.update.dtype]
     degrees = spec.rollout.parallelism
     colocated = spec.placement.mode == "colocated"
+    moves = plan_of_job(spec, shape)
+    moved, both = count_bytes(moves), fullest(moves, swaps=False)
     redundant = redundant_bytes(
         tensor_bytes=whole.tensor * item,
         expert_bytes=whole.experts * item,
@@ -173,43 +235,13 @@ def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
         tensor=whole.tensor * item,
         expert=whole.experts * item,
         redundant=redundant if colocated else 0.0,
-        released=update_shard(spec, shape).total * item if colocated else 0,
+        released=both.update if colocated else 0,
+        moved=moved,
+        bound=bound(moves),
+        kept={ALLGATHER: moved.kept if colocated else 0, SWAP: 0},
+        kept_on_device={ALLGATHER: both.update if colocated else 0, SWAP: 0},
+        peak={
+            ALLGATHER: both.total,
+            SWAP: fullest(moves, swaps=colocated).total,
+        },
     )
-
-
-def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
-    """Phases that do not fit on a device, and a KV cache without room for one sequence."""
-    limit, path = memory.limit, "spec.accelerator.memory"
-    if limit is None:
-        return []
-    problems = [
-        Problem(
-            path,
-            f"is {spec.accelerator.memory}, but {phase.name} needs at least "
-            f"{_size(phase.device)} a device ({_parts(phase)}); raise "
-            f"spec.{phase.role}.parallelism.tensor or pipeline, {_remedy(phase)}or the memory",
-        )
-        for phase in memory.phases
-        if phase.device > limit
-    ]
-    if not problems and memory.kv_cache.room == 0:
-        room = limit - memory.phases[0].device
-        sequence = memory.kv_cache.sequence
-        message = f"{spec.accelerator.memory} leaves {_size(room)} a device for the KV cache, but "
-        message += f"one sequence of the longest lengths takes {_size(sequence)}; raise "
-        message += "spec.rollout.parallelism.tensor or the memory, or shorten spec.batch's lengths"
-        problems.append(Problem(path, message))
-    return problems
-
-
-def _remedy(phase: Phase) -> str:
-    options = {"update": "spec.update.parallelism.zero, ", "reshard": ""}
-    return options.get(phase.name, "set resharding.strategy: allgather-swap, ")
-
-
-def _parts(phase: Phase) -> str:
-    return ", ".join(f"{name} {_size(size)}" for name, size in phase.parts.items() if size)
-
-
-def _size(size: float) -> str:
-    return f"{size / GB:.3g} GB" if size >= GB / 10 else f"{size / MB:.3g} MB"

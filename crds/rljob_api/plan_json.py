@@ -3,8 +3,10 @@
 from typing import Any
 
 from rljob_api.architecture import Shape
+from rljob_api.host_memory import HostMemory
 from rljob_api.memory import Memory
 from rljob_api.plan import Plan, Resharding
+from rljob_api.resharding.figures import ReshardBytes
 from rljob_api.topology import Mesh
 from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
@@ -53,9 +55,10 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "perWarehouseAt1GBps": dispatch_seconds(each, megabytes_per_second=1024),
         },
         "model": _model_json(plan.shape),
-        "resharding": _resharding_json(plan.resharding, spec.resharding.strategy),
+        "resharding": _resharding_json(plan.resharding, str(spec.resharding.strategy)),
         "updateTraffic": _traffic_json(plan.traffic),
         "memory": _memory_json(plan.memory),
+        "host": _host_json(plan.host),
         "problems": [
             {"path": problem.path, "message": problem.message} for problem in plan.problems
         ],
@@ -80,14 +83,47 @@ def _model_json(shape: Shape | None) -> dict[str, Any] | None:
 
 
 def _resharding_json(resharding: Resharding | None, strategy: str) -> dict[str, Any]:
-    """The three figures are null where the model is unknown."""
-    figures = {
-        "tensorGB": resharding and resharding.tensor / GB,
-        "expertGB": resharding and resharding.expert / GB,
-        "redundantGB": resharding and resharding.redundant / GB,
-        "releasedGBPerDevice": resharding and resharding.released / GB,
-    }
+    """The figures are null where the model is unknown."""
+    figures: dict[str, Any] = dict.fromkeys(
+        (
+            "tensorGB",
+            "expertGB",
+            "redundantGB",
+            "releasedGBPerDevice",
+            "keptGB",
+            "keptGBPerDevice",
+            "peakGBPerDevice",
+            "boundGBPerDevice",
+            "plan",
+        )
+    )
+    if resharding is not None:
+        figures = {
+            "tensorGB": resharding.tensor / GB,
+            "expertGB": resharding.expert / GB,
+            "redundantGB": resharding.redundant / GB,
+            "releasedGBPerDevice": resharding.released / GB,
+            "keptGB": {name: size / GB for name, size in resharding.kept.items()},
+            "keptGBPerDevice": {
+                name: size / GB for name, size in resharding.kept_on_device.items()
+            },
+            "peakGBPerDevice": {name: size / GB for name, size in resharding.peak.items()},
+            "boundGBPerDevice": resharding.bound / GB,
+            "plan": _moved_json(resharding.moved),
+        }
     return {"strategy": strategy, **figures}
+
+
+def _moved_json(moved: ReshardBytes) -> dict[str, Any]:
+    return {
+        "movedGB": moved.moved / GB,
+        "lowerBoundGB": moved.lower_bound / GB,
+        "receivedGBPerDevice": moved.received / GB,
+        "betweenNodesGB": None if moved.between_nodes is None else moved.between_nodes / GB,
+        "buckets": moved.buckets,
+        "largestBucketGB": moved.largest_bucket / GB,
+        "largestStepGB": moved.largest_step / GB,
+    }
 
 
 def _traffic_json(traffic: Traffic | None) -> dict[str, float] | None:
@@ -114,8 +150,21 @@ def _memory_json(memory: Memory | None) -> dict[str, Any] | None:
             for phase in memory.phases
         ],
         "kvCache": {
+            "memoryGB": cache.bytes / GB,
             "sequenceGB": cache.sequence / GB,
             "wantedSequences": cache.wanted,
             "fittingSequences": cache.room,
         },
+    }
+
+
+def _host_json(host: HostMemory | None) -> dict[str, Any] | None:
+    """Of the fullest node."""
+    if host is None:
+        return None
+    return {
+        "devices": host.devices,
+        "memoryGB": host.total / GB,
+        "parts": {name: size / GB for name, size in host.parts.items()},
+        "limitGB": None if host.limit is None else host.limit / GB,
     }

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 
 from rljob_api.annotations import PREFIX
+from rljob_api.host_memory import HostMemory
 from rljob_api.memory import Memory, Phase
 from rljob_api.plan import Plan, Resharding
+from rljob_api.resharding.figures import ReshardBytes
 from rljob_api.topology import Mesh
 from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
@@ -27,7 +29,12 @@ def plan_text(plan: Plan) -> str:
         title = "Update, what a rank sends in an optimizer step of the longest lengths"
         lines += _section(title, _traffic(plan.traffic))
     if plan.memory:
-        lines += ["", "Memory of the fullest device (GB, lower bounds)", *_memory(plan.memory)]
+        lines += [
+            "",
+            "Memory of the fullest device at the longest lengths (GB)",
+            *_memory(plan.memory),
+            *(_host(plan.host) if plan.host and plan.host.total else ()),
+        ]
     lines += ["", *(f"note: {note}" for note in plan.notes)] if plan.notes else []
     return "\n".join(lines)
 
@@ -106,8 +113,36 @@ def _times(volume_gb: float) -> str:
 def _resharding(resharding: Resharding) -> Iterator[tuple[str, str]]:
     experts = f", experts {_number(resharding.expert / GB)} GB" if resharding.expert else ""
     yield "weights", f"matrices {_number(resharding.tensor / GB)} GB{experts}"
-    yield "redundant", f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3)"
+    kept = _number(resharding.kept["allgather"] / GB)
+    own = _number(resharding.kept_on_device["allgather"] / GB)
+    yield (
+        "redundant",
+        f"{_number(resharding.redundant / GB)} GB without swap (Eq. 3), {kept} GB by these layouts, {own} GB "
+        "on a device; with allgather-swap none",
+    )
     yield "allgather-swap", f"releases {_number(resharding.released / GB)} GB on each device"
+    moved = resharding.moved
+    yield "moved", _moved(moved)
+    yield (
+        "buckets",
+        f"{moved.buckets}, at most {_number(moved.largest_bucket / GB)} GB on a device; largest step "
+        f"{_number(moved.largest_step / GB)} GB",
+    )
+    peaks = [f"{_number(size / GB)} GB with {name}" for name, size in resharding.peak.items()]
+    yield "peak of a device", f"{', '.join(peaks)} (weights of both layouts, buffers)"
+    bound = _number(resharding.bound / GB)
+    yield "  with a swap at most", f"{bound} GB: the larger layout's weights and two buckets"
+
+
+def _moved(moved: ReshardBytes) -> str:
+    if not moved.moved:
+        return "nothing: every device has the weights that it needs"
+    between = moved.between_nodes
+    links = f", {_number(between / GB)} GB of it between nodes" if between else ""
+    return (
+        f"{_number(moved.moved / GB)} GB of at least {_number(moved.lower_bound / GB)} GB{links}; "
+        f"{_number(moved.received / GB)} GB to the device that lacks most"
+    )
 
 
 def _traffic(traffic: Traffic) -> Iterator[tuple[str, str]]:
@@ -125,6 +160,13 @@ def _memory(memory: Memory) -> Iterator[str]:
         f"  {limit}; KV cache for {cache.room} of {cache.wanted} sequences of the longest "
         f"lengths, {_number(cache.sequence / GB)} GB each"
     )
+
+
+def _host(host: HostMemory) -> Iterator[str]:
+    parts = " + ".join(f"{name} {_number(size / GB)}" for name, size in host.parts.items())
+    limit = "" if host.limit is None else f" of {_number(host.limit / GB)}"
+    of = f"{host.devices} device{'s' * (host.devices > 1)}"
+    yield f"  host of a node, for its {of}: {_number(host.total / GB)}{limit} GB ({parts})"
 
 
 def _parts(phase: Phase) -> str:

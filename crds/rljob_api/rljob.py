@@ -4,14 +4,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.algorithms import GRPO
+from rljob_api.algorithms import GRPO, Algorithm
 from rljob_api.base import Section
+from rljob_api.critic import Critic
 from rljob_api.engines import Flow, Placement, Resharding, Rollout, Update
+from rljob_api.evaluation import Evaluation
+from rljob_api.guards import Guards
 from rljob_api.infrastructure import Accelerator, Checkpoint, Dock
 from rljob_api.lifecycle import CleanupPolicy, FailurePolicy, Seconds
 from rljob_api.pods import Image, PodTemplates
+from rljob_api.reward_services import RewardModel
 from rljob_api.scheduling import Scheduling
-from rljob_api.workload import Batch, Data, Evaluation, Model, Reward
+from rljob_api.teacher import Teacher
+from rljob_api.workload import Batch, Data, Model, Reward
 
 GROUP = "rljob.io"
 VERSION = "v1alpha1"
@@ -57,16 +62,16 @@ class RLJobSpec(Section):
     """Where prompts come from."""
 
     rewards: list[Reward] = Field(
-        min_length=1,
+        default=[],
         max_length=16,
         json_schema_extra={
             "x-kubernetes-list-type": "map",
             "x-kubernetes-list-map-keys": ["name"],
         },
     )
-    """Rewards, summed by weight."""
+    """Rewards, summed by weight: one at least, none with data.preferences."""
 
-    algorithm: GRPO = GRPO()
+    algorithm: Algorithm = GRPO()
     """The algorithm and its parameters."""
 
     batch: Batch
@@ -77,6 +82,12 @@ class RLJobSpec(Section):
 
     update: Update = Update()
     """Training of the policy."""
+
+    critic: Critic | None = Field(default=None, exclude_if=lambda critic: critic is None)
+    """Training of the value model, for algorithms with one; without it, that of `critic: {}`."""
+
+    teacher: Teacher | None = Field(default=None, exclude_if=lambda teacher: teacher is None)
+    """The model that distillation learns from."""
 
     resharding: Resharding = Resharding()
     """How weights go from the update layout to the rollout layout."""
@@ -98,6 +109,9 @@ class RLJobSpec(Section):
 
     evaluation: Evaluation | None = None
     """Held-out evaluation; without it none is run."""
+
+    guards: Guards = Field(default=Guards(), exclude_if=lambda guards: guards == Guards())
+    """What the run watches its own steps for, and what follows."""
 
     image: Image | None = None
     """On a cluster: image of the job's pods; default: the operator's runtime image."""
@@ -132,6 +146,43 @@ class RLJobSpec(Section):
 
     failure_policy: FailurePolicy | None = None
     """On a cluster: failures that are not simply counted against backoffLimit."""
+
+    @property
+    def reward_model(self) -> RewardModel | None:
+        """The reward model, where a reward is of one."""
+        return next((reward.model for reward in self.rewards if reward.model is not None), None)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The worker states of the job, in the order in which a sample meets them."""
+        states = self.algorithm.params.states
+        if self.has_pairs:
+            compare = ("compare",) if self.evaluation is not None else ()
+            return ("reference", *compare, "update")
+        if self.reward_model is None:
+            return states
+        place = states.index("reward")
+        return (*states[:place], "reward-model", *states[place:])
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether responses come with the data, in pairs of which one is preferred."""
+        return self.data.preferences is not None
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether the algorithm trains a value model."""
+        return "critic" in self.algorithm.params.states
+
+    @property
+    def has_teacher(self) -> bool:
+        """Whether the algorithm learns from another model's log-probs."""
+        return "teacher" in self.algorithm.params.states
+
+    def of_critic(self) -> "RLJobSpec":
+        """The spec with the critic in the policy's place, for whatever is said of training."""
+        critic = self.critic or Critic()
+        return self.model_copy(update={"update": critic.as_update(self.update)})
 
 
 class RLJob(Section):

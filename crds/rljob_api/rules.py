@@ -24,7 +24,7 @@ PLACEHOLDER = r"(?<!\{)\{[A-Za-z_]\w*\}"
 def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Exactly one of path and builtin; a warm-up for `tiny` alone."""
     model = spec.model
-    yield from _exactly_one("spec.model", {"path": model.path, "builtin": model.builtin})
+    yield from exactly_one("spec.model", {"path": model.path, "builtin": model.builtin})
     if model.warmup is not None and model.builtin != "tiny":
         yield Problem(
             "spec.model.warmup",
@@ -35,8 +35,13 @@ def model_rule(spec: RLJobSpec) -> Iterator[Problem]:
 def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Exactly one source; a template with a place for the question."""
     data = spec.data
-    sources = {"reasoningGym": data.reasoning_gym, "jsonl": data.jsonl, "source": data.source}
-    yield from _exactly_one("spec.data", sources)
+    sources = {
+        "reasoningGym": data.reasoning_gym,
+        "jsonl": data.jsonl,
+        "source": data.source,
+        "preferences": data.preferences,
+    }
+    yield from exactly_one("spec.data", sources)
     if not re.search(PLACEHOLDER, data.template):
         yield Problem(
             "spec.data.template",
@@ -46,6 +51,22 @@ def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
     for text, times in Counter(data.stop).items():
         if times > 1:
             yield Problem("spec.data.stop", f"has {text!r} {times} times; keep one")
+
+
+def curriculum_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """One way to say how difficult prompts are; every level has its steps."""
+    gym, path = spec.data.reasoning_gym, "spec.data.reasoningGym"
+    if gym is None or gym.curriculum is None:
+        return
+    if gym.level is not None:
+        yield Problem(f"{path}.level", "curriculum says the levels already; leave one of both out")
+    begun = gym.curriculum.steps_per_level * (len(gym.curriculum.levels) - 1)
+    if begun >= spec.steps:
+        yield Problem(
+            f"{path}.curriculum.stepsPerLevel",
+            f"is {gym.curriculum.steps_per_level}: the last of {len(gym.curriculum.levels)} levels begins "
+            f"after step {begun}, but spec.steps is {spec.steps}; lower it, or raise spec.steps",
+        )
 
 
 def chat_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -68,8 +89,19 @@ def reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
             )
         seen.add(reward.name)
         yield from _members(reward, path)
-    if all(reward.weight == 0 for reward in spec.rewards):
+    if spec.rewards and all(reward.weight == 0 for reward in spec.rewards):
         yield Problem("spec.rewards", "every weight is 0, so nothing can be learned; raise one")
+
+
+def rewards_or_pairs_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Who generates is rewarded; pairs say themselves what is better."""
+    if spec.data.preferences is None and not spec.rewards:
+        yield Problem("spec.rewards", "has no reward, so nothing can be learned; give one")
+    elif spec.data.preferences is not None and spec.rewards:
+        yield Problem(
+            "spec.rewards",
+            "has no use with spec.data.preferences, whose pairs say what is better; leave it out",
+        )
 
 
 def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -86,13 +118,13 @@ def dataset_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def group_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """GRPO compares the samples of a group."""
+    """As many samples of a prompt as the algorithm compares; a step that can train."""
     batch, params = spec.batch, spec.algorithm.params
-    if batch.samples_per_prompt < 2:
+    if batch.samples_per_prompt < params.least_samples:
         yield Problem(
             "spec.batch.samplesPerPrompt",
             f"is {batch.samples_per_prompt}; {spec.algorithm.name} compares the samples of a prompt "
-            "with each other and needs at least 2",
+            f"with each other and needs at least {params.least_samples}",
         )
     prompts, source = batch.global_batch_size, "globalBatchSize"
     if batch.mini_batch_size and batch.mini_batch_size < prompts:
@@ -113,6 +145,23 @@ def mini_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
             "spec.batch.miniBatchSize",
             f"{batch.mini_batch_size} does not divide globalBatchSize {batch.global_batch_size}; "
             f"{use_one_of(divisors(batch.global_batch_size), batch.mini_batch_size)}",
+        )
+
+
+def micro_batch_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A pass is bounded by prompts or by tokens, which take a longest sample."""
+    batch, path = spec.batch, "spec.batch.microBatchTokens"
+    if batch.micro_batch_tokens is None:
+        return
+    if batch.micro_batch_size is not None:
+        yield Problem(path, "microBatchSize bounds a pass already; leave one of both out")
+    longest = batch.max_prompt_length + batch.max_response_length
+    if batch.micro_batch_tokens < longest:
+        yield Problem(
+            path,
+            f"is {batch.micro_batch_tokens}, less than the {longest} tokens of a longest sample "
+            f"(maxPromptLength {batch.max_prompt_length} + maxResponseLength "
+            f"{batch.max_response_length}); use {longest} or more",
         )
 
 
@@ -168,6 +217,9 @@ def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
     sampled = {"spec.rollout.temperature": rollout.temperature}
     if evaluation is not None and evaluation.temperature > 0:
         sampled["spec.evaluation.temperature"] = evaluation.temperature
+    for index, suite in enumerate(evaluation.suites if evaluation else []):
+        if suite.temperature:
+            sampled[f"spec.evaluation.suites[{index}].temperature"] = suite.temperature
     low, high = VLLM_TEMPERATURES
     truncates = rollout.top_p < 1 or rollout.top_k > 0
     for path, temperature in sampled.items():
@@ -191,11 +243,19 @@ def storage_rule(spec: RLJobSpec) -> Iterator[Problem]:
     if storage is None:
         return
     claim, remote = storage.persistent_volume_claim, storage.remote
-    yield from _exactly_one(path, {"persistentVolumeClaim": claim, "remote": remote})
+    yield from exactly_one(path, {"persistentVolumeClaim": claim, "remote": remote})
     if remote is not None and remote.endpoint and not remote.uri.startswith("s3:"):
         yield Problem(
             f"{path}.remote.endpoint", f"has no use with {remote.uri!r}; leave it out or use s3://"
         )
+
+
+def exactly_one(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
+    """A problem unless one of the members is there and the others are None."""
+    given = [name for name, value in members.items() if value is not None]
+    if len(given) != 1:
+        found = _listed(given) if given else "neither" if len(members) == 2 else "none of them"
+        yield Problem(path, f"has {found}; give exactly one of {_listed(members)}")
 
 
 def divisors(number: int) -> list[int]:
@@ -212,7 +272,11 @@ def use_one_of(legal: list[int], value: int) -> str:
 
 
 def _members(reward: Reward, path: str) -> Iterator[Problem]:
-    wanted = {"pattern": reward.type in PATTERN_TYPES, "python": reward.type == "python"}
+    own = ("python", "model", "http", "judge")
+    wanted = {
+        "pattern": reward.type in PATTERN_TYPES,
+        **{name: reward.type == name for name in own},
+    }
     for member, needed in wanted.items():
         present = getattr(reward, member) is not None
         if needed and not present:
@@ -243,13 +307,6 @@ def _no_params(path: str, what: str) -> Problem:
     return Problem(f"{path}.params", f"has no use with {what}, only with a package's; leave it out")
 
 
-def _exactly_one(path: str, members: Mapping[str, object]) -> Iterator[Problem]:
-    given = [name for name, value in members.items() if value is not None]
-    if len(given) != 1:
-        found = _listed(given) if given else "neither" if len(members) == 2 else "none of them"
-        yield Problem(path, f"has {found}; give exactly one of {_listed(members)}")
-
-
 def _listed(names: Iterable[str]) -> str:
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
@@ -258,11 +315,14 @@ def _listed(names: Iterable[str]) -> str:
 RULES: tuple[Rule, ...] = (
     model_rule,
     data_rule,
+    curriculum_rule,
     chat_rule,
     reward_rule,
+    rewards_or_pairs_rule,
     dataset_reward_rule,
     group_rule,
     mini_batch_rule,
+    micro_batch_rule,
     schedule_rule,
     rollout_params_rule,
     update_params_rule,

@@ -8,30 +8,25 @@ from collections.abc import Iterator
 from rljob_api.extensions import is_extension
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
+from rljob_api.topology import can_reshard
 
 WHEN = "rljob run cannot do that yet (rljob plan can)"
+SHARES = {"torch": ("tensor", "pipeline", "expert"), "vllm": ("tensor",)}
+"""Degrees by which devices share a model, by rollout engine; those of packages have one device a model."""
 
 
 def refusals(job: RLJob) -> list[Problem]:
     """Each setting that the runtime lacks, with the one that it has. job: passed the rules."""
     problems = [
-        Problem(path, f"is {value}; {WHEN}; {legal}")
-        for path, value, runs, legal in _settings(job)
-        if not runs
+        Problem(path, f"is {value}; {WHEN}; use {legal}")
+        for path, value, legal in _only_one(job)
+        if value != legal
     ]
+    problems += [*_rollout_degrees(job), *_reshard(job)]
     if job.spec.suspend:
         message = "is true, but rljob run starts at once; set it to false or leave it out"
         problems.append(Problem("spec.suspend", message))
     return problems
-
-
-def _settings(job: RLJob) -> Iterator[tuple[str, object, bool, str]]:
-    """(path, value, whether it runs, what does)."""
-    for path, value, legal in _only_one(job):
-        yield path, value, value == legal, f"use {legal}"
-    update = job.spec.update.parallelism
-    path = "spec.update.parallelism"
-    yield f"{path}.zero", update.zero, update.zero < 3, "use 0, 1 or 2"
 
 
 def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
@@ -40,10 +35,36 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     yield "spec.accelerator.type", spec.accelerator.type, "emulated"
     if not is_extension(spec.update.engine):
         yield "spec.update.engine", spec.update.engine, "torch"
-    yield "spec.update.dtype", spec.update.dtype, "float32"
-    yield "spec.resharding.strategy", spec.resharding.strategy, "allgather"
-    rollout = spec.rollout.parallelism
-    path = "spec.rollout.parallelism"
-    yield f"{path}.tensor", rollout.tensor, 1
-    yield f"{path}.pipeline", rollout.pipeline, 1
-    yield f"{path}.expert", rollout.expert, 1
+    if spec.update.engine == "mindspeed":
+        yield "spec.update.dtype", spec.update.dtype, "float32"
+        moments = spec.update.optimizer.moments_dtype
+        yield "spec.update.optimizer.momentsDtype", moments, "float32"
+
+
+def _rollout_degrees(job: RLJob) -> Iterator[Problem]:
+    """What an engine cannot share a model by."""
+    rollout = job.spec.rollout
+    shares = SHARES.get(rollout.engine, ())
+    for name in ("tensor", "pipeline", "expert"):
+        degree = getattr(rollout.parallelism, name)
+        if degree > 1 and name not in shares:
+            yield Problem(
+                f"spec.rollout.parallelism.{name}",
+                f"is {degree} with engine {rollout.engine}; {WHEN}; use 1, or "
+                "spec.rollout.engine: torch",
+            )
+
+
+def _reshard(job: RLJob) -> Iterator[Problem]:
+    """What does not hold the weights of both layouts as tensors that a plan moves."""
+    spec, strategy = job.spec, job.spec.resharding.strategy
+    if strategy in (None, "stream") or can_reshard(spec):
+        return
+    named = (
+        ("placement.mode", spec.placement.mode, "colocated"),
+        ("update.engine", spec.update.engine, "torch"),
+        ("rollout.engine", spec.rollout.engine, "torch"),
+        ("rollout.quantization", spec.rollout.quantization, "none"),
+    )
+    others = " and ".join(f"spec.{path}: {value}" for path, value, legal in named if value != legal)
+    yield Problem("spec.resharding.strategy", f"is {strategy} with {others}; {WHEN}; use stream")

@@ -4,24 +4,50 @@ Called by `plan` and the CLI once the model's shape is known. Layers need not di
 first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the paper.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from rljob_api.architecture import Shape
+from rljob_api.critic import Critic
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.problems import Problem
+from rljob_api.reward_services import RewardModel
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import divisors, use_one_of
+from rljob_api.teacher import Teacher
 
 
-def shape_problems(spec: RLJobSpec, shape: Shape) -> list[Problem]:
-    """Degrees that do not divide the model. spec: passed the rules."""
+def shape_problems(
+    spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | None = None
+) -> list[Problem]:
+    """Degrees that do not divide the model. spec: passed the rules. others: shapes of the models beside the
+    policy, by name; one that is missing is taken to have the policy's."""
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
     return [
         *_degrees(update, "spec.update.parallelism", shape),
         *_update(update, "spec.update.parallelism", shape),
         *_degrees(rollout, "spec.rollout.parallelism", shape),
+        *_expert_features(rollout, "spec.rollout.parallelism", shape),
         *_vocabulary(spec, shape),
+        *_beside(spec, shape, others or {}),
     ]
+
+
+def _beside(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:
+    """Of the critic, the reward model and the teacher."""
+    paths = {"critic": "spec.critic", "teacher": "spec.teacher"}
+    found: dict[str, Critic | RewardModel | Teacher | None] = {
+        "critic": spec.critic,
+        "teacher": spec.teacher,
+        "reward-model": spec.reward_model,
+    }
+    for i, reward in enumerate(spec.rewards):
+        if reward.model is not None:
+            paths["reward-model"] = f"spec.rewards[{i}].model"
+    for name, model in found.items():
+        if model is not None:
+            path, own = f"{paths[name]}.parallelism", others.get(name, shape)
+            yield from _degrees(model.parallelism, path, own)
+            yield from _update(model.parallelism, path, own)
 
 
 def _degrees(
@@ -73,6 +99,23 @@ def _update(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Pro
         )
     elif degrees.context_algorithm == "ulysses" and shape.latent is None:
         yield from _context_key_heads(degrees, path, shape)
+
+
+def _expert_features(degrees: RolloutParallelism, path: str, shape: Shape) -> Iterator[Problem]:
+    """Tensor ranks share the features of the shared experts, and of the others where expert is 1."""
+    experts = shape.experts
+    if experts is None:
+        return
+    widths = [experts.shared_intermediate] if experts.shared_intermediate else []
+    narrowest = min(
+        [*widths, experts.intermediate] if degrees.expert == 1 else widths, default=None
+    )
+    if narrowest is not None and degrees.tensor > narrowest:
+        yield Problem(
+            f"{path}.tensor",
+            f"is {degrees.tensor}, more than the {narrowest} features of an expert that the devices "
+            "share; lower it",
+        )
 
 
 def _context_key_heads(degrees: UpdateParallelism, path: str, shape: Shape) -> Iterator[Problem]:

@@ -51,9 +51,16 @@ def _sections(path: str, model: type[BaseModel], schema: dict[str, Any]) -> Iter
         alias = field.alias or name
         part = schema["properties"][alias]
         yield _row(alias, field, part)
-        for inner in models_in(field.annotation):
+        inner_models = list(models_in(field.annotation))
+        for inner in inner_models:
             many = part["type"] == "array"
-            within.append((f"{path}.{alias}{'[]' * many}", inner, part["items"] if many else part))
+            inner_schema = part["items"] if many else part
+            inner_path = f"{path}.{alias}{'[]' * many}"
+            if len(inner_models) > 1:  # a union by name
+                inner_schema = structural(inner)
+                names = inner_schema["properties"]["name"].get("enum")
+                inner_path += f" ({names[0] if names else getattr(inner, 'UNION_NAME', '')})"
+            within.append((inner_path, inner, inner_schema))
     yield ""
     for inner_path, inner, inner_schema in within:
         yield from _sections(inner_path, inner, inner_schema)

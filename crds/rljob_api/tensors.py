@@ -12,6 +12,7 @@ from rljob_api.architecture import Experts, Latent, Shape
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
+SCORE, SCORE_BIAS = "score.weight", "score.bias"
 
 
 class Cut(StrEnum):
@@ -47,12 +48,23 @@ class TensorSpec:
 
 def tensors_of(shape: Shape) -> Iterator[TensorSpec]:
     """All tensors, layer by layer, the embedding first. A tied head is the embedding and has no entry."""
-    vocabulary = (shape.vocab, shape.hidden)
-    yield TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY)
+    embedding, *last = tensors_outside_layers(shape)
+    yield embedding
     for layer in range(shape.layers):
         yield from layer_tensors(shape, layer)
+    yield from last
+
+
+def tensors_outside_layers(shape: Shape) -> Iterator[TensorSpec]:
+    """The embedding, the last norm, and the head where it is a tensor of its own."""
+    vocabulary = (shape.vocab, shape.hidden)
+    yield TensorSpec(name=EMBEDDING, shape=vocabulary, cut=Cut.VOCABULARY)
     yield TensorSpec(name=NORM, shape=(shape.hidden,))
-    if not shape.tied:
+    if shape.scores:
+        yield TensorSpec(name=SCORE, shape=(1, shape.hidden))
+        if shape.score_bias:
+            yield TensorSpec(name=SCORE_BIAS, shape=(1,))
+    elif not shape.tied:
         yield TensorSpec(name=HEAD, shape=vocabulary, cut=Cut.VOCABULARY)
 
 

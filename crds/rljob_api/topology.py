@@ -7,6 +7,7 @@ are in bounds, not that they fit together.
 import math
 from dataclasses import dataclass
 
+from rljob_api.critic import Critic
 from rljob_api.engines import (
     MAX_STALENESS,
     Flow,
@@ -14,8 +15,10 @@ from rljob_api.engines import (
     RolloutParallelism,
     UpdateParallelism,
 )
+from rljob_api.evaluation import Evaluation
 from rljob_api.infrastructure import Accelerator
 from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.workload import Reward
 
 ASCEND_MEMORY = "64Gi"
 
@@ -127,6 +130,17 @@ def rollout_replicas(parallelism: RolloutParallelism, devices: int) -> int | Non
     return parallelism.data or _left(devices, parallelism.tensor * parallelism.pipeline)
 
 
+def expert_degrees(*, data: int, tensor: int) -> list[int]:
+    """Expert degrees that rollout ranks can have: experts are shared by some tensor ranks of each model, or
+    by all of several models."""
+    ranks = data * tensor
+    return [
+        expert
+        for expert in range(1, ranks + 1)
+        if ranks % expert == 0 and (tensor % expert == 0 or expert % tensor == 0)
+    ]
+
+
 def update_mesh(parallelism: UpdateParallelism) -> Mesh:
     """Ranks that train, as Megatron orders them. parallelism: resolved."""
     assert parallelism.data is not None, "resolve() fills update.parallelism.data"
@@ -185,25 +199,80 @@ def resolve(job: RLJob) -> RLJob:
         devices = {"update_devices": own.update, "rollout_devices": own.rollout}
         placement = placement.model_copy(update=devices)
     mini = batch.mini_batch_size or batch.global_batch_size
-    micro = batch.micro_batch_size or mini // update.data
+    whole = 1 if batch.micro_batch_tokens else mini // update.data  # prompts are read one by one
+    micro = batch.micro_batch_size or whole
     if accelerator.type != "emulated" and accelerator.memory is None:
         accelerator = accelerator.model_copy(update={"memory": ASCEND_MEMORY})
+    longest = batch.max_response_length
+    params = spec.algorithm.params.resolved(max_response_length=longest)
+    rewards = [_resolved_reward(reward, own.update) for reward in spec.rewards]
+    spec = spec.model_copy(update={"rewards": rewards})
+    if spec.has_critic:
+        critic = spec.critic or Critic()
+        data = update_replicas(critic.parallelism, own.update)
+        degrees = critic.parallelism.model_copy(update={"data": data})
+        spec = spec.model_copy(
+            update={"critic": critic.model_copy(update={"parallelism": degrees})}
+        )
+    if spec.teacher is not None:
+        data = update_replicas(spec.teacher.parallelism, own.update)
+        degrees = spec.teacher.parallelism.model_copy(update={"data": data})
+        spec = spec.model_copy(
+            update={"teacher": spec.teacher.model_copy(update={"parallelism": degrees})}
+        )
+    strategy = spec.resharding.strategy or ("allgather-swap" if can_reshard(spec) else "stream")
     filled = {
+        "algorithm": spec.algorithm.model_copy(update={"params": params}),
         "flow": _resolved_flow(spec),
         "update": spec.update.model_copy(update={"parallelism": update}),
         "rollout": spec.rollout.model_copy(update={"parallelism": rollout}),
+        "resharding": spec.resharding.model_copy(update={"strategy": strategy}),
         "placement": placement,
         "batch": batch.model_copy(update={"mini_batch_size": mini, "micro_batch_size": micro}),
+        "evaluation": _resolved_evaluation(spec),
         "dock": spec.dock.model_copy(update={"warehouses": num_warehouses(spec)}),
         "accelerator": accelerator,
     }
     return job.model_copy(update={"spec": spec.model_copy(update=filled)})
 
 
+def can_reshard(spec: RLJobSpec) -> bool:
+    """Whether one process holds both layouts' weights as tensors of its own, which a plan moves."""
+    engines = spec.update.engine == spec.rollout.engine == "torch"
+    held = spec.placement.mode == "colocated" and spec.rollout.quantization == "none"
+    return held and engines and not spec.has_pairs  # pairs of the data need no rollout
+
+
 def open_prompts(spec: RLJobSpec) -> int:
     """Prompts that a partial rollout carries from a step to the next; 0 without one."""
     partial = spec.flow.partial_rollout
     return (partial.extra_prompts or spec.batch.global_batch_size) if partial else 0
+
+
+def _resolved_reward(reward: Reward, devices: int) -> Reward:
+    if reward.model is None:
+        return reward
+    degrees = reward.model.parallelism
+    degrees = degrees.model_copy(update={"data": update_replicas(degrees, devices)})
+    model = reward.model.model_copy(update={"parallelism": degrees})
+    return reward.model_copy(update={"model": model})
+
+
+def most_stale(spec: RLJobSpec) -> int:
+    """Versions that a sample's first token may be behind the weights that it trains."""
+    return max(spec.flow.most_stale, int(spec.algorithm.params.refills))
+
+
+def off_policy(spec: RLJobSpec) -> bool:
+    """Whether older weights than those that it trains may have drawn a sample."""
+    return spec.flow.off_policy or spec.algorithm.params.refills
+
+
+def _resolved_evaluation(spec: RLJobSpec) -> Evaluation | None:
+    """Of pairs, both responses."""
+    if spec.evaluation is None or not spec.has_pairs:
+        return spec.evaluation
+    return spec.evaluation.model_copy(update={"samples_per_prompt": 2})
 
 
 def _resolved_flow(spec: RLJobSpec) -> Flow:

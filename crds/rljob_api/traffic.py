@@ -1,22 +1,17 @@
-"""Bytes that an update rank sends in an optimizer step, by technique and by arithmetic.
+"""Bytes that an update rank sends in a micro-batch, forward and backward, by technique and by arithmetic.
 
-Called by `plan` and `performance`. Collectives count as a ring moves them; a rank receives as many bytes as
-it sends. Left out is what grows with neither tokens nor parameters (a norm, flags, the experts' load) and
+Called by `update_traffic`. Collectives count as a ring moves them; a rank receives as many bytes as it sends.
+Left out is what grows with neither tokens nor parameters (a norm, flags, the experts' load in a stage) and
 the sum of a tied embedding's gradients over two stages. Tokens are taken to go to experts evenly.
 """
 
 # U tokens of a context rank, S of them that one tensor rank has outside of matrices, H hidden
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from math import prod
 
 from rljob_api.architecture import Experts, Shape
-from rljob_api.engines import Dtype, UpdateParallelism
-from rljob_api.layout import Part, slices, stages
-from rljob_api.memory import GRADIENT_BYTES, ITEM_BYTES
-from rljob_api.rljob import RLJobSpec
-from rljob_api.tensors import Cut
+from rljob_api.engines import UpdateParallelism
+from rljob_api.gradient_traffic import summed
 
 NUMBER_BYTES = 4
 """Of a log-prob, and of what ranks tell each other of logits and routers."""
@@ -68,91 +63,7 @@ class Traffic:
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
-def plan_traffic(spec: RLJobSpec, shape: Shape) -> Traffic:
-    """Of the stage that sends most, at the longest lengths. spec: resolved."""
-    degrees, work = spec.update.parallelism, longest_work(spec)
-    found = [
-        stage_traffic(shape, degrees, work, stage, dtype=spec.update.dtype)
-        for stage in range(degrees.pipeline)
-    ]
-    return max(found, key=lambda traffic: traffic.total)
-
-
-def longest_work(spec: RLJobSpec) -> Work:
-    """A mini-batch whose prompts and responses are all of the longest lengths. spec: resolved."""
-    batch, data = spec.batch, spec.update.parallelism.data
-    assert data and batch.micro_batch_size and batch.mini_batch_size, "resolve() fills them"
-    inner = batch.samples_per_prompt * (batch.max_response_length - 1)
-    return Work(
-        tokens=batch.micro_batch_size * (batch.max_prompt_length + inner),
-        positions=batch.micro_batch_size * (1 + inner),
-        targets=batch.micro_batch_size * batch.samples_per_prompt * batch.max_response_length,
-        passes=batch.mini_batch_size // (data * batch.micro_batch_size),
-    )
-
-
-def stage_traffic(
-    shape: Shape, degrees: UpdateParallelism, work: Work, stage: int, *, dtype: Dtype
-) -> Traffic:
-    """Of one rank of a pipeline stage. degrees: with `data` filled in."""
-    number = degrees.pipeline * degrees.virtual_pipeline
-    held = tuple(range(stage, number, degrees.pipeline))
-    cuts = stages(shape.layers, number)
-    sizes = _Sizes(shape, degrees, work, ITEM_BYTES[dtype])
-    passed = Traffic()
-    for chunk in held:
-        passed = sum((sizes.layer(layer) for layer in cuts[chunk]), passed)
-        passed += sizes.first() if chunk == 0 else sizes.to_other_stage()
-        passed += sizes.last() if chunk == number - 1 else sizes.to_other_stage()
-    every_pass = {name: number * work.passes for name, number in passed.parts().items()}
-    part = Part.of_stages(
-        shape, held, number, tensor=(0, degrees.tensor), expert=(0, degrees.expert)
-    )
-    return Traffic(**every_pass) + Traffic(
-        data=sum(
-            zero_bytes(items, ranks, degrees.zero, work.passes, dtype)
-            for items, ranks in gradient_items(shape, degrees, part)
-        )
-    )
-
-
-def gradient_items(
-    shape: Shape, degrees: UpdateParallelism, part: Part
-) -> Iterator[tuple[int, int]]:
-    """Parameters of a rank by the number of ranks that add up their gradients: (items, ranks)."""
-    assert degrees.data is not None, "resolve() fills update.parallelism.data"
-    replicas = degrees.data * degrees.context
-    copies = max(1, degrees.tensor // shape.kv_heads)
-    ranks_of = {Cut.WHOLE: replicas * degrees.tensor, Cut.KEY_HEADS: replicas * copies}
-    items: dict[int, int] = {}
-    for piece in slices(shape, part):
-        ranks = ranks_of.get(piece.tensor.cut, replicas)
-        if piece.tensor.expert is not None:
-            by_number = replicas * degrees.tensor // degrees.expert
-            ranks = by_number if degrees.expert > 1 else replicas
-        items[ranks] = items.get(ranks, 0) + prod(piece.shape)
-    yield from ((number, ranks) for ranks, number in items.items())
-
-
-def zero_bytes(items: int, ranks: int, stage: int, passes: int, dtype: Dtype) -> int:
-    """What becomes of parameters and their gradients in a step over `ranks`. stage: of ZeRO.
-
-    A sum (0), a scattered sum and a gather of the weights (1), a scattered sum after every pass (2), and
-    two gathers as well (3).
-    """
-    gradients, weights = items * GRADIENT_BYTES, items * ITEM_BYTES[dtype]
-    if stage == 0:
-        moved = 2 * gradients
-    elif stage == 1:
-        moved = gradients + weights
-    elif stage == 2:
-        moved = passes * gradients + weights
-    else:
-        moved = passes * (gradients + 2 * weights)
-    return moved * (ranks - 1) // ranks
-
-
-class _Sizes:
+class PassTraffic:
     """Traffic of one micro-batch, forward and backward, by part of the model."""
 
     def __init__(
@@ -164,12 +75,33 @@ class _Sizes:
         self._inside = self._outside * degrees.tensor
 
     def layer(self, index: int) -> Traffic:
-        experts = self._shape.experts
-        sparse = experts if experts and experts.in_layer(index) else None
-        forward = (
-            self._experts(sparse) if sparse else Traffic(tensor=self._columns() + self._rows())
-        )
-        return forward + Traffic(tensor=self._attention_matrices(), context=self._attention())
+        sparse = self._sparse(index)
+        block = self._experts(sparse) if sparse else Traffic(tensor=self._columns() + self._rows())
+        return block + Traffic(tensor=self._attention_matrices(), context=self._attention())
+
+    def layer_again(self, index: int) -> Traffic:
+        """What of the forward pass is sent again where the backward pass computes it again: all up to the
+        last sum, which no gradient needs."""
+        hidden, sparse = self._moved(self._shape.hidden), self._sparse(index)
+        attention = Traffic(tensor=self._matrices_forward(), context=self._attention_forward())
+        if sparse is None:
+            return attention + Traffic(tensor=hidden)
+        shared = hidden if sparse.shared_intermediate else 0
+        if self._degrees.expert > 1:
+            there = self._counts(sparse) + 2 * self._copies(sparse)
+            return attention + Traffic(tensor=shared, expert=there)
+        routes = self._moved(1, sparse.chosen * (NUMBER_BYTES + INDEX_BYTES))
+        last_sum = hidden if shared else 0
+        return attention + Traffic(tensor=shared + routes + hidden + last_sum)
+
+    def told(self) -> Traffic:
+        """What all ranks of a pipeline hear of each token, and of each expert."""
+        ranks, experts = self._degrees.pipeline, self._shape.experts
+        said = 2 * NUMBER_BYTES * self._work.targets * (ranks - 1) // ranks
+        if experts is not None:
+            layers = sum(experts.in_layer(layer) for layer in range(self._shape.layers))
+            said += summed(INDEX_BYTES * layers * experts.count, ranks)
+        return Traffic(pipeline=said)
 
     def first(self) -> Traffic:
         """The embedding, which is summed as a row-cut matrix is."""
@@ -179,16 +111,25 @@ class _Sizes:
         """Hidden states of all tokens, four numbers of each logit, and the log-probs of the others'."""
         tensor, context = self._degrees.tensor, self._degrees.context
         numbers = 3 * self._work.positions + self._work.targets
-        told = _summed(NUMBER_BYTES * numbers // context, tensor)
+        told = summed(NUMBER_BYTES * numbers // context, tensor)
         return Traffic(
             tensor=2 * self._moved(self._shape.hidden) + told,
-            context=_summed(2 * NUMBER_BYTES * self._work.targets, context),
+            context=summed(2 * NUMBER_BYTES * self._work.targets, context),
         )
 
     def to_other_stage(self) -> Traffic:
         """Forward or backward over one end of a chunk of layers."""
-        hidden = self._outside * self._shape.hidden * self._item
-        return Traffic(pipeline=hidden if self._degrees.pipeline > 1 else 0)
+        if self._degrees.pipeline == 1:
+            return Traffic()
+        load = 2 * self._shape.experts.count if self._shape.experts else 0
+        item = (
+            NUMBER_BYTES if self._shape.experts else self._item
+        )  # with float32 sums of the routers
+        return Traffic(pipeline=(self._outside * self._shape.hidden + load) * item)
+
+    def _sparse(self, layer: int) -> Experts | None:
+        experts = self._shape.experts
+        return experts if experts and experts.in_layer(layer) else None
 
     def _moved(self, features: int, item_bytes: int | None = None) -> int:
         """A gather of [S, features] over the tensor ranks, or a scattered sum of as much."""
@@ -211,37 +152,62 @@ class _Sizes:
         keys = self._columns(latent.kv_rank) + 2 * self._moved(latent.rope_dim)
         return queries + keys + self._rows()
 
+    def _matrices_forward(self) -> int:
+        """A gather for the column-cut matrices on each input, and a sum."""
+        shape, latent = self._shape, self._shape.latent
+        if latent is None:
+            return 2 * self._moved(shape.hidden)
+        narrow = latent.kv_rank + latent.rope_dim + (latent.query_rank or shape.hidden)
+        return self._moved(narrow) + self._moved(shape.hidden)
+
     def _attention(self) -> int:
-        """Ulysses: queries, keys and values to heads, the output back. Ring: keys and values round, and
-        their float32 gradients."""
-        shape, ranks = self._shape, self._degrees.context
-        if ranks == 1:
-            return 0
+        """Both ways; around a ring, backward float32 gradients go too."""
+        ranks = self._degrees.context
+        gradients = self._inside * ranks * self._ring_width() * NUMBER_BYTES
+        ring = ranks > 1 and self._degrees.context_algorithm == "ring"
+        return 2 * self._attention_forward() + (gradients if ring else 0)
+
+    def _attention_forward(self) -> int:
+        """Ulysses: queries, keys and values to heads, the output back. Ring: keys and values round."""
+        ranks = self._degrees.context
+        tokens = self._inside * (ranks - 1)
+        if self._degrees.context_algorithm == "ring":
+            return tokens * self._ring_width() * self._item
+        heads, keys, key, value = self._heads()
+        to_one = heads // ranks * (key + value) + max(1, keys // ranks) * (key + value)
+        return tokens * to_one * self._item
+
+    def _ring_width(self) -> int:
+        """Keys, and values padded to their width, of a token."""
+        _, keys, key, _ = self._heads()
+        return 2 * keys * key
+
+    def _heads(self) -> tuple[int, int, int, int]:
+        """Query heads and key heads of a rank, widths of keys and of values."""
+        shape = self._shape
         heads = shape.heads // self._degrees.tensor
         keys = max(1, shape.kv_heads // self._degrees.tensor)
         key, value = shape.head_dim, shape.head_dim
         if shape.latent:
             key = shape.latent.nope_dim + shape.latent.rope_dim
             keys, value = heads, shape.latent.value_dim
-        tokens = self._inside * (ranks - 1)
-        if self._degrees.context_algorithm == "ring":
-            width = keys * (key + value)
-            return 2 * tokens * width * self._item + self._inside * ranks * width * NUMBER_BYTES
-        to_one = heads // ranks * (key + value) + max(1, keys // ranks) * (key + value)
-        return 2 * tokens * to_one * self._item
+        return heads, keys, key, value
 
     def _experts(self, experts: Experts) -> Traffic:
         """Copies of tokens to experts and back; or, where experts are cut as matrices, all tokens."""
         shared = self._columns() + self._rows() if experts.shared_intermediate else 0
-        ranks = self._degrees.expert
-        if ranks == 1:
+        if self._degrees.expert == 1:
             weights, ids = 2 * experts.chosen * NUMBER_BYTES, experts.chosen * INDEX_BYTES
             routes = self._moved(1, weights + ids)
             return Traffic(tensor=shared + routes + 4 * self._moved(self._shape.hidden))
+        return Traffic(tensor=shared, expert=self._counts(experts) + 4 * self._copies(experts))
+
+    def _copies(self, experts: Experts) -> int:
+        """Copies of tokens that go to other ranks."""
+        ranks = self._degrees.expert
         copies = self._outside * experts.chosen * (ranks - 1) // ranks
-        counts = INDEX_BYTES * experts.count * (ranks - 1) // ranks
-        return Traffic(tensor=shared, expert=counts + 4 * copies * self._shape.hidden * self._item)
+        return copies * self._shape.hidden * self._item
 
-
-def _summed(whole_bytes: int, ranks: int) -> int:
-    return 2 * whole_bytes * (ranks - 1) // ranks
+    def _counts(self, experts: Experts) -> int:
+        ranks = self._degrees.expert
+        return INDEX_BYTES * experts.count * (ranks - 1) // ranks

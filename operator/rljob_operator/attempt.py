@@ -4,9 +4,16 @@ Used by `decide`. A new attempt is submitted only when the head of the one befor
 is known to have ended.
 """
 
+from rljob_api.guards import AlarmReport
 from rljob_operator.draft import Draft, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
-from rljob_operator.failures import AttemptFailure, action_of, backoff_seconds, recorded
+from rljob_operator.failures import (
+    EXIT_STOPPED,
+    AttemptFailure,
+    action_of,
+    backoff_seconds,
+    recorded,
+)
 from rljob_operator.model import DeleteCluster, Pod, Submit
 from rljob_operator.ray_jobs import RayJob
 from rljob_operator.readiness import missing_pods, tell_devices
@@ -114,6 +121,8 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason, node = "WorkerKilled", killed.node
     elif job.status == "STOPPED":
         reason = "Stopped"
+    elif job.exit_code == EXIT_STOPPED:
+        reason = "GuardStopped"
     message = draft.seen.log or job.message or f"Ray says {job.status}"
     return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
 
@@ -134,6 +143,8 @@ def _watch(draft: Draft) -> None:
         draft.update(last_checkpoint=seen.checkpoint)
     if seen.data_path is not None:
         draft.update(dock_data_path=seen.data_path)
+    if seen.alarms is not None:
+        _tell_alarms(draft, seen.alarms)
     keep_scale(draft)
     limit = spec.progress_deadline_seconds
     since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
@@ -143,6 +154,16 @@ def _watch(draft: Draft) -> None:
         _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
     draft.look_again([left, seen.poll_seconds])
+
+
+def _tell_alarms(draft: Draft, alarms: tuple[AlarmReport, ...]) -> None:
+    """The run's guards as a condition, from the first alarm on."""
+    if alarms:
+        reason = alarms[-1].name[:1].upper() + alarms[-1].name[1:]
+        told = "; ".join(f"step {alarm.step}: {alarm.message}" for alarm in reversed(alarms))
+        draft.set("GuardAlarm", "True", reason, told)
+    elif holds(draft.status, "GuardAlarm"):
+        draft.set("GuardAlarm", "False", "NoAlarm", tell=False)
 
 
 def _lost(draft: Draft) -> AttemptFailure | None:
@@ -221,14 +242,20 @@ def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
 def _succeed(draft: Draft) -> None:
     spec, progress = draft.seen.spec, draft.seen.progress or draft.status.progress
     assert spec is not None
-    if progress is not None:  # the driver may have ended before it was asked about its last step
-        done = {"step": spec.steps, "total_steps": spec.steps, "eta_seconds": 0}
+    stops_early = spec.evaluation is not None and spec.evaluation.early_stop is not None
+    if progress is not None:
+        done = {"total_steps": spec.steps, "eta_seconds": 0}
+        if not stops_early:  # the driver may have ended before it was asked about its last step
+            done["step"] = spec.steps
         draft.update(progress=progress.model_copy(update=done))
     if draft.seen.checkpoint is not None:
         draft.update(last_checkpoint=draft.seen.checkpoint)
     draft.update(phase="Succeeded", completion_time=rfc3339(draft.now))
     draft.set("Running", "False", "Succeeded", tell=False)
-    draft.set("Succeeded", "True", "StepsDone", "every step is done")
+    message = "every step is done"
+    if stops_early:
+        message += ", or evaluations stopped getting better"
+    draft.set("Succeeded", "True", "StepsDone", message)
     draft.look_again(0.5)
 
 

@@ -13,6 +13,7 @@ from rljob_api.status import Condition, RayClusterStatus, RLJobStatus
 from rljob_operator.model import Action, Decision, Event, Observed
 
 MESSAGE_CHARACTERS = 1000
+BAD_NEWS = (("Validated", "False"), ("GuardAlarm", "True"))
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
@@ -88,7 +89,7 @@ class Draft:
         others = [found for found in self.status.conditions if found.type != kind]
         self.update(conditions=sorted([*others, new], key=lambda found: found.type))
         if changed and tell:
-            bad = kind == "Failed" or (kind == "Validated" and status == "False")
+            bad = kind == "Failed" or (kind, status) in BAD_NEWS
             self.events.append(Event(reason=reason, message=message or reason, warning=bad))
 
     def since(self, kind: str) -> float:

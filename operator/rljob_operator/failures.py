@@ -10,8 +10,9 @@ from typing import Literal
 from rljob_api.lifecycle import FailurePolicy, FailureRule
 from rljob_api.status import Failure
 
-EXIT_INVALID = 2
-"""The runtime's exit code for a job that it refuses: trying again changes nothing."""
+EXIT_INVALID, EXIT_STOPPED = 2, 4
+"""The runtime's exit codes for a job that it refuses, and for one that a guard stopped: trying again changes
+nothing."""
 KEPT_FAILURES = 10
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 5.0, 300.0
 
@@ -32,11 +33,12 @@ class AttemptFailure:
 
 
 def action_of(failure: AttemptFailure, policy: FailurePolicy | None) -> Action:
-    """The first matching rule's action; without one, disruptions do not count and a refused job fails."""
+    """The first matching rule's action; without one, disruptions do not count, and a job that is refused or
+    that a guard stopped fails."""
     for rule in policy.rules if policy else ():
         if _matches(rule, failure):
             return rule.action
-    if failure.exit_code == EXIT_INVALID:
+    if failure.exit_code in (EXIT_INVALID, EXIT_STOPPED):
         return "FailJob"
     return "Ignore" if failure.disrupted else "Restart"
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rljob_api.elastic import RolloutReport
+from rljob_api.guards import AlarmReport
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.status import LastCheckpoint, Progress, RLJobStatus
@@ -65,7 +66,8 @@ class Observed:
 
     spec: None where `problems` say why. status: as stored. cluster: the one named in status, if it
     exists, with its `pods`; older: the job's other RayClusters, with `older_pods`. log: the driver's last
-    lines, once it has failed. poll_seconds: how often a running job is asked about.
+    lines, once it has failed. alarms: of its guards, None where it was not asked. poll_seconds: how often a
+    running job is asked about.
     """
 
     identity: Identity
@@ -83,6 +85,7 @@ class Observed:
     checkpoint: LastCheckpoint | None = None
     rollout: RolloutReport | None = None
     data_path: Literal["shared", "tcp", "mixed"] | None = None
+    alarms: tuple[AlarmReport, ...] | None = None
     log: str = ""
     poll_seconds: float = 5.0
 

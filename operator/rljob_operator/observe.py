@@ -143,6 +143,7 @@ def observed(
         checkpoint=report.checkpoint if report else None,
         rollout=report.rollout if report else None,
         data_path=report.dock_data_path if report else None,
+        alarms=report.alarms if report else None,
         log=log,
     )
 

@@ -11,6 +11,7 @@ import aiohttp
 from pydantic import BaseModel, Field, ValidationError
 
 from rljob_api.elastic import RolloutReport
+from rljob_api.guards import AlarmReport
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_operator.errors import Unreachable
 
@@ -22,12 +23,13 @@ RETRY_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The driver's last word."""
+    """The driver's last word. alarms: that are raised now."""
 
     progress: Progress | None
     checkpoint: LastCheckpoint | None
     rollout: RolloutReport | None = None
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
+    alarms: tuple[AlarmReport, ...] = ()
 
 
 class _Document(BaseModel):
@@ -35,6 +37,7 @@ class _Document(BaseModel):
     checkpoint: LastCheckpoint | None = None
     rollout: RolloutReport | None = None
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = Field(None, alias="dockDataPath")
+    alarms: list[AlarmReport] = []
 
 
 async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Report | None:
@@ -56,6 +59,7 @@ async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Re
         checkpoint=found.checkpoint,
         rollout=found.rollout,
         dock_data_path=found.dock_data_path,
+        alarms=tuple(found.alarms),
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from rljob_runtime.errors import DockError
+from rljob_runtime.guarding import RollBack
 from rljob_runtime.run_ahead import Action, RunAhead
 from rljob_runtime.stages import BatchCalls, Interrupted
 
@@ -36,14 +37,21 @@ class AsyncSteps:
     marked: float = field(default_factory=time.time)
 
     def run(self) -> None:
-        """All steps that are left. Raises Interrupted, with a batch that was trained on counted as done."""
+        """All steps that are left. Raises Interrupted, with a batch that was trained on counted as done, and
+        RollBack, with nothing on its way."""
         try:
-            while self.run_ahead.done < self.run_ahead.steps:
+            while (
+                self.run_ahead.done < self.run_ahead.steps and not self.driver.standing.ends_early
+            ):
                 self._advance()
         except Interrupted:
             training = self.run_ahead.updating
             if training is not None and self.driver.stages.settle(self.batches[training]):
                 self._updated(training)
+            raise
+        except RollBack:
+            for calls in self.batches.values():  # of weights that are undone
+                self.driver.stages.settle(calls)
             raise
         if not self.run_ahead.at_rest:
             self._begin(("sync", self.run_ahead.done))
@@ -86,7 +94,7 @@ class AsyncSteps:
             stages.account(calls, cast.rollout_members(), [cast.feeder, *cast.rewards])
         else:
             scored = [s for s in self.driver.scoring_stages if s != "reward"]
-            self._start(number, (*scored, "update"))
+            self._start(number, (*scored, *self.driver.training_stages))
             stages.account(self.batches[number], self.driver.cast.update_members(), [])
         self.run_ahead.begun(action)
 
@@ -142,7 +150,7 @@ class AsyncSteps:
             if driver.stages.settle(calls):
                 self._updated(lost)
                 continue
-            driver.starts_over(calls.batch, error)
+            driver.starts_over(calls.batch, error, calls.batch.attempt)
             self.attempts[lost] += 1
             self._forget(lost)
             self.run_ahead.failed(lost)

@@ -1,7 +1,8 @@
 """Names of batches and rows in the dock: `train/12`, `eval/40`, and `train/12/3/0` for a row.
 
-A retried step appends its attempt (`train/12~1`): new rows in the dock, the same seeds. `pool/12` are
-the prompts that a partial rollout works on for step 12.
+A retried step appends its attempt (`train/12~1`): new rows in the dock, the same seeds. After a rollback, it
+appends how many steps were skipped (`train/12+5`): other prompts, other seeds. `pool/12` are
+the prompts that a partial rollout works on for step 12; `candidates/12` those of a round of dynamic sampling.
 """
 
 from dataclasses import dataclass
@@ -10,15 +11,25 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchName:
-    """A step's training rows, an evaluation's rows, or the open prompts of a step."""
+    """A step's training rows, an evaluation's rows, or the prompts that a step's rows come from. suite: of an
+    evaluation, the name of its set; empty for the job's own held-out prompts."""
 
-    kind: Literal["train", "eval", "pool"]
+    kind: Literal["train", "eval", "pool", "candidates"]
     step: int
     attempt: int = 0
+    suite: str = ""
+    skipped: int = 0
 
     def __str__(self) -> str:
-        suffix = f"~{self.attempt}" if self.attempt else ""
-        return f"{self.kind}/{self.step}{suffix}"
+        skipped = f"+{self.skipped}" if self.skipped else ""
+        attempt = f"~{self.attempt}" if self.attempt else ""
+        kind = f"{self.kind}:{self.suite}" if self.suite else self.kind
+        return f"{kind}/{self.step}{skipped}{attempt}"
+
+    @property
+    def draw(self) -> int:
+        """Number of the step's prompts in the training stream, from 1."""
+        return self.step + self.skipped
 
     def group(self, prompt: int) -> str:
         """Id of the group of a prompt."""

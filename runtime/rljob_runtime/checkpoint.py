@@ -11,10 +11,12 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rljob_api.rljob import RLJobSpec
 from rljob_runtime.errors import CheckpointError
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
+CRITIC_FOLDER = "critic"
 FOLDER_PATTERN = re.compile(r"step-(\d{6,})")
 
 
@@ -28,7 +30,8 @@ class RunState:
     spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which
     the optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by
     their positions in the training stream: first_new_prompt, the first that was never begun, and
-    open_prompts, those that were begun and not trained on; a resumed run begins them anew.
+    open_prompts, those that were begun and not trained on; a resumed run begins them anew. rollbacks, and
+    skipped_steps whose prompts they left behind (`guarding`).
     """
 
     step: int
@@ -39,16 +42,19 @@ class RunState:
     degrees: str = ""
     first_new_prompt: int = 0
     open_prompts: list[int] = field(default_factory=list)
+    rollbacks: int = 0
+    skipped_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointStore:
     """The checkpoints of one run folder; keeps the last `keep`. held: steps that are being copied
-    and therefore stay."""
+    and therefore stay. best: the step that stays for its evaluation."""
 
     folder: Path
     keep: int
     held: set[int] = field(default_factory=set)
+    best: set[int] = field(default_factory=set)
 
     def path(self, step: int) -> Path:
         """Final place of a step's checkpoint."""
@@ -95,21 +101,29 @@ class CheckpointStore:
                 shutil.rmtree(rest, ignore_errors=True)
 
     def drop_old(self) -> None:
-        """Drop all but the last `keep` and those that are held."""
+        """Drop all but the last `keep`, the best, and those that are held."""
         for step in sorted(self._steps())[: -self.keep]:
-            if step not in self.held:
-                dropped = self.folder / f".dropped-step-{step:06d}"
-                self.path(step).rename(dropped)
-                shutil.rmtree(dropped, ignore_errors=True)
+            if step not in self.held | self.best:
+                self._drop(step)
+
+    def drop_after(self, step: int) -> None:
+        """Drop the checkpoints of later steps, the newest first."""
+        for later in sorted((s for s in self._steps() if s > step), reverse=True):
+            self._drop(later)
 
     def latest(self) -> Path | None:
         """The newest checkpoint, or None."""
         step = self.last_step()
         return None if step is None else self.path(step)
 
-    def last_step(self) -> int | None:
-        """The newest checkpoint's step, or None."""
-        return max(self._steps(), default=None)
+    def last_step(self, *, before: int | None = None) -> int | None:
+        """The newest checkpoint's step, or None; before: of those of earlier steps."""
+        return max((s for s in self._steps() if before is None or s < before), default=None)
+
+    def _drop(self, step: int) -> None:
+        dropped = self.folder / f".dropped-step-{step:06d}"
+        self.path(step).rename(dropped)
+        shutil.rmtree(dropped, ignore_errors=True)
 
     def _draft(self, step: int) -> Path:
         return self.folder / f".draft-step-{step:06d}"
@@ -155,6 +169,13 @@ def read_state(checkpoint: Path) -> RunState:
         ) from error
 
 
+def degrees_of(spec: RLJobSpec) -> str:
+    """The degrees that the optimizers' states are cut by, as `RunState` holds them."""
+    policy = spec.update.parallelism.named
+    critic = spec.critic.parallelism.named if spec.critic else ""
+    return f"{policy}; critic {critic}".removeprefix("; ") if critic else policy
+
+
 def check_resumes(checkpoint: Path, state: RunState, *, spec_digest: str, degrees: str) -> None:
     """Raise CheckpointError unless a job with this digest and these degrees goes on from the state."""
     if state.degrees != degrees:
@@ -166,7 +187,7 @@ def check_resumes(checkpoint: Path, state: RunState, *, spec_digest: str, degree
     if state.spec_digest != spec_digest:
         raise CheckpointError(
             f"{checkpoint} was made by a job with another spec (digest {state.spec_digest}, this "
-            f"job's is {spec_digest}); only steps, checkpoint, evaluation, dock and the "
+            f"job's is {spec_digest}); only steps, checkpoint, evaluation, guards, dock and the "
             "rolloutDevices of a separated job may differ on --resume"
         )
 

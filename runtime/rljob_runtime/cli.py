@@ -27,6 +27,7 @@ Exit codes:
   1    the run failed
   2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
   3    interrupted, with a checkpoint; --resume goes on
+  4    stopped by a guard (spec.guards)
   130  ended at once by a second Ctrl-C
 """
 
@@ -111,7 +112,8 @@ def run(
     from rljob_runtime.launch import problems_of, run_job
     from rljob_runtime.run_request import RunRequest
 
-    _refuse(problems_of(job, file.parent))
+    ray_address = os.environ.get("RAY_ADDRESS")
+    _refuse(problems_of(job, file.parent, alone=ray_address is None))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
     sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
@@ -121,7 +123,7 @@ def run(
         output=output,
         resume="yes" if resume else "if-any" if resume_if_any else "no",
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
-        ray_address=os.environ.get("RAY_ADDRESS"),
+        ray_address=ray_address,
         status=_status_endpoint(),
         dock_directory=Path(sockets) if sockets else None,
     )
@@ -179,6 +181,10 @@ def export(
     dtype: Annotated[
         ExportType | None, typer.Option(help="Type of the weights; default: as they were trained.")
     ] = None,
+    best: Annotated[
+        bool,
+        typer.Option("--best", help="Of a run's best checkpoint (spec.checkpoint.keepBest)."),
+    ] = False,
 ) -> None:
     """Write the trained model as a Hugging Face directory, with its tokenizer."""
     import torch
@@ -187,7 +193,8 @@ def export(
     from rljob_runtime.models.export import export_model
 
     try:
-        model = export_model(source, target, dtype=getattr(torch, dtype) if dtype else None)
+        of_type = getattr(torch, dtype) if dtype else None
+        model = export_model(source, target, dtype=of_type, best=best)
     except RljobError as error:
         _say(str(error))
         raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None

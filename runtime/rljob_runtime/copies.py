@@ -46,6 +46,8 @@ class Copies:
         """Take up a new checkpoint; tell what has become of earlier ones."""
         if event["kind"] == "checkpoint":
             self._offer(event["step"])
+        elif "rolled_back_to" in event:  # what is newer there must go, too
+            self._offer(event["rolled_back_to"])
         if event["kind"] in ("checkpoint", "step"):
             self._tell()
 
@@ -103,6 +105,7 @@ class Copies:
         started = time.time()
 
         def put() -> None:
+            self._remote.drop_after(step)
             size = self._remote.put_checkpoint(step, self._store.path(step))
             self._newest = step
             uri = f"{self._remote.uri}/checkpoints/{self._store.path(step).name}"
@@ -111,7 +114,7 @@ class Copies:
 
         def tidy() -> None:
             self._remote.put_records(self._run_folder)
-            self._remote.keep(self._store.keep)
+            self._remote.keep(self._store.keep, also=self._store.best)
 
         if self._tried(put, step=step):
             self._tried(tidy, step=step)

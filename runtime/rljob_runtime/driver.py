@@ -7,26 +7,38 @@ the log, checkpoints to the store. Called by `launch`.
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
-from rljob_runtime.checkpoint import CheckpointStore, RunState, check_resumes, read_state
+from rljob_runtime.candidates import Candidates
+from rljob_runtime.checkpoint import (
+    CheckpointStore,
+    RunState,
+    check_resumes,
+    degrees_of,
+    read_state,
+)
 from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
+from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
 from rljob_runtime.events import EventLog
-from rljob_runtime.flow import state_graph
+from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES, evaluation_states, state_graph
 from rljob_runtime.folders import folder_for_all
-from rljob_runtime.metrics import Evaluated, evaluation_metrics, step_metrics
+from rljob_runtime.guarding import Guarding, RollBack, roll_back
+from rljob_runtime.guards import AlarmWatch
+from rljob_runtime.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
 from rljob_runtime.placement import Cast
 from rljob_runtime.pools import Pools
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import BatchCalls, Interrupted, Stages
+from rljob_runtime.standing import Standing
 
 MAX_STEP_ATTEMPTS = 3
 
@@ -55,13 +67,17 @@ class Driver:
     step: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
     pools: Pools | None = field(init=False)
+    candidates: Candidates | None = field(init=False)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
     elastic: Elastic = field(init=False)
+    guarding: Guarding = field(init=False)
+    standing: Standing = field(init=False)
 
     def __post_init__(self) -> None:
         self.pools = Pools.of(self.job.spec)
+        self.candidates = Candidates.of(self.job.spec)
         self.stages = Stages(job=self.job, cast=self.cast, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
@@ -72,15 +88,27 @@ class Driver:
             joined=self.joined,
         )
         self.stages.look = self.elastic.look
+        watch = AlarmWatch.of(self.job.spec)
+        self.guarding = Guarding(watch=watch, log=self.log, store=self.store)
+        self.standing = Standing.of(self.job.spec, log=self.log, store=self.store)
 
     def run(self) -> None:
-        """Train until the last step. Raises Interrupted, RljobError."""
+        """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
+        self.standing.read(self.step)
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
-        if self.job.spec.flow.mode == "async" and self.step < self.job.spec.steps:
+        while self.step < self.job.spec.steps and not self.standing.ends_early:
+            try:
+                self._train()
+            except RollBack as back:
+                roll_back(self, back)
+
+    def _train(self) -> None:
+        """All steps that are left. Raises RollBack."""
+        if self.job.spec.flow.mode == "async":
             self._run_ahead()
-        while self.step < self.job.spec.steps:
+        while self.step < self.job.spec.steps and not self.standing.ends_early:
             self.elastic.apply(self.step)
             self.stages.take_phases()  # what that took is told by an event of its own
             self.train_step()
@@ -90,7 +118,7 @@ class Driver:
         """Evaluate and save where the step that has just ended asks for it."""
         if self.evaluation_due:
             self.evaluate()
-        if self.save_due:
+        if self.save_due and not self.store.path(self.step).exists():
             self.save()
 
     @property
@@ -104,13 +132,19 @@ class Driver:
     @property
     def save_due(self) -> bool:
         """Whether the last step asks for a checkpoint."""
-        return self._comes_now(self.job.spec.checkpoint.every)
+        return self.standing.ends_early or self._comes_now(self.job.spec.checkpoint.every)
 
     @property
     def scoring_stages(self) -> list[str]:
         """What a training batch passes between generation and update."""
-        with_kl = self.job.spec.algorithm.params.kl_coefficient > 0
-        return ["reference", "reward"] if with_kl else ["reward"]
+        states = self.job.spec.states
+        rewards = [state for state in states if state == "reward"]
+        return [*(state for state in states if state in INFERENCE_STATES), *rewards]
+
+    @property
+    def training_stages(self) -> list[str]:
+        """What trains on a batch."""
+        return [s for s in self.job.spec.states if s in TRAINING_STATES]
 
     def train_step(self) -> None:
         """One step; repeated from its prompts when the dock loses a part of it before the update."""
@@ -118,17 +152,21 @@ class Driver:
         for attempt in range(MAX_STEP_ATTEMPTS):
             calls = self.begin_batch(self.step + 1, attempt)
             try:
+                if self.candidates:
+                    draw_candidates(self.candidates, self.stages, calls)
                 self._carry_out(calls, self._training_stages())
                 break
             except (DockError, Interrupted) as error:
                 trained = self.stages.settle(calls)
                 if self.pools:
                     self.pools.start_over()
+                if self.candidates:
+                    self.candidates.start_over(trained=trained)
                 if trained:
                     break  # what it was needed for is done
                 if isinstance(error, Interrupted):
                     raise
-                self.starts_over(calls.batch, error)
+                self.starts_over(calls.batch, error, attempt)
         self.step += 1
         self.stages.sync(self.step)
         self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
@@ -136,33 +174,58 @@ class Driver:
 
     def begin_batch(self, step: int, attempt: int) -> BatchCalls:
         """A training batch whose stages can be started."""
-        name = BatchName(kind="train", step=step, attempt=attempt)
+        if self.candidates:
+            each = self.job.spec.rollout.parallelism.replica_devices
+            self.candidates.begin(replicas=len(self.cast.generating()) // each)
+            attempt = self.candidates.lives
+        skipped = 0 if self.candidates else self.guarding.skipped  # they count on by themselves
+        name = BatchName(kind="train", step=step, attempt=attempt, skipped=skipped)
         return BatchCalls(batch=name, now=self.pools.begin(step) if self.pools else None)
 
-    def starts_over(self, batch: BatchName, error: DockError) -> None:
+    def starts_over(self, batch: BatchName, error: DockError, attempt: int) -> None:
         """Tell that a batch is generated again. Raises the error at the last attempt."""
-        if batch.attempt + 1 == MAX_STEP_ATTEMPTS:
+        if attempt + 1 == MAX_STEP_ATTEMPTS:
             raise error
-        self.log.write("warning", step=batch.step, message=f"{batch} starts over: {error}")
+        why = getattr(error, "cause", error)  # what a worker raised comes with Ray's traceback
+        self.log.write("warning", step=batch.step, message=f"{batch} starts over: {why}")
         sizes = self.job.spec.batch
         rows = sizes.global_batch_size * sizes.samples_per_prompt
         self.dropped.setdefault(batch.step, Counter())[reason_of(error)] += rows
 
     def evaluate(self) -> None:
-        """Sampled accuracy on the held-out prompts under the present weights."""
-        calls = BatchCalls(batch=BatchName(kind="eval", step=self.step))
+        """Sampled accuracy on all sets of held-out prompts under the present weights."""
+        assert self.job.spec.evaluation is not None, "an evaluation without spec.evaluation"
         started = time.time()
-        self._carry_out(calls, [["feed", "generate", "reward"]])
-        self.stages.tell(calls)
-        evaluated = evaluation_metrics(calls.reports("reward"), step=self.step)
+        own, *suites = [self._evaluated(held.name) for held in self.job.spec.evaluation.sets()]
+        evaluated = replace(own, suites=tuple(suites))
         self.evaluations.append(evaluated)
         self.log.write("evaluation", **evaluated.event(), seconds=time.time() - started)
+        if self.standing.count(evaluated) and self.step:
+            if not self.store.path(self.step).exists():
+                self.save()
+            self.standing.keep()
+
+    def _evaluated(self, name: str) -> Evaluated:
+        """Of one set of held-out prompts."""
+        batch = BatchName(kind="eval", step=self.step, suite=name, skipped=self.guarding.skipped)
+        calls = BatchCalls(batch=batch)
+        self._carry_out(calls, [["feed", *evaluation_states(self.job.spec)]])
+        self.stages.tell(calls)
+        if self.job.spec.has_pairs:
+            return pair_metrics(calls.reports("compare"), step=self.step, name=name)
+        return evaluation_metrics(calls.reports("reward"), step=self.step, name=name)
 
     def _training_stages(self) -> list[list[str]]:
         """Stages of a training batch; those in one list run at the same time."""
+        if self.candidates:  # the samples are there, and scored by the rewards
+            models = [stage for stage in self.scoring_stages if stage != "reward"]
+            order = [*models, *self.training_stages]
+            return [[stage] for stage in order] if self.job.spec.flow.mode == "sync" else [order]
+        generate = [state for state in self.job.spec.states if state == "generate"]
         if self.job.spec.flow.mode == "sync":
-            return [["feed"], ["generate"], self.scoring_stages, ["update"]]
-        return [["feed", "generate", *self.scoring_stages, "update"]]
+            each = (["feed"], generate, self.scoring_stages, self.training_stages)
+            return [together for together in each if together]
+        return [["feed", *generate, *self.scoring_stages, *self.training_stages]]
 
     def _run_ahead(self) -> None:
         AsyncSteps(
@@ -184,9 +247,9 @@ class Driver:
             self.stages.finish(calls, together)
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
-        """Write the step's events: what ran when, its metrics, what went through the dock.
+        """Write the step's events: what ran when, its metrics, what went through the dock, alarms.
 
-        In a partial rollout, its prompts are not open any more.
+        In a partial rollout, its prompts are not open any more. Raises RollBack, GuardStop.
         """
         stages = self.stages
         self.step_seconds.append(seconds)
@@ -205,6 +268,8 @@ class Driver:
             updated=calls.reports("update"),
             peaks=stages.wait("memory", peaks, interruptible=False),
         )
+        if self.candidates:
+            metrics["metrics"] |= self.candidates.metrics()
         self.log.write("step", **metrics, phases=stages.take_phases())
         moved = stages.wait("statistics", calls.traffic, interruptible=False)
         self.log.write(
@@ -214,18 +279,34 @@ class Driver:
             rows=self.watch.take(),
             **again_fields(self.dropped.pop(self.step, {})),
         )
+        self.guarding.look(self.step, metrics["metrics"])
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
         state = read_state(checkpoint)
-        degrees = self.job.spec.update.parallelism.named
+        degrees = degrees_of(self.job.spec)
         check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
         folder = folder_for_all(checkpoint, shared=self.shared)
         self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
         self.step = state.step
+        self.guarding.rollbacks, self.guarding.skipped = state.rollbacks, state.skipped_steps
         if self.pools:
             self.pools.first_new = state.first_new_prompt
             self.pools.open = set(state.open_prompts)
+        if self.candidates:
+            self.candidates.first_new = state.first_new_prompt
+            self.candidates.again = list(state.open_prompts)
+
+    def _open_prompts(self) -> dict[str, Any]:
+        """Of the run's state: prompts that were drawn and not trained on, and which one was never drawn."""
+        if self.candidates:
+            open_prompts = [*self.candidates.carried, *self.candidates.again]
+            return {"first_new_prompt": self.candidates.first_new, "open_prompts": open_prompts}
+        pools = self.pools
+        return {
+            "first_new_prompt": pools.first_new if pools else 0,
+            "open_prompts": sorted(pools.open) if pools else [],
+        }
 
     def save(self) -> None:
         """Checkpoint the last whole step."""
@@ -242,9 +323,10 @@ class Driver:
                 weight_version=self.step,
                 dock_rows=0,
                 spec_digest=self.spec_digest,
-                degrees=self.job.spec.update.parallelism.named,
-                first_new_prompt=self.pools.first_new if self.pools else 0,
-                open_prompts=sorted(self.pools.open) if self.pools else [],
+                degrees=degrees_of(self.job.spec),
+                rollbacks=self.guarding.rollbacks,
+                skipped_steps=self.guarding.skipped,
+                **self._open_prompts(),
             )
         )
         self.log.write("checkpoint", step=self.step, path=str(path), seconds=time.time() - started)

@@ -8,17 +8,18 @@ step and leave after it. A device that fails on its way in is given up, and trai
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import ray
 
 from rljob_api.rljob import RLJob
+from rljob_api.topology import roles
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.joining import Joiner, Joiners
-from rljob_runtime.placement import Cast, Member, seat_of
+from rljob_runtime.placement import Cast, Member
 from rljob_runtime.scale_desk import Asked, ScaleDesk
+from rljob_runtime.seats import seat_of
 
 MAX_FAILED_JOINS = 3
 FAILURES = (ray.exceptions.RayError, RljobError)
@@ -56,12 +57,12 @@ class Elastic:
             return
         for rank, reason in self.joiners.look():
             self._give_up(self.joiners.coming.pop(rank), reason)
-        missing = asked.count - len(self.cast.rollout_members()) - len(coming)
+        there = len(self.cast.rollout_members()) + len(self.joiners.seats())
+        missing = (asked.count - there) // self._together
         for rank in sorted(coming)[missing:] if missing < 0 else []:
-            dropped = coming.pop(rank)
-            self._dismiss(dropped.worker, dropped.seat)
+            self._dismiss(coming.pop(rank))
         for _ in range(missing if self.failed < MAX_FAILED_JOINS else 0):
-            self.joiners.start(seat_of(self.job, self._free_rank()))
+            self.joiners.start(self._free_seats())
         self._tell()
 
     @property
@@ -83,7 +84,7 @@ class Elastic:
         if target < before:
             self._leave(self.cast.rollout_members()[target:])
         else:
-            self._join(self.joiners.ready()[: target - before])
+            self._join(self.joiners.ready()[: (target - before) // self._together])
         self._tell()
         after, ended = len(self.cast.rollout_members()), time.time()
         if after != before:
@@ -101,7 +102,7 @@ class Elastic:
         present = len(self.cast.rollout_members())
         if wanted <= present:
             return wanted
-        most = min(wanted, present + len(self.joiners.ready()))
+        most = min(wanted, present + sum(len(ready.seats) for ready in self.joiners.ready()))
         return next((n for n in range(most, present, -1) if self.desk.may_have(n)), present)
 
     def _leave(self, leaving: list[Member]) -> None:
@@ -110,14 +111,12 @@ class Elastic:
             self.cast.members.remove(member)
         self.cast.meet()
         for member in reversed(leaving):
-            self._dismiss(member.worker, member.seat)
+            self._dismiss(member)
 
     def _join(self, joining: list[Joiner]) -> None:
         for joiner in joining:
-            del self.joiners.coming[joiner.seat.rank]
-            assert joiner.place is not None, "only devices that are ready join"
-            member = Member(seat=joiner.seat, worker=joiner.worker, place=joiner.place)
-            self.cast.members.append(member)
+            del self.joiners.coming[joiner.seats[0].rank]
+            self.cast.members += joiner.members
         try:
             self.cast.meet()
             self.sync()
@@ -128,7 +127,7 @@ class Elastic:
 
     def _turn_away(self, joining: list[Joiner], reason: str) -> None:
         """Go on without them: if somebody else was at fault, that fails here as well."""
-        ranks = {joiner.seat.rank for joiner in joining}
+        ranks = {seat.rank for joiner in joining for seat in joiner.seats}
         self.cast.members = [m for m in self.cast.members if m.seat.rank not in ranks]
         for joiner in joining:
             self._give_up(joiner, reason)
@@ -137,28 +136,42 @@ class Elastic:
 
     def _give_up(self, joiner: Joiner, reason: str) -> None:
         self.failed += 1
-        self._dismiss(joiner.worker, joiner.seat)
+        self._dismiss(joiner)
         what = "is tried again" if self.failed < MAX_FAILED_JOINS else "is the last that is tried"
-        message = f"rollout device {joiner.seat.rank} did not join and {what}: {reason}"
-        self.log.write("warning", message=message)
+        self.log.write("warning", message=f"{joiner.name} did not join and {what}: {reason}")
 
-    def _dismiss(self, worker: Any, seat: Seat) -> None:
-        self.cast.pool.dismiss(worker, seat, staying={s.node for s in self._seats()})
+    def _dismiss(self, leaving: Joiner | Member) -> None:
+        staying = {seat.node for seat in self._seats()}
+        workers, seats = (
+            ([leaving.worker], [leaving.seat])
+            if isinstance(leaving, Member)
+            else (leaving.workers, leaving.seats)
+        )
+        for worker, seat in zip(workers, seats, strict=True):
+            self.cast.pool.dismiss(worker, seat, staying=staying)
 
-    def _free_rank(self) -> int:
+    def _free_seats(self) -> list[Seat]:
+        """Of the first world of devices that the run neither has nor waits for."""
         taken = {seat.rank for seat in self._seats()}
-        return next(rank for rank in range(len(taken) + 1) if rank not in taken)
+        first = roles(self.job.spec.placement, self.job.spec.accelerator).update
+        while first in taken:
+            first += self._together
+        return [seat_of(self.job, rank) for rank in range(first, first + self._together)]
+
+    @property
+    def _together(self) -> int:
+        """Devices that hold a model together: they come and go as one."""
+        return self.job.spec.rollout.parallelism.model_devices
 
     def _seats(self) -> list[Seat]:
         """Of all devices that the run has or waits for."""
-        coming = self.joiners.coming.values()
-        return [*(member.seat for member in self.cast.members), *(j.seat for j in coming)]
+        return [*(member.seat for member in self.cast.members), *self.joiners.seats()]
 
     def _tell(self) -> None:
         given_up = self.failed >= MAX_FAILED_JOINS
         self.desk.tell(
             [member.place for member in self.cast.rollout_members()],
             hosts=[member.place.host for member in self.cast.members],
-            joining=len(self.joiners.coming),
+            joining=len(self.joiners.seats()),
             message=f"{self.failed} devices failed to join; see the warnings" if given_up else "",
         )

@@ -14,8 +14,10 @@ RljobError
 ├── VersionError       the pods of a job have different software
 ├── ScaleRefused       another number of rollout devices that the job cannot have
 ├── RewardError        every reward of a step failed
+├── ServiceError       what a reward asks over the network did not answer as it should
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
 ├── StorageError       remote storage could not be read or written
+├── GuardStop          a guard's alarm ended the run; exit code 4
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
     ├── NotThere       the object that was asked for does not exist
     └── NoAnswer       the API server could not be reached, or was silent too long
@@ -82,12 +84,20 @@ class RewardError(RljobError):
     """Every reward of a step failed."""
 
 
+class ServiceError(RljobError):
+    """What a reward asks over the network did not answer as it should."""
+
+
 class CheckpointError(RljobError):
     """A checkpoint is missing, incomplete or belongs to another job."""
 
 
 class StorageError(RljobError):
     """Remote storage could not be read or written, or not in time; the message names the URI."""
+
+
+class GuardStop(RljobError):
+    """A guard's alarm ended the run (spec.guards)."""
 
 
 class ClusterError(RljobError):

@@ -17,9 +17,17 @@ phase         name, step, start, end (unix s); [role, device, evaluation]
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
               staleness {versions behind: rows}]
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
-evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds]
+evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds, k (samples a prompt),
+              pass_at_k, suites {name: {accuracy, stderr, reward, n, k, pass_at_k}}]
 resize        step, from, to (devices that generate), waited_seconds (since it was asked for),
               stopped_seconds (no step ran); [given_up]      step: steps that were done
+reshard       step, seconds (slowest device), received_bytes, released_bytes, kept_bytes (all devices),
+              peak_bytes, bound_bytes (fullest device); [probe_gap (nats), back_seconds, overlap,
+              gather_seconds, select_seconds, swap_seconds, swap_waited_seconds, check_seconds,
+              host_bytes, checks, memory {device, seconds [], update_bytes [], rollout_bytes [],
+              buffer_bytes [], [cache_bytes [], other_bytes []]}]
+              released: to the host; kept: update weights beside the rollout's; overlap: share of the
+              copy back that was hidden; checks: comparisons that passed; memory: of the fullest device
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated, times_alone]}],
               states {name: {rows, bytes_read, bytes_written, wait_seconds, waits {state: seconds}}},
               edges [{from, to, rows, bytes}], data_paths {state: {shared, tcp}},
@@ -30,15 +38,18 @@ dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated
               dropped: rows of the step that were `lost`, or `stale`; so many were generated again
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
 checkpoint    step, path; [seconds, bytes]
+best          step, metric, value: the last evaluation is the best so far, and its checkpoint stays
 copied        step, uri; [seconds, bytes]                    the checkpoint is whole on remote storage
 reward_error  step, reward, message; [count]
+alarm         step, alarm (its guard's name), state (raised, cleared), policy, message; [since (first step of
+              what raised it), value, rolled_back_to (step that the run goes on from)]
 warning       message; [step]
 run_finished  status (succeeded, failed, interrupted); [message, seconds, step, checkpoint,
               next [text]]
 
-Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, pass_rate,
-groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl, clip_fraction,
-mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
+Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward/error_share,
+pass_rate, groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl,
+clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
 partial_rollout/going_on, partial_rollout/mixed_share, memory/peak_bytes/<device>.
 """
@@ -55,8 +66,8 @@ from typing import Any, Literal, TypeGuard
 logger = logging.getLogger(__name__)
 
 Kind = Literal[
-    "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "copied",
-    "resize", "reward_error", "warning", "run_finished",
+    "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "best", "copied",
+    "reshard", "resize", "reward_error", "alarm", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -68,6 +79,7 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "step": {"step": int, "seconds": (int, float), "metrics": dict},
     "evaluation": {"step": int, "accuracy": (int, float), "n": int},
     "dock": {"step": int},
+    "reshard": {"step": int, "seconds": (int, float), "peak_bytes": int, "bound_bytes": int},
     "resize": {
         "step": int,
         "from": int,
@@ -76,8 +88,10 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "stopped_seconds": (int, float),
     },
     "checkpoint": {"step": int, "path": str},
+    "best": {"step": int, "metric": str, "value": (int, float)},
     "copied": {"step": int, "uri": str},
     "reward_error": {"step": int, "reward": str, "message": str},
+    "alarm": {"step": int, "alarm": str, "state": str, "policy": str, "message": str},
     "warning": {"message": str},
     "run_finished": {"status": str},
 }
@@ -169,17 +183,19 @@ def is_event(value: object) -> TypeGuard[Event]:
 
 
 def cut_rewound(events: Iterable[Event]) -> list[Event]:
-    """Without what a resumed run did again.
+    """Without what a resumed run, or one that was rolled back, did again.
 
     Every `run_started` but the first drops events of later steps than its `resumed_from` (0 where it
-    went on from no checkpoint). Of a step's `step` and `evaluation` events the last one counts.
+    went on from no checkpoint), an `alarm` those later than its `rolled_back_to`; alarms that rolled a run
+    back stay. Of a step's `step` and `evaluation` events the last one counts.
     """
     kept: list[Event] = []
     for event in events:
         if event["kind"] == "run_started" and kept:
-            resumed_from = event.get("resumed_from") or 0
-            kept = [e for e in kept if (e.get("step") or 0) <= resumed_from]
+            kept = _until(kept, event.get("resumed_from") or 0)
             kept = [e for e in kept if e["kind"] != "run_finished"]
+        elif "rolled_back_to" in event:
+            kept = _until(kept, event["rolled_back_to"])
         kept.append(event)
     last = {(e["kind"], e.get("step")): i for i, e in enumerate(kept)}
     return [
@@ -187,6 +203,10 @@ def cut_rewound(events: Iterable[Event]) -> list[Event]:
         for i, event in enumerate(kept)
         if event["kind"] not in ("step", "evaluation") or last[event["kind"], event["step"]] == i
     ]
+
+
+def _until(events: list[Event], step: int) -> list[Event]:
+    return [e for e in events if (e.get("step") or 0) <= step or "rolled_back_to" in e]
 
 
 def _plain(value: object) -> Any:

@@ -1,7 +1,8 @@
-"""Engines, rewards and data sources of installed packages, found by their Python entry points.
+"""Engines, rewards, data sources and algorithms of installed packages, found by their Python entry points.
 
-`missing` is asked before a job starts, `load` by whoever makes what the job names: the tables of
-engines, the scorers and the prompt source. Imports no package before `load`.
+`missing` is asked before a job starts, `load` by whoever makes what the job names: the tables of engines and
+algorithms, the scorers and the prompt source. Imports no package before `load`. The parameters of an
+algorithm are read by `rljob_api.algorithms.package`.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.errors import ConfigError
 
+ALGORITHM = "spec.algorithm.name"
+
 
 class Kind(StrEnum):
     """What a package can add; the value is the group of its entry points."""
@@ -25,6 +28,8 @@ class Kind(StrEnum):
     UPDATE_ENGINE = "rljob.update_engines"
     REWARD = "rljob.rewards"
     DATA = "rljob.data"
+    ALGORITHM = "rljob.algorithms"
+    ALGORITHM_PARAMS = "rljob.algorithm_params"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,9 @@ def uses(spec: RLJobSpec) -> Iterator[Use]:
             yield Use(path=f"spec.rewards[{i}].type", kind=Kind.REWARD, name=reward.type)
     if spec.data.source is not None:
         yield data_use(spec.data.source.name)
+    if is_extension(spec.algorithm.name):
+        yield algorithm_use(spec.algorithm.name)
+        yield Use(path=ALGORITHM, kind=Kind.ALGORITHM_PARAMS, name=spec.algorithm.name)
 
 
 def rollout_use(name: str) -> Use:
@@ -64,6 +72,11 @@ def data_use(name: str) -> Use:
     return Use(path="spec.data.source.name", kind=Kind.DATA, name=name)
 
 
+def algorithm_use(name: str) -> Use:
+    """`spec.algorithm`."""
+    return Use(path=ALGORITHM, kind=Kind.ALGORITHM, name=name)
+
+
 def missing(spec: RLJobSpec) -> list[Problem]:
     """Extensions that the job names and no package here offers, or several do."""
     return [problem for use in uses(spec) if (problem := _problem(use)) is not None]
@@ -76,17 +89,9 @@ def packages(spec: RLJobSpec) -> dict[str, str]:
 
 
 def load(use: Use) -> Callable[..., object]:
-    """What a package offers under the name. Raises ConfigError where it is not there or broken."""
-    if (problem := _problem(use)) is not None:
-        raise ConfigError(str(problem))
-    (entry,) = _offers(use)
-    try:
-        factory = entry.load()
-    except Exception as error:
-        raise ConfigError(
-            f"{use.path}: {entry.value} of {_package(entry)}, which {use.name!r} names, cannot be "
-            f"loaded: {type(error).__name__}: {error}"
-        ) from error
+    """What a package offers under the name: a function or class. Raises ConfigError where it is not there or
+    broken."""
+    entry, factory = _loaded(use)
     if not callable(factory):
         raise ConfigError(
             f"{use.path}: {entry.value} of {_package(entry)}, which {use.name!r} names, is a "
@@ -96,13 +101,34 @@ def load(use: Use) -> Callable[..., object]:
     return made
 
 
+def load_module(use: Use, protocol: type) -> object:
+    """What a package offers under the name: a module, or an object, with the members of the protocol. Raises
+    ConfigError where it is not there or broken."""
+    _, module = _loaded(use)
+    check_members(module, protocol, use)
+    return module
+
+
+def _loaded(use: Use) -> tuple[EntryPoint, object]:
+    if (problem := _problem(use)) is not None:
+        raise ConfigError(str(problem))
+    (entry,) = _offers(use)
+    try:
+        return entry, entry.load()
+    except Exception as error:
+        raise ConfigError(
+            f"{use.path}: {entry.value} of {_package(entry)}, which {use.name!r} names, cannot be "
+            f"loaded: {type(error).__name__}: {error}"
+        ) from error
+
+
 def check_members(made: object, protocol: type, use: Use) -> None:
     """Raise ConfigError if what an extension made lacks members of its protocol."""
     lacking = sorted(name for name in get_protocol_members(protocol) if not hasattr(made, name))
     if lacking:
         raise ConfigError(
             f"{use.path}: {use.name!r} made a {type(made).__name__} without {', '.join(lacking)}; "
-            f"a {_what(use)} has all members of rljob_runtime.engines.base.{protocol.__name__}"
+            f"a {_what(use)} has all members of {protocol.__module__}.{protocol.__name__}"
         )
 
 

@@ -3,11 +3,17 @@
 Derived from the algorithm; given to the dock's servers when they start.
 """
 
-from rljob_api.algorithms import grpo
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.dock.graph import State, StateGraph
 
+MODEL_SCORE = "model_score"
+"""Column of the reward model's scores, one a sample."""
 EVALUATION_STATES = ("generate", "reward")
+"""Those that candidates of dynamic sampling pass."""
+INFERENCE_STATES = ("reward-model", "reference", "teacher", "values")
+"""Those in which models score samples, on the update devices."""
+TRAINING_STATES = ("critic", "update")
+"""Those that train a model, there. The critic reads first, and moves when the policy does."""
 TOKEN_COLUMN_BYTES = 4
 
 
@@ -15,20 +21,44 @@ def state_graph(spec: RLJobSpec) -> StateGraph:
     """The states of the job's algorithm, in a sample's order."""
     update_needs = (
         "prompt",
-        *grpo.response_columns(spec.algorithm.params),
-        *grpo.scalar_columns(spec.algorithm.params),
+        *spec.algorithm.params.response_columns,
+        *spec.algorithm.params.scalars,
     )
+    model_score = (MODEL_SCORE,) if spec.reward_model else ()
     known = {
         "generate": State(
             name="generate", needs=("prompt",), writes=("response", "rollout_logprobs")
         ),
-        "reward": State(name="reward", needs=("task", "response"), writes=("reward",)),
+        "reward-model": State(
+            name="reward-model", needs=("prompt", "response"), writes=(MODEL_SCORE,)
+        ),
+        "reward": State(
+            name="reward", needs=("task", "response", *model_score), writes=("reward",)
+        ),
         "reference": State(
             name="reference", needs=("prompt", "response"), writes=("reference_logprobs",)
         ),
+        "teacher": State(
+            name="teacher", needs=("prompt", "response"), writes=("teacher_logprobs",)
+        ),
+        "values": State(name="values", needs=("prompt", "response"), writes=("values",)),
         "update": State(name="update", needs=update_needs),
+        "critic": State(name="critic", needs=update_needs),
+        "compare": State(name="compare", needs=update_needs),
     }
-    return StateGraph(states=tuple(known[name] for name in grpo.states(spec.algorithm.params)))
+    return StateGraph(states=tuple(known[name] for name in spec.states))
+
+
+def evaluation_states(spec: RLJobSpec) -> tuple[str, ...]:
+    """Those that held-out prompts pass; of pairs, `compare` says how well the policy tells them apart."""
+    if spec.has_pairs:
+        return ("reference", "compare")
+    return tuple(s for s in spec.states if s in ("generate", "reward-model", "reward"))
+
+
+def training_states(spec: RLJobSpec) -> tuple[str, ...] | None:
+    """Those that training prompts pass; None: all."""
+    return tuple(s for s in spec.states if s != "compare") if spec.has_pairs else None
 
 
 def written_bytes(spec: RLJobSpec, *, states: tuple[str, ...] | None) -> int:
@@ -39,6 +69,6 @@ def written_bytes(spec: RLJobSpec, *, states: tuple[str, ...] | None) -> int:
         if states is None or state.name in states
         for column in state.writes
     }
-    scalars = {"reward"}
+    scalars = {"reward", MODEL_SCORE}
     tokens = len(written - scalars) * spec.batch.max_response_length
     return TOKEN_COLUMN_BYTES * (tokens + len(written & scalars))

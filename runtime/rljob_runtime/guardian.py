@@ -1,8 +1,9 @@
-"""A process that ends what a dead run left behind.
+"""A process that ends what a run left behind.
 
 Ray's processes end with their driver, but some of them only when the driver says goodbye. `Guardian`
 starts `python -m rljob_runtime.guardian` beside the run and tells it every descendant; when its pipe
-closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there.
+closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there. After a goodbye
+it gives them a moment first: an actor of Ray was seen to outlive all of Ray.
 """
 
 import contextlib
@@ -15,12 +16,15 @@ import psutil
 
 GOODBYE = "goodbye"
 KILL_ROUNDS = 3
+LEAVE_SECONDS = 5.0
+"""What is not gone so long after a goodbye is ended."""
 
 
 class Guardian:
-    """The run's end of the pipe."""
+    """The run's end of the pipe. Processes below this one that are older than it are none of its own."""
 
     def __init__(self) -> None:
+        self._older = _descendants()
         self._process = subprocess.Popen(
             [sys.executable, "-m", __name__],
             stdin=subprocess.PIPE,
@@ -29,25 +33,33 @@ class Guardian:
         )
 
     def watch_descendants(self) -> None:
-        """Tell the guardian every process below this one."""
-        for process in psutil.Process().children(recursive=True):
-            if process.pid != self._process.pid:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    self._say(f"{process.pid} {process.create_time()}")
+        """Tell the guardian every process below this one that came after it."""
+        for process in _descendants() - self._older:
+            if not process.startswith(f"{self._process.pid} "):
+                self._say(process)
 
     def dismiss(self) -> None:
-        """Everything ended as it should."""
+        """Ray was shut down; returns when every process is gone."""
         self._say(GOODBYE)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=LEAVE_SECONDS + 10)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line + "\n")
             self._process.stdin.flush()
+
+
+def _descendants() -> set[str]:
+    """pid and time of birth of every process below this one: pids are used again."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.add(f"{process.pid} {process.create_time()}")
+    return found
 
 
 def survivors(lines: Iterable[str]) -> list[psutil.Process]:
@@ -63,10 +75,11 @@ def survivors(lines: Iterable[str]) -> list[psutil.Process]:
 
 
 def main() -> None:
-    """Wait for the pipe's end; then end the survivors unless the run said goodbye."""
+    """Wait for the pipe's end; then end the survivors, after a goodbye those that do not leave."""
     lines = [line.strip() for line in sys.stdin]
     if lines and lines[-1] == GOODBYE:
-        return
+        lines.pop()
+        psutil.wait_procs(survivors(lines), timeout=LEAVE_SECONDS)
     for _ in range(KILL_ROUNDS):
         for process in survivors(lines):
             with contextlib.suppress(psutil.NoSuchProcess):

@@ -1,11 +1,11 @@
 """Rollout devices on their way into a run: started in the background, watched, given up.
 
-Called by `elastic`. Nothing here waits: a device whose node is not there yet costs nothing, and one
-that fails or takes too long is dropped.
+Called by `elastic`. Devices that hold a model together come together. Nothing here waits: a device whose
+node is not there yet costs nothing, and one that fails or takes too long is dropped with its world.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,58 +16,82 @@ from rljob_runtime.actors.device import Seat
 from rljob_runtime.calls import START_DEADLINE_SECONDS
 from rljob_runtime.device_pool import DevicePool
 from rljob_runtime.errors import describe
+from rljob_runtime.placement import Member
+from rljob_runtime.seats import prepare
 
 
 @dataclass(slots=True, kw_only=True)
 class Joiner:
-    """A device that is starting. prepared: the pending call that loads its model. started: when its
-    place was first seen to be there. place: where it is, once it is ready."""
+    """A world of devices that is starting. prepared: the pending calls that load its model. started: when
+    its places were first seen to be there. places: where it is, once it is ready."""
 
-    seat: Seat
-    worker: Any
-    prepared: Any
+    seats: Sequence[Seat]
+    workers: Sequence[Any]
+    prepared: Sequence[Any]
     started: float | None = None
-    place: DevicePlace | None = None
+    places: Sequence[DevicePlace] = ()
+
+    @property
+    def name(self) -> str:
+        """`rollout device 3`, `rollout devices 3 and 4`."""
+        numbers = " and ".join(str(seat.rank) for seat in self.seats)
+        return f"rollout device{'s' if len(self.seats) > 1 else ''} {numbers}"
+
+    @property
+    def members(self) -> list[Member]:
+        """As devices of the run, once it is ready."""
+        assert self.places, "only devices that are ready join"
+        return [
+            Member(seat=seat, worker=worker, place=place)
+            for seat, worker, place in zip(self.seats, self.workers, self.places, strict=True)
+        ]
 
 
 @dataclass(slots=True, kw_only=True)
 class Joiners:
-    """All of them, by number of the device."""
+    """All of them, by the number of the first device."""
 
     pool: DevicePool
     clock: Callable[[], float] = time.monotonic
     coming: dict[int, Joiner] = field(default_factory=dict)
 
-    def start(self, seat: Seat) -> None:
-        """Ask for a place and let a device worker load its model there, whenever that is."""
-        worker = self.pool.hire(seat)
-        prepared = worker.prepare.remote(None)
-        self.coming[seat.rank] = Joiner(seat=seat, worker=worker, prepared=prepared)
+    def start(self, seats: Sequence[Seat]) -> None:
+        """Ask for places and let a world of device workers load its model there, whenever that is."""
+        workers = [self.pool.hire(seat) for seat in seats]
+        calls = prepare(workers, seats)
+        self.coming[seats[0].rank] = Joiner(seats=seats, workers=workers, prepared=calls)
 
     def look(self) -> list[tuple[int, str]]:
         """See who has become ready; returns who failed, and why."""
         failed = []
         for rank, joiner in self.coming.items():
-            if joiner.place is None and (reason := self._failure(joiner)):
+            if not joiner.places and (reason := self._failure(joiner)):
                 failed.append((rank, reason))
         return failed
 
     def ready(self) -> list[Joiner]:
         """Those that may join, in order."""
-        return [self.coming[rank] for rank in sorted(self.coming) if self.coming[rank].place]
+        return [self.coming[rank] for rank in sorted(self.coming) if self.coming[rank].places]
+
+    def seats(self) -> list[Seat]:
+        """Of all devices that are coming."""
+        return [seat for joiner in self.coming.values() for seat in joiner.seats]
 
     def _failure(self, joiner: Joiner) -> str:
-        """Why a device that is not ready never will be; "" while it may be."""
-        done, _ = ray.wait([joiner.prepared], timeout=0)
-        if done:
-            try:
-                joiner.place = ray.get(joiner.prepared)
-            except ray.exceptions.RayError as error:
-                return describe(error)
+        """Why a world that is not ready never will be; "" while it may be."""
+        calls = list(joiner.prepared)
+        done, pending = ray.wait(calls, num_returns=len(calls), timeout=0)
+        try:
+            ray.get(done)
+        except ray.exceptions.RayError as error:
+            return describe(error)
+        if not pending:
+            joiner.places = ray.get(calls)
             return ""
         now = self.clock()
         if joiner.started is None:
-            joiner.started = now if self.pool.has_place(joiner.seat.node) else None
+            placed = all(self.pool.has_place(seat.node) for seat in joiner.seats)
+            joiner.started = now if placed else None
         elif now - joiner.started > START_DEADLINE_SECONDS:
             return f"it was not ready {START_DEADLINE_SECONDS:.0f} s after it had its place"
         return ""

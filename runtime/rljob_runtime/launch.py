@@ -14,21 +14,23 @@ from pathlib import Path
 
 import ray
 
+from rljob_api.plan import machine_problems
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
+from rljob_runtime.backends.host import host_bytes
 from rljob_runtime.casualties import dead_devices
 from rljob_runtime.copies import Copies
-from rljob_runtime.data.problems import data_problems
+from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.driver import Driver
-from rljob_runtime.errors import RljobError, StorageError, WorkerError, describe
+from rljob_runtime.errors import GuardStop, RljobError, StorageError, WorkerError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
-from rljob_runtime.models.builtin import policy_path
-from rljob_runtime.placement import Cast, make_seats, place
+from rljob_runtime.models.builtin import model_paths
+from rljob_runtime.placement import Cast, place
 from rljob_runtime.remote import EVENTS_NAME
 from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.row_watch import RowWatch
@@ -37,25 +39,29 @@ from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.seats import make_seats
 from rljob_runtime.session import ray_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 3
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 3, 4
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
 
 
-def problems_of(job: RLJob, base_dir: Path) -> list[Problem]:
-    """What only the runtime can know: installed packages, data sets, reward files."""
+def problems_of(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
+    """What only the runtime can know: installed packages, data sets, reward files, this machine's memory.
+    alone: whether all devices are on this machine."""
     spec = job.spec
     if absent := missing(spec):
         return absent
     return [
         *data_problems(spec.data, base_dir=base_dir),
+        *suite_problems(spec, base_dir=base_dir),
         *reward_problems(spec.rewards, base_dir=base_dir),
+        *(machine_problems(job, base_dir=base_dir, available=host_bytes()) if alone else ()),
     ]
 
 
@@ -108,7 +114,7 @@ def _run(
         latest = place.checkpoint(log)
         if copies:
             copies.start()
-        model = policy_path(
+        models = model_paths(
             job,
             base_dir=request.base_dir,
             cache_dir=request.cache_dir,
@@ -119,7 +125,7 @@ def _run(
             dock_directory(request) as sockets,
             ray_session(job, request.ray_address) as guardian,
         ):
-            cast = _make_cast(request, job, model=model, sockets=sockets)
+            cast = _make_cast(request, job, models=models, sockets=sockets)
             driver = Driver(
                 job=job,
                 cast=cast,
@@ -140,7 +146,8 @@ def _run(
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
-        ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
+        code = EXIT_STOPPED if isinstance(error, GuardStop) else EXIT_FAILED
+        ending = _Ending(status="failed", code=code, message=describe(error))
     finally:
         if copies:
             ending = _with_copies(ending, copies.finish())
@@ -193,14 +200,21 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
         if dead := dead_devices(driver.cast.members):
             raise WorkerError(f"{dead}; {describe(error)}") from error
         raise
-    return _Ending(status="succeeded", code=EXIT_DONE)
+    return _Ending(
+        status="succeeded",
+        code=EXIT_DONE,
+        message=driver.standing.last_words(driver.step, driver.job.spec.steps),
+    )
 
 
-def _make_cast(request: RunRequest, job: RLJob, *, model: Path, sockets: Path) -> Cast:
+def _make_cast(request: RunRequest, job: RLJob, *, models: dict[str, Path], sockets: Path) -> Cast:
     devices = len(make_seats(job))
     return place(
         job,
-        model=folder_for_all(model, shared=request.shared_storage),
+        models={
+            name: folder_for_all(path, shared=request.shared_storage)
+            for name, path in models.items()
+        },
         base_dir=request.base_dir,
         dock_directory=sockets,
         token=secrets.token_hex(32),

@@ -10,35 +10,67 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.rljob import RLJob
+from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
+from rljob_runtime.states.reports import ReshardFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Result of one evaluation. accuracy: share of samples that passed; stderr: over prompts."""
+    """Result of one evaluation. accuracy: share of samples that passed, which is Pass@1 and, of k samples of
+    each prompt, Avg@k; stderr: over prompts. pass_at_k: share of prompts that some sample passed. name: of
+    the set, empty for the job's own held-out prompts, which have `suites` beside them."""
 
     step: int
+    name: str = ""
     accuracy: float
     stderr: float
     reward: float
     prompts: int
     samples: int
+    pass_at_k: float
     shown: list[dict[str, Any]]
+    suites: "tuple[Evaluated, ...]" = ()
+
+    @property
+    def k(self) -> int:
+        """Samples of each prompt."""
+        return self.samples // max(self.prompts, 1)
+
+    def value(self, metric: str) -> float:
+        """Of spec.evaluation.metric; of a suite the mean over all prompts of its levels."""
+        *suite, name = metric.rsplit("/", 1)
+        parts = (
+            [self] if not suite else [p for p in self.suites if p.name.split("/")[0] == suite[0]]
+        )
+        values = [(part.accuracy if name == "accuracy" else part.reward) for part in parts]
+        prompts = [part.prompts for part in parts]
+        return sum(v * n for v, n in zip(values, prompts, strict=True)) / max(sum(prompts), 1)
 
     def event(self) -> dict[str, Any]:
         """Fields of the `evaluation` event."""
+        suites = {suite.name: suite.figures() for suite in self.suites}
         return {
             "step": self.step,
+            **self.figures(),
+            "samples": self.shown,
+            **({"suites": suites} if suites else {}),
+        }
+
+    def figures(self) -> dict[str, float]:
+        """What is told of a set."""
+        return {
             "accuracy": self.accuracy,
             "stderr": self.stderr,
             "reward": self.reward,
             "n": self.prompts,
-            "samples": self.shown,
+            "k": self.k,
+            "pass_at_k": self.pass_at_k,
         }
 
 
-def evaluation_metrics(rewarded: Sequence[Any], *, step: int) -> Evaluated:
-    """Accuracy over all samples, with the standard error of the prompts' means."""
+def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
+    """Accuracy over all samples of a set, with the standard error of the prompts' means."""
     totals = [total for report in rewarded for total in report.totals]
     by_prompt: dict[int, list[float]] = {}
     for report in rewarded:
@@ -48,12 +80,32 @@ def evaluation_metrics(rewarded: Sequence[Any], *, step: int) -> Evaluated:
     accuracy, deviation = mean_and_deviation(means)
     return Evaluated(
         step=step,
+        name=name,
         accuracy=accuracy,
         stderr=deviation / math.sqrt(max(len(means), 1)),
         reward=mean_and_deviation(totals)[0],
         prompts=len(means),
         samples=len(totals),
+        pass_at_k=sum(any(passes) for passes in by_prompt.values()) / max(len(means), 1),
         shown=[group for report in rewarded for group in report.shown][:3],
+    )
+
+
+def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
+    """Accuracy: share of held-out pairs whose preferred response gained more over the reference than the
+    other. reward: their mean margin β·h."""
+    margins = [margin for report in compared for margin in report.margins]
+    accuracy, deviation = mean_and_deviation([float(margin > 0) for margin in margins])
+    return Evaluated(
+        step=step,
+        name=name,
+        accuracy=accuracy,
+        stderr=deviation / math.sqrt(max(len(margins), 1)),
+        reward=mean_and_deviation(margins)[0],
+        prompts=len(margins),
+        samples=len(margins),
+        pass_at_k=accuracy,
+        shown=[],
     )
 
 
@@ -70,24 +122,10 @@ def step_metrics(
 ) -> dict[str, Any]:
     """Fields of the `step` event: metrics and samples. peaks: bytes of each device's ledger."""
     spec = job.spec
-    samples = sum(report.samples for report in generated)
-    response_tokens = sum(report.response_tokens for report in generated)
-    prompt_tokens = sum(report.prompt_tokens for report in generated)
-    totals = [total for report in rewarded for total in report.totals]
-    reward_mean, reward_std = mean_and_deviation(totals)
-    passes = [passed for report in rewarded for passed in report.passes]
     ages = sum((report.rows_by_age for report in updated), Counter[int]())
     metrics: dict[str, float] = {
-        "reward/mean": reward_mean,
-        "reward/std": reward_std,
-        **_reward_parts(rewarded, len(totals)),
-        "pass_rate": mean_and_deviation(passes)[0],
-        "groups/with_signal": sum(report.groups_with_signal for report in rewarded)
-        / max(sum(report.groups for report in rewarded), 1),
-        "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
-        "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
-        "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
-        "response_tokens_per_second": response_tokens / seconds,
+        **_rewards(rewarded),
+        **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
         "tps_eq5": tokens_per_second(
             global_batch_size=spec.batch.global_batch_size,
             samples_per_prompt=spec.batch.samples_per_prompt,
@@ -97,9 +135,9 @@ def step_metrics(
             seconds=seconds,
         ),
         "eta_seconds": (spec.steps - step) * sum(recent_seconds) / max(len(recent_seconds), 1),
-        "reward/errors": float(sum(report.failed for report in rewarded)),
-        **updated[0].metrics,
-        **(_staleness(ages) if spec.flow.off_policy else {}),
+        **_pairs_as_means(updated[0].metrics),
+        **_critic(updated[0].taught),
+        **(_staleness(ages) if off_policy(spec) else {}),
         **(_partial_rollout(generated, updated) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
@@ -115,6 +153,71 @@ def step_metrics(
     }
 
 
+def reshard_fields(devices: Sequence[ReshardFigures]) -> dict[str, Any]:
+    """Fields of the `reshard` event but its step."""
+    fullest = max(devices, key=lambda device: device.peak_bytes)
+    back = sum(device.back_seconds for device in devices)
+    waited = sum(min(device.waited_seconds, device.back_seconds) for device in devices)
+    return {
+        "seconds": max(device.seconds for device in devices),
+        "received_bytes": sum(device.received_bytes for device in devices),
+        "released_bytes": sum(device.released_bytes for device in devices),
+        "kept_bytes": sum(device.kept_bytes for device in devices),
+        "peak_bytes": fullest.peak_bytes,
+        "bound_bytes": fullest.bound_bytes,
+        "probe_gap": max(device.probe_gap for device in devices),
+        "back_seconds": max(device.back_seconds for device in devices),
+        **({"overlap": 1 - waited / back} if back else {}),
+        **{
+            field: max(getattr(device, field) for device in devices)
+            for field in (
+                "gather_seconds",
+                "select_seconds",
+                "swap_seconds",
+                "swap_waited_seconds",
+                "check_seconds",
+            )
+        },
+        "checks": sum(device.checks for device in devices),
+        "host_bytes": sum(device.host_bytes for device in devices),
+        "memory": {"device": devices.index(fullest), **fullest.course},
+    }
+
+
+def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
+    """Of what was generated; nothing where pairs come with the data."""
+    if not rewarded:
+        return {}
+    totals = [total for report in rewarded for total in report.totals]
+    mean, deviation = mean_and_deviation(totals)
+    groups = sum(report.groups for report in rewarded)
+    return {
+        "reward/mean": mean,
+        "reward/std": deviation,
+        **_reward_parts(rewarded, len(totals)),
+        "pass_rate": mean_and_deviation([p for report in rewarded for p in report.passes])[0],
+        "groups/with_signal": sum(r.groups_with_signal for r in rewarded) / max(groups, 1),
+        "reward/errors": float(sum(report.failed for report in rewarded)),
+        "reward/error_share": sum(report.failed for report in rewarded) / max(len(totals), 1),
+    }
+
+
+def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    samples = sum(report.samples for report in generated)
+    response_tokens = sum(report.response_tokens for report in generated)
+    prompt_tokens = sum(report.prompt_tokens for report in generated)
+    return {
+        "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
+        "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
+        "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
+        "response_tokens_per_second": response_tokens / seconds,
+    }
+
+
+def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:
+    return {"tokens_per_second": sum(report.tokens for report in updated) / seconds}
+
+
 def _staleness(ages: Counter[int]) -> Mapping[str, float]:
     mean = sum(age * rows for age, rows in ages.items()) / max(ages.total(), 1)
     return {"staleness": mean, "staleness/max": float(max(ages, default=0))}
@@ -128,6 +231,27 @@ def _partial_rollout(generated: Sequence[Any], updated: Sequence[Any]) -> Mappin
         "partial_rollout/going_on": float(sum(report.going_on for report in generated)),
         "partial_rollout/mixed_share": sum(r.lineage.mixed for r in updated) / max(rows, 1),
     }
+
+
+def _pairs_as_means(metrics: Mapping[str, float]) -> Mapping[str, float]:
+    """What is told of pairs as means over these, not over tokens."""
+    count = metrics.get("pairs/count")
+    if count is None:
+        return metrics
+    means = {n: v / max(count, 1e-12) for n, v in metrics.items() if n.startswith("pairs/")}
+    del means["pairs/count"]
+    return {n: v for n, v in metrics.items() if n != "pairs/count"} | means
+
+
+def _critic(found: Mapping[str, float] | None) -> Mapping[str, float]:
+    """Of the critic's training; nothing without one. explained_variance: 1 − E[(V − R)²] / Var[R]."""
+    if found is None:
+        return {}
+    variance = found["returns/square"] - found["returns/mean"] ** 2
+    explained = 1 - found["error"] / variance if variance > 1e-12 else 0.0
+    left_out = ("entropy", "skipped", "returns/square")
+    kept = {f"critic/{name}": value for name, value in found.items() if name not in left_out}
+    return kept | {"critic/explained_variance": explained}
 
 
 def _reward_parts(rewarded: Sequence[Any], samples: int) -> Mapping[str, float]:

@@ -6,7 +6,6 @@ cluster, warehouses go to the pods that are theirs, one each, and a controller g
 state's first worker. With separated placement nothing else sits where devices may leave.
 """
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from rljob_api.base import parse_quantity
 from rljob_api.elastic import DevicePlace
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
-from rljob_api.topology import lasting_nodes, num_nodes, roles, used_devices
+from rljob_api.topology import lasting_nodes, num_nodes
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
@@ -28,8 +27,9 @@ from rljob_runtime.device_pool import DevicePool, beside
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
-from rljob_runtime.flow import state_graph
+from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES, state_graph
 from rljob_runtime.folders import Folder
+from rljob_runtime.seats import make_seats, prepare
 from rljob_runtime.warehouse_homes import warehouse_homes
 
 MEETING_SECONDS = 3 * MEET_SECONDS
@@ -99,28 +99,10 @@ class Cast:
         answers("weight sync", calls, seconds=MEETING_SECONDS)
 
 
-def make_seats(job: RLJob) -> list[Seat]:
-    """One seat a device. Colocated: every device updates and generates; separated: one role each."""
-    placement, accelerator = job.spec.placement, job.spec.accelerator
-    return [seat_of(job, rank) for rank in range(used_devices(placement, accelerator))]
-
-
-def seat_of(job: RLJob, rank: int) -> Seat:
-    """The seat of a device; one beyond those of the job's own count generates."""
-    updating = roles(job.spec.placement, job.spec.accelerator).update
-    return Seat(
-        rank=rank,
-        update_rank=rank if rank < updating else None,
-        num_updating=updating,
-        generates=job.spec.placement.mode == "colocated" or rank >= updating,
-        node=rank // job.spec.accelerator.devices_per_node,
-    )
-
-
 def place(
     job: RLJob,
     *,
-    model: Folder,
+    models: dict[str, Folder],
     base_dir: Path,
     dock_directory: Path,
     token: str,
@@ -128,7 +110,8 @@ def place(
 ) -> Cast:
     """Start every actor and wait until each answers. Raises WorkerError naming who does not.
 
-    dock_directory: where warehouses put their sockets, on whatever machine they are.
+    models: directories by name. dock_directory: where warehouses put their sockets, on whatever machine
+    they are.
     """
     graph = state_graph(job.spec)
     pool = DevicePool(
@@ -148,13 +131,15 @@ def place(
     )
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses)))
-    shared = (job_json, model, base_dir, address)
-    pool.arguments = ((job_json, model, address), num_threads)
+    shared = (job_json, models["policy"], base_dir, address)
+    pool.arguments = ((job_json, models, address), num_threads)
     devices = [pool.hire(seat) for seat in seats]
     options = {"num_cpus": 0, **beside(home)}
     feeder = PromptFeeder.options(**options).remote(*shared)  # type: ignore[attr-defined]
-    rewards = [RewardWorker.options(**options).remote(*shared, 0)]  # type: ignore[attr-defined]
-    places = _prepare(devices, seats)
+    rewards = []
+    if job.spec.rewards:
+        rewards = [RewardWorker.options(**options).remote(*shared, 0)]  # type: ignore[attr-defined]
+    places = answers("device worker", prepare(devices, seats))
     cast = Cast(
         members=[
             Member(seat=seat, worker=worker, place=where)
@@ -176,7 +161,9 @@ def controller_nodes(seats: list[Seat]) -> dict[str, int]:
     """The node of each state's first worker; states that are not named have no device."""
     updating = next(seat.node for seat in seats if seat.update_rank == 0)
     generating = next(seat.node for seat in seats if seat.generates)
-    return {"generate": generating, "reference": updating, "update": updating}
+    return {"generate": generating} | dict.fromkeys(
+        (*INFERENCE_STATES, "compare", *TRAINING_STATES), updating
+    )
 
 
 def lasting_groups(job: RLJob, pool: DevicePool) -> list[PlacementGroup | None]:
@@ -242,21 +229,3 @@ def _start_dock(
         shared_memory=settings.shared_memory,
     )
     return warehouses, controllers, dock
-
-
-def _prepare(devices: list[Any], seats: list[Seat]) -> list[DevicePlace]:
-    """Let the devices that train meet, and all load their models."""
-    (host,) = answers("device worker", [devices[0].address.remote()])
-    meeting_point = f"tcp://{host}:{free_port()}"
-    calls = [
-        worker.prepare.remote(None if seat.update_rank is None else meeting_point)
-        for worker, seat in zip(devices, seats, strict=True)
-    ]
-    return answers("device worker", calls)
-
-
-def free_port() -> int:
-    """A port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

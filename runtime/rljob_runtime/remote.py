@@ -7,17 +7,18 @@ job names it. Credentials are what that package finds in the environment.
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rljob_api.infrastructure import RemoteStorage
+from rljob_runtime.best import BEST_FILE
 from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
 
 EVENTS_NAME = "events.jsonl"
-RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html")
+RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")
 MARKER = "copy.json"
 """Written last into a copied checkpoint, with the size of every file: without it the copy is torn."""
 EXTRAS = {"s3": "s3"}
@@ -105,13 +106,19 @@ class RemoteRun:
                     raise StorageError(f"{name} came with {file.stat().st_size} of {size} bytes")
             return store.publish(step)
 
-    def keep(self, number: int) -> None:
-        """Drop all checkpoints but the newest whole ones."""
+    def keep(self, number: int, *, also: Collection[int] = ()) -> None:
+        """Drop all checkpoints but the newest whole ones, and those of steps in `also`."""
         with self._told("cannot drop old checkpoints"):
-            kept = self.steps()[-number:]
+            kept = {*self.steps()[-number:], *also}
             for step in self._sizes():
                 if step not in kept:
                     self._remove(self._folder(step))
+
+    def drop_after(self, step: int) -> None:
+        """Drop the checkpoints of later steps, which a run that was rolled back has undone."""
+        with self._told("cannot drop checkpoints that were rolled back"):
+            for later in [found for found in self._sizes() if found > step]:
+                self._remove(self._folder(later))
 
     def put_records(self, folder: Path) -> None:
         """Copy what the run says of itself, as far as it is there."""

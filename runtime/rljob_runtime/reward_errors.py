@@ -1,4 +1,4 @@
-"""Rewards that failed: each as an event, and all of a batch as the run's end. Called by the driver."""
+"""Rewards that failed: each as an event, and all of an evaluation as the run's end. Called by the driver."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,8 @@ from rljob_runtime.events import EventLog
 
 
 def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any]) -> None:
-    """Write what failed; raise RewardError when no sample of the batch could be scored."""
+    """Write what failed; raise RewardError when no sample of an evaluation could be scored. Of a step, the
+    guard rewardErrors says what follows."""
     for report in rewarded:
         for name, count in report.errors.items():
             log.write(
@@ -21,7 +22,7 @@ def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any])
             )
     scored = sum(len(report.totals) for report in rewarded)
     failed = sum(report.failed for report in rewarded)
-    if scored and failed == scored:
+    if batch.kind == "eval" and scored and failed == scored:
         first = next(report.first_error for report in rewarded if report.first_error)
         raise RewardError(
             f"all {scored} samples of {batch} failed in a reward (spec.rewards); the first error "

@@ -63,7 +63,8 @@ def _dataset(data: Data) -> str | None:
         return data.reasoning_gym.dataset
     if data.source is not None:
         return data.source.name
-    return data.jsonl.path if data.jsonl is not None else None
+    file = data.jsonl or data.preferences
+    return file.path if file is not None else None
 
 
 def processor_name() -> str:

@@ -1,4 +1,4 @@
-"""A run's figures of the dock for Prometheus, as the text that its scrapers read.
+"""A run's figures of the dock and of resharding for Prometheus, as the text that its scrapers read.
 
 Folded from the run's events, and from each look of the `row_watch`, which tells what is now. Counters
 begin with the driver's process. Served by the `status_server`.
@@ -48,11 +48,58 @@ WAITED = Family(
 DROPPED = Family(
     "rljob_dock_dropped_rows_total", "counter", "Rows that were dropped and generated again."
 )
+ALARM = Family("rljob_alarm", "gauge", "1 while the alarm of a guard is raised (spec.guards).")
+ALARMS = Family("rljob_alarms_total", "counter", "Alarms of a guard that were raised.")
+ROLLBACKS = Family(
+    "rljob_rollbacks_total", "counter", "Times that an alarm took the run back to a checkpoint."
+)
 AGES = Family(
     "rljob_dock_row_age_versions",
     "histogram",
     "Weight versions that rows were behind at the update.",
 )
+
+RESHARDS = Family("rljob_reshards_total", "counter", "Reshards; each passed its checks.")
+RESHARD_SECONDS = Family(
+    "rljob_reshard_seconds_total", "counter", "Time of reshards on the slowest device, by part."
+)
+RESHARD_CHECKS = Family(
+    "rljob_reshard_checks_total", "counter", "Comparisons of names, sums and log-probs that passed."
+)
+MOVED = Family(
+    "rljob_reshard_moved_bytes_total", "counter", "Weights that devices received of others."
+)
+RESHARD_PEAK = Family(
+    "rljob_reshard_peak_bytes", "gauge", "Weights and buffers of the fullest device, last reshard."
+)
+RESHARD_BOUND = Family("rljob_reshard_bound_bytes", "gauge", "What that peak may be.")
+REDUNDANT = Family(
+    "rljob_reshard_redundant_bytes",
+    "gauge",
+    "Update weights that devices keep while they generate, all together.",
+)
+RELEASED = Family(
+    "rljob_reshard_released_bytes", "gauge", "Update weights on the host, of all devices."
+)
+OVERLAP = Family(
+    "rljob_reshard_overlap_ratio", "gauge", "Share of the last way back that was hidden."
+)
+RESHARD_PARTS = {
+    "seconds": "all",
+    "gather_seconds": "gather",
+    "select_seconds": "select",
+    "swap_seconds": "swap",
+    "back_seconds": "back",
+    "check_seconds": "check",
+}
+"""Label of each of the event's times."""
+RESHARD_GAUGES = {
+    "peak_bytes": RESHARD_PEAK,
+    "bound_bytes": RESHARD_BOUND,
+    "kept_bytes": REDUNDANT,
+    "released_bytes": RELEASED,
+    "overlap": OVERLAP,
+}
 
 
 @dataclass(slots=True)
@@ -65,14 +112,21 @@ class RunFigures:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, event: Event) -> None:
-        """Take up a step or its dock's event."""
+        """Take up a step, its dock's event, an alarm or a reshard."""
         with self._lock:
             if event["kind"] == "step":
                 self._set(STEP, event["step"])
                 for age, rows in event.get("staleness", {}).items():
                     self._ages[int(age)] = self._ages.get(int(age), 0) + rows
+            elif event["kind"] == "alarm":
+                raised = event["state"] == "raised"
+                self._set(ALARM, int(raised), alarm=event["alarm"])
+                self._add(ALARMS, int(raised), alarm=event["alarm"])
+                self._add(ROLLBACKS, int("rolled_back_to" in event), alarm=event["alarm"])
             elif event["kind"] == "dock":
                 self._take_dock(event)
+            elif event["kind"] == "reshard":
+                self._take_reshard(event)
 
     def look(self, rows: Mapping[str, RowCounts]) -> None:
         """Rows at each state, now."""
@@ -106,6 +160,19 @@ class RunFigures:
             self._add(READ_BYTES, edge["bytes"], **ends)
         for reason, rows in event.get("dropped", {}).items():
             self._add(DROPPED, rows, reason=reason)
+
+    def _take_reshard(self, event: Event) -> None:
+        """Fields that are missing or null tell nothing."""
+        self._add(RESHARDS, 1)
+        for name, part in RESHARD_PARTS.items():
+            if (seconds := event.get(name)) is not None:
+                self._add(RESHARD_SECONDS, seconds, part=part)
+        for name, total in (("received_bytes", MOVED), ("checks", RESHARD_CHECKS)):
+            if (number := event.get(name)) is not None:
+                self._add(total, number)
+        for name, gauge in RESHARD_GAUGES.items():
+            if (value := event.get(name)) is not None:
+                self._set(gauge, value)
 
     def _set(self, family: Family, value: float, **labels: str) -> None:
         self._values.setdefault(family, {})[tuple(labels.items())] = value

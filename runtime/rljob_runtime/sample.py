@@ -46,6 +46,12 @@ class SampleBatch:
         """A scalar column repeated for each of its sample's response tokens, [T]."""
         return self.scalars[name][self.sample_of_T()] if self.responses else torch.zeros(0)
 
+    def advantages_T(self) -> Tensor:
+        """Each response token's advantage, [T]: of the field `advantages`, or its sample's `advantage`."""
+        return (
+            self.packed("advantages") if "advantages" in self.fields else self.spread("advantage")
+        )
+
     def sample_of_T(self) -> Tensor:
         """Each response token's sample, int64 [T]."""
         lengths_B = torch.tensor([len(r) for r in self.responses], dtype=torch.int64)

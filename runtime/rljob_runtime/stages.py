@@ -14,8 +14,11 @@ import ray
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
+from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.errors import DockError, WorkerError
 from rljob_runtime.events import EventLog
+from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES
+from rljob_runtime.metrics import reshard_fields
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.pools import Round
 from rljob_runtime.reward_errors import tell_reward_errors
@@ -33,12 +36,14 @@ class Interrupted(Exception):
 class BatchCalls:
     """The calls of one batch by stage; a stage that was not started is missing.
 
-    now: the round of a partial rollout that makes the batch. peaks: of the memory of each device, by
+    now: the round of a partial rollout or of dynamic sampling that makes the batch. beside: other batches of
+    the step, which are lost with it. peaks: of the memory of each device, by
     its number. traffic: of whoever moves rows.
     """
 
     batch: BatchName
-    now: Round | None = None
+    now: Round | CandidateRound | None = None
+    beside: list[BatchName] = field(default_factory=list)
     of_stage: dict[str, list[Any]] = field(default_factory=dict)
     peaks: dict[int, Any] = field(default_factory=dict)
     traffic: list[Any] = field(default_factory=list)
@@ -64,7 +69,9 @@ class Stages:
 
     stop: asked during waits; True ends them with Interrupted. look: called while waiting. held: the
     version of the weights that the rollout devices hold: the number of steps that made them.
-    phases: seconds of the slowest worker in each stage since they were last taken.
+    phases: seconds of the slowest worker in each stage since they were last taken. spent: whether a
+    training batch was generated since the last sync, after which devices that swap hold the update's weights.
+    swaps: whether they do.
     """
 
     job: RLJob
@@ -74,9 +81,16 @@ class Stages:
     look: Callable[[], None] = lambda: None
     held: int = 0
     phases: dict[str, float] = field(default_factory=dict)
+    spent: bool = False
+    swaps: bool = False
 
     def start(self, calls: BatchCalls, stages: Iterable[str]) -> None:
-        """Begin these stages of the batch: feed, generate, reward, reference, update."""
+        """Begin these stages of the batch: feed, generate, reward, those of inference and of training."""
+        stages = list(stages)
+        if "generate" in stages:
+            if self.spent and self.swaps:
+                self.sync(self.held)
+            self.spent = calls.batch.kind == "train"
         for stage in stages:
             calls.of_stage[stage] = self._start(stage, calls.batch, calls.now)
 
@@ -95,7 +109,7 @@ class Stages:
     def tell(self, calls: BatchCalls) -> None:
         """Write when each stage ran, and errors of rewards. All calls must have ended."""
         batch, held_out = calls.batch, calls.batch.kind == "eval"
-        for stage in ("generate", "reference", "reward", "update"):
+        for stage in ("generate", *INFERENCE_STATES, "compare", "reward", *TRAINING_STATES):
             spans = [getattr(report, "span", report) for report in calls.reports(stage)]
             self.spans(stage, batch.step, spans, held_out)
         tell_reward_errors(self.log, batch, calls.reports("reward"))
@@ -106,8 +120,9 @@ class Stages:
         The update ranks agree before the first of them trains, so all have trained or none has.
         """
         self.wait_for_warehouses()
-        pools = (calls.now.pool, calls.now.next_pool) if calls.now else ()
-        for batch in (calls.batch, *pools):
+        now = calls.now
+        pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
+        for batch in (calls.batch, *pools, *calls.beside):
             with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
                 drop = [self.cast.feeder.drop.remote(batch)]
                 self.wait("drop", drop, interruptible=False)
@@ -122,7 +137,11 @@ class Stages:
         return trained > 0
 
     def sync(self, version: int) -> None:
-        """Give the rollout layout the update layout's weights; every engine must hold the same."""
+        """Give the rollout layout the update layout's weights; every engine must hold the same. Nobody takes
+        them where nothing is generated."""
+        if "generate" not in self.job.spec.states:
+            self.held = version
+            return
         calls = [worker.sync.remote(version) for worker in self.cast.devices]
         reports = self.wait("sync", calls, interruptible=False)
         self.spans("sync", max(version, 1), [report.span for report in reports])
@@ -132,7 +151,11 @@ class Stages:
                 f"weights version {version} differ between devices after the sync: "
                 f"checksums {sorted(set(sums))}; the run stops, resume from the last checkpoint"
             )
-        self.held = version
+        moved = [report.reshard for report in reports if report.reshard]
+        if moved:
+            self.log.write("reshard", step=version, **reshard_fields(moved))
+        self.swaps = any(figures.released_bytes for figures in moved)
+        self.held, self.spent = version, False
 
     def wait_for_warehouses(self) -> None:
         """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""
@@ -212,8 +235,14 @@ class Stages:
             f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)"
         )
 
-    def _start(self, stage: str, batch: BatchName, now: Round | None) -> list[Any]:
+    def _start(self, stage: str, batch: BatchName, now: Round | CandidateRound | None) -> list[Any]:
         cast = self.cast
+        if isinstance(now, CandidateRound):
+            if stage == "feed":
+                return [cast.feeder.feed_candidates.remote(now, self.held)]
+            if stage == "reward":
+                return [worker.select.remote(now) for worker in cast.rewards[:1]]
+            now = None
         if stage == "feed":
             feeder = cast.feeder
             fed = (
@@ -223,14 +252,15 @@ class Stages:
             )
             return [fed]
         if stage == "generate":
-            workers = cast.generating()
-            shares = [(worker, (rank, len(workers))) for rank, worker in enumerate(workers)]
+            workers, each = cast.generating(), self.job.spec.rollout.parallelism.replica_devices
+            replicas = len(workers) // each
+            shares = [(worker, (rank // each, replicas)) for rank, worker in enumerate(workers)]
             if now:
                 return [w.partial_rollout.remote(batch, now, share) for w, share in shares]
             return [w.generate.remote(batch, share) for w, share in shares]
         if stage == "reward":
             return [worker.score.remote(batch) for worker in cast.rewards]
-        if stage == "reference":
-            return [worker.reference.remote(batch) for worker in cast.updating()]
-        assert stage == "update", f"no stage {stage}"
-        return [worker.update.remote(batch) for worker in cast.updating()]
+        if stage in INFERENCE_STATES:
+            return [worker.infer.remote(stage, batch) for worker in cast.updating()]
+        assert stage in ("compare", *TRAINING_STATES), f"no stage {stage}"
+        return [getattr(worker, stage).remote(batch) for worker in cast.updating()]

@@ -1,6 +1,6 @@
 """What a driver on a cluster is asked: how far it is, for other rollout devices, and by Prometheus.
 
-GET /status: one JSON document with the last step, the last checkpoint and the rollout devices. PUT
+GET /status: one JSON document with the last step, the last checkpoint, alarms and the rollout devices. PUT
 /scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
 the job cannot change it. Both want the job's token. GET /metrics: figures, for whoever reaches the port.
 Subscribes to the event log; started by `launch` where the environment names a port; the other side of
@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from rljob_api.guards import AlarmReport
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.events import Event
@@ -66,9 +67,9 @@ class StatusServer:
         return int(self._server.server_address[1])
 
     def on_event(self, event: Event) -> None:
-        """Take up a step or a checkpoint."""
+        """Take up a step, a checkpoint or an alarm."""
         saved_kind, place = self._place
-        if event["kind"] in ("step", saved_kind):
+        if event["kind"] in ("step", "alarm", saved_kind):
             self._told.clear()
         if event["kind"] == "step":
             progress = progress_of(event, self._total_steps)
@@ -76,10 +77,21 @@ class StatusServer:
         elif event["kind"] == "dock":
             path = data_path(event["data_paths"])
             self._document = {**self._document, "dockDataPath": path}
+        elif event["kind"] == "alarm":
+            self._take_alarm(event)
         elif event["kind"] == saved_kind:
             time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             saved = LastCheckpoint(step=event["step"], path=event[place], time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
+
+    def _take_alarm(self, event: Event) -> None:
+        others = [
+            alarm for alarm in self._document.get("alarms", []) if alarm["name"] != event["alarm"]
+        ]
+        if event["state"] == "raised":
+            told = AlarmReport(name=event["alarm"], step=event["step"], message=event["message"])
+            others.append(_plain(told))
+        self._document = {**self._document, "alarms": others}
 
     def document(self) -> bytes:
         """The answer's body; from now on the last news has been told."""
@@ -118,7 +130,7 @@ def _rounded(reward: float | None) -> float | None:
     return None if reward is None else round(reward, REWARD_DIGITS)
 
 
-def _plain(section: Progress | LastCheckpoint) -> dict[str, Any]:
+def _plain(section: Progress | LastCheckpoint | AlarmReport) -> dict[str, Any]:
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 

@@ -47,6 +47,7 @@ class Oracles:
                 "rollout_logprobs": self.per_sample("rollout_logp"),
                 "old_logprobs": self.per_sample("old_logp"),
                 "reference_logprobs": self.per_sample("ref_logp"),
+                "teacher_logprobs": self.per_sample("ref_logp"),
             },
             scalars={"advantage": advantages_B},
         )

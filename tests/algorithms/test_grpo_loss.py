@@ -9,7 +9,6 @@ from rljob_api.algorithms.grpo import GRPOParams
 from rljob_runtime.algorithms import ALGORITHMS, Totals
 from rljob_runtime.algorithms.functional import (
     clipped_surrogate,
-    importance,
     kl_divergence,
     sequence_mean,
     token_mean,
@@ -187,16 +186,6 @@ def test_kl_pulls_towards_the_reference():
         value = kl_divergence(logprobs_T, reference_T, estimator).sum()
         (gradient_T,) = torch.autograd.grad(value, logprobs_T)
         assert gradient_T[0] > 0 > gradient_T[1]
-
-
-def test_tokens_of_older_weights_count_by_how_likely_they_are_now_at_most_twice():
-    now_T = torch.tensor([0.2, 0.1, 0.9]).log().requires_grad_()
-    then_T = torch.tensor([0.4, 0.1, 0.1]).log()
-
-    weights_T = importance(now_T, then_T)
-
-    assert weights_T.tolist() == pytest.approx([0.5, 1.0, 2.0])
-    assert not weights_T.requires_grad
 
 
 def test_the_loss_of_older_samples_is_weighted_and_that_of_present_ones_is_not(oracles):

@@ -102,6 +102,13 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             f"{UPDATE}.expert",
             "16 does not divide the model's 8 experts",
         ),
+        (
+            {"model_type": "qwen3_moe", **MOE, "moe_intermediate_size": 3},
+            {f"{ROLLOUT}.tensor": 4},
+            f"{ROLLOUT}.tensor",
+            "is 4, more than the 3 features of an expert that the devices share; lower it",
+        ),
+        ({}, {f"{ROLLOUT}.pipeline": 4}, f"{ROLLOUT}.pipeline", "is 4, more than the model's 3"),
         ({}, {f"{UPDATE}.pipeline": 4}, f"{UPDATE}.pipeline", "is 4, more than the model's 3"),
         (
             {},

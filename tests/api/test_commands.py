@@ -45,13 +45,13 @@ def test_an_invalid_job_ends_with_2_and_one_problem_a_line(rljob, command):
 
 
 def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rljob):
-    changes = {"spec.update.parallelism.zero": 3, "spec.model": {"path": "/models/elsewhere"}}
+    changes = {"spec.update.engine": "mindspeed", "spec.model": {"path": "/models/elsewhere"}}
 
     result = rljob("validate", changes)
 
     assert result.exit_code == 0
-    zero, model = result.stderr.splitlines()
-    assert zero.startswith("note: spec.update.parallelism.zero: is 3; rljob run cannot do that yet")
+    engine, model = result.stderr.splitlines()
+    assert engine.startswith("note: spec.update.engine: is mindspeed; rljob run cannot do that yet")
     assert model.startswith("note: spec.model.path: /models/elsewhere/config.json does not exist")
 
 
@@ -120,7 +120,9 @@ def test_plan_refuses_what_does_not_fit_but_shows_it(rljob):
     result = rljob("plan", {"spec.accelerator.memory": "12Mi"}, "--json")
 
     assert result.exit_code == 2
-    assert "spec.accelerator.memory: is 12Mi, but update needs at least" in result.stderr
+    assert (
+        "spec.accelerator.memory: is 12Mi, but at the longest lengths update needs" in result.stderr
+    )
     assert json.loads(result.stdout)["problems"][0]["path"] == "spec.accelerator.memory"
 
 
@@ -148,10 +150,7 @@ def test_run_refuses_by_name_what_it_cannot_do(job):
     changes = {
         "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},
         "spec.update": {"engine": "mindspeed", "dtype": "bfloat16"},
-        "spec.update.parallelism": {
-            "zero": 3,
-        },
-        "spec.rollout.parallelism": {"tensor": 2, "expert": 2},
+        "spec.rollout": {"engine": "vllm", "parallelism": {"pipeline": 2, "expert": 2}},
         "spec.resharding.strategy": "allgather-swap",
     }
 
@@ -159,14 +158,30 @@ def test_run_refuses_by_name_what_it_cannot_do(job):
 
     assert found["spec.accelerator.type"].startswith("is ascend910b; rljob run cannot do that yet")
     assert found["spec.update.engine"].endswith("use torch")
-    assert found["spec.update.parallelism.zero"].endswith("use 0, 1 or 2")
-    assert len(found) == 7
+    told = found["spec.rollout.parallelism.pipeline"]
+    assert told.startswith("is 2 with engine vllm; rljob run cannot do that yet")
+    assert told.endswith("use 1, or spec.rollout.engine: torch")
+    assert len(found) == 6
 
 
-def test_run_takes_degrees_of_the_update_layout(job):
+@pytest.mark.parametrize("degrees", [{"expert": 2, "zero": 2}, {"zero": 3}])
+def test_run_takes_degrees_of_the_update_layout(job, degrees):
     changes = {
         "spec.accelerator.devicesPerNode": 8,
-        "spec.update.parallelism": {"tensor": 2, "context": 2, "expert": 2, "zero": 2},
+        "spec.update.parallelism": {"tensor": 2, "context": 2, **degrees},
+    }
+
+    assert refusals(job(changes)) == []
+
+
+@pytest.mark.parametrize(
+    ("engine", "degrees"),
+    [("torch", {"tensor": 2, "pipeline": 2, "expert": 4}), ("vllm", {"tensor": 4})],
+)
+def test_run_takes_degrees_of_the_rollout_layout(job, engine, degrees):
+    changes = {
+        "spec.accelerator.devicesPerNode": 8,
+        "spec.rollout": {"engine": engine, "parallelism": degrees},
     }
 
     assert refusals(job(changes)) == []
@@ -180,6 +195,27 @@ def test_run_takes_separated_devices_on_several_nodes_with_vllm(job):
     }
 
     assert refusals(job(changes)) == []
+
+
+@pytest.mark.parametrize("strategy", ["allgather", "allgather-swap"])
+def test_run_reshards_by_a_plan_only_where_a_process_has_both_layouts(job, strategy):
+    chosen = {"spec.resharding": {"strategy": strategy}}
+    placement = {"mode": "separated", "updateDevices": 1}
+    separated = {"spec.accelerator.devicesPerNode": 2, "spec.placement": placement}
+
+    assert refusals(job(chosen)) == []
+    (problem,) = refusals(job({**chosen, **separated}))
+    assert problem.path == "spec.resharding.strategy"
+    assert problem.message == (
+        f"is {strategy} with spec.placement.mode: separated; rljob run cannot do that yet (rljob plan "
+        "can); use stream"
+    )
+    assert refusals(job({**separated, "spec.resharding": {"strategy": "stream"}})) == []
+
+
+def test_the_plan_says_which_strategy_runs(rljob):
+    assert "Resharding (allgather-swap)" in rljob("plan").stdout
+    assert "Resharding (stream)" in rljob("plan", {"spec.rollout": {"engine": "vllm"}}).stdout
 
 
 def test_run_starts_nothing_for_a_job_that_only_plan_takes():

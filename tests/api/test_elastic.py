@@ -102,13 +102,23 @@ def test_numbers_that_no_job_may_have_are_refused(separated, rollout, message):
     assert message in problem.message
 
 
-def test_devices_that_the_rollout_layout_does_not_divide_are_refused(separated):
-    job = separated(update=2, rollout=4, rollout__parallelism={"tensor": 2})
+@pytest.mark.parametrize(
+    ("degrees", "rollout", "message"),
+    [
+        ({"tensor": 2}, 5, "is 5, but 2 devices hold a model together"),
+        ({"tensor": 2}, 5, "(spec.rollout.parallelism); use 4 or 6"),
+        ({"pipeline": 2, "expert": 2}, 2, "is 2, but 4 devices hold a model together"),
+        ({"pipeline": 2, "expert": 2}, 2, "(spec.rollout.parallelism); use 4"),
+    ],
+)
+def test_parts_of_a_shared_model_are_refused(separated, degrees, rollout, message):
+    job = separated(update=2, rollout=4, rollout__parallelism=degrees)
 
-    (problem,) = scale_problems(job, 5)
+    (problem,) = scale_problems(job, rollout)
 
-    assert problem.path == "spec.rollout.parallelism"
-    assert "tensor 2 × pipeline 1 is 2, which does not divide 5 devices that gen" in problem.message
+    assert problem.path == "spec.placement.rolloutDevices"
+    assert message in problem.message
+    assert scale_problems(job, 8) == []
 
 
 def test_ascend_pods_of_several_nodes_are_whole_nodes_after_scaling_too(separated):

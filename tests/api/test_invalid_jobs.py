@@ -38,13 +38,23 @@ ONE_SECTION = [
     ({"spec.batch": None}, "spec.batch", "is empty; give it a value or leave the key out"),
     ({"spec.batch": 3}, "spec.batch", "is 3; must be a mapping of keys"),
     ({"spec.batch.global_batch_size": 3}, "spec.batch.global_batch_size", "mean 'globalBatchSize'"),
-    ({"spec.rewards": []}, "spec.rewards", "is an empty list; needs at least 1 items"),
+    ({"spec.rewards": []}, "spec.rewards", "has no reward, so nothing can be learned; give one"),
     ({"spec.rewards": {"a": 1}}, "spec.rewards", "is a mapping of keys; must be a list"),
     ({"spec.rewards.0.typ": 1}, "spec.rewards[0].typ", "did you mean 'type'?"),
     ({"spec.rewards.0.type": "regexp"}, "spec.rewards[0].type", "did you mean 'regex'? Legal val"),
     ({"spec.rewards.0.weight": float("inf")}, "spec.rewards[0].weight", "must be a finite number"),
     ({"spec.rewards.0.threshold": 0}, "spec.rewards[0].threshold", "is 0; must be greater than 0"),
-    ({"spec.algorithm.name": "ppo"}, "spec.algorithm.name", "'ppo'; must be 'grpo'"),
+    (
+        {"spec.algorithm.name": "gropo"},
+        "spec.algorithm.name",
+        "did you mean 'grpo'? Legal values: gr",
+    ),
+    ({"spec.algorithm": 3}, "spec.algorithm", "is 3; must be a mapping of keys"),
+    (
+        {"spec.algorithm": {"name": "dr-grpo", "params": {"scaleAdvantages": True}}},
+        "spec.algorithm.params.scaleAdvantages",
+        "unknown key 'scaleAdvantages'",
+    ),
     ({"spec.algorithm.params.cliplow": 1}, "spec.algorithm.params.cliplow", "mean 'clipLow'?"),
     ({"spec.algorithm.params.clipLow": 1}, "spec.algorithm.params.clipLow", "must be less than 1"),
     ({"spec.data.stop": [""]}, "spec.data.stop[0]", "is ''; needs at least 1 characters"),
@@ -57,6 +67,7 @@ ONE_SECTION = [
         "spec.data.source.name",
         "'words'; must be the name of an extension, such as acme.words",
     ),
+    ({"spec.rollout.kvCacheMemory": "9 GB"}, "spec.rollout.kvCacheMemory", "must be bytes such as"),
     ({"spec.rollout.topP": 1.5}, "spec.rollout.topP", "is 1.5; must be at most 1"),
     ({f"{UPDATE}.zero": 4}, f"{UPDATE}.zero", "Legal values: 0, 1, 2, 3"),
     ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
@@ -68,6 +79,17 @@ ONE_SECTION = [
         "did you mean 'streaming'? Legal values: sync",
     ),
     ({"spec.flow.maxStaleness": 0}, "spec.flow.maxStaleness", "is 0; must be at least 1"),
+    (
+        {"spec.guards": {"nonFinite": {"policy": "halt"}}},
+        "spec.guards.nonFinite.policy",
+        "Legal values: ignore, warn, stop, rollback",
+    ),
+    ({"spec.guards": {"entropy": {}}}, "spec.guards.entropy", "mean 'entropyCollapse'?"),
+    (
+        {"spec.guards": {"truncation": {"threshold": 1.5}}},
+        "spec.guards.truncation.threshold",
+        "is 1.5; must be at most 1",
+    ),
 ]
 
 WARMUP_TOO_LONG = {
@@ -83,7 +105,7 @@ ACROSS = [
     (
         {"spec.data": {"source": {"name": "acme.words"}, "jsonl": {"path": "a"}}},
         "spec.data",
-        "has jsonl and source; give exactly one of reasoningGym, jsonl and source",
+        "has jsonl and source; give exactly one of reasoningGym, jsonl, source and preferences",
     ),
     ({"spec.rollout.params": {}}, "spec.rollout.params", "has no use with engine torch"),
     (
@@ -223,10 +245,39 @@ ACROSS = [
         "does not go with expert 2; use 0, 1 or 2, or expert: 1",
     ),
     ({DEVICES: 4, f"{ROLLOUT}.data": 2}, ROLLOUT, "is 2, but there are 4 devices"),
+    ({"spec.checkpoint.keepBest": True}, "spec.checkpoint.keepBest", "nothing is evaluated"),
+    (
+        {"spec.evaluation": {"earlyStop": {"patience": 2}}},
+        "spec.evaluation.earlyStop",
+        "needs evaluations during training; set spec.evaluation.every",
+    ),
+    (
+        {"spec.evaluation": {"metric": "acuracy"}},
+        "spec.evaluation.metric",
+        "is 'acuracy'; did you mean 'accuracy'? this evaluation has accuracy, reward",
+    ),
+    (
+        {"spec.guards": {"nonFinite": {"policy": "rollback"}}},
+        "spec.guards.nonFinite.policy",
+        "is rollback, but no checkpoint is saved before the last step; set spec.checkpoint.every",
+    ),
+    (
+        {
+            "spec.guards": {"truncation": {"policy": "rollback", "window": 6}},
+            "spec.checkpoint.every": 2,
+        },
+        "spec.checkpoint.keep",
+        "is 2, but spec.guards.truncation rolls back over 6 steps and checkpoints are 2 steps apart; use 4",
+    ),
     (
         {DEVICES: 4, f"{ROLLOUT}": {"tensor": 2, "expert": 8}},
         f"{ROLLOUT}.expert",
         "8 does not divide data × tensor, 2 × 2; use 1, 2 or 4",
+    ),
+    (
+        {DEVICES: 12, f"{UPDATE}.tensor": 3, f"{ROLLOUT}": {"tensor": 6, "expert": 4}},
+        f"{ROLLOUT}.expert",
+        "4 neither divides tensor 6 nor is a multiple of it; use 1, 2, 3, 6 or 12",
     ),
     (
         {DEVICES: 3},
@@ -243,6 +294,16 @@ ACROSS = [
         {DEVICES: 2, "spec.batch.microBatchSize": 3},
         "spec.batch.microBatchSize",
         "3 does not divide a rank's 8 prompts (globalBatchSize 16 / 2 update replicas)",
+    ),
+    (
+        {"spec.batch.microBatchSize": 1, "spec.batch.microBatchTokens": 10_000},
+        "spec.batch.microBatchTokens",
+        "microBatchSize bounds a pass already; leave one of both out",
+    ),
+    (
+        {"spec.batch.microBatchTokens": 16},
+        "spec.batch.microBatchTokens",
+        "is 16, less than the ",
     ),
     (
         {"spec.flow.mode": "async"},

@@ -155,7 +155,7 @@ def test_parameters_are_those_of_the_published_models(name, billions):
     assert shape.total().total / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
-def test_the_largest_plan_takes_less_than_a_second_of_one_core_and_no_torch():
+def test_the_largest_plan_takes_less_than_two_seconds_of_one_core_and_no_torch():
     code = (
         "import sys; sys.argv = ['rljob', 'plan', sys.argv[1], '--json']\n"
         "from rljob_runtime.cli import app; app(standalone_mode=False)\n"
@@ -172,4 +172,4 @@ def test_the_largest_plan_takes_less_than_a_second_of_one_core_and_no_torch():
     )
 
     assert json.loads(done.stdout)["model"]["layers"] == 61
-    assert float(done.stderr) < 1.0, f"{time.monotonic() - started:.1f} s of wall time"
+    assert float(done.stderr) < 2.0, f"{time.monotonic() - started:.1f} s of wall time"

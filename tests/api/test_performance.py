@@ -65,7 +65,7 @@ def test_ranks_share_the_products_and_wait_for_links_and_the_pipelines_ends(job)
 
     assert two["update"] == pytest.approx(alone["update"] / 2)
     assert two["bubbles"] == pytest.approx(two["update"] / SAMPLES)
-    assert two["communication"] == pytest.approx(SAMPLES * LENGTH * 128 * 4 / 1e6)
+    assert two["communication"] == pytest.approx(SAMPLES * (LENGTH * 128 * 4 + 64 * 4) / 1e6)
     assert (alone["communication"], alone["bubbles"]) == (0, 0)
 
 

@@ -101,6 +101,24 @@ def test_no_default_bound_is_beyond_what_may_be_said(job):
     assert resolve(wordy).spec.flow.most_stale == MAX_STALENESS
 
 
+@pytest.mark.parametrize(
+    ("changes", "strategy"),
+    [
+        ({}, "allgather-swap"),
+        ({"spec.rollout": {"engine": "vllm"}}, "stream"),
+        ({"spec.update": {"engine": "mindspeed"}}, "stream"),
+        ({"spec.rollout": {"quantization": "int8"}}, "stream"),
+        ({DEVICES: 2, "spec.placement": {"mode": "separated", "updateDevices": 1}}, "stream"),
+        ({"spec.resharding": {"strategy": "allgather"}}, "allgather"),
+        ({"spec.resharding": {"strategy": "stream"}}, "stream"),
+    ],
+)
+def test_weights_are_swapped_where_a_process_has_both_layouts_unless_the_job_says_otherwise(
+    job, changes, strategy
+):
+    assert resolve(job(changes)).spec.resharding.strategy == strategy
+
+
 def test_a_resolved_job_is_what_its_own_manifest_says(job):
     resolved = resolve(job({DEVICES: 2, "spec.batch.miniBatchSize": 8}))
 

@@ -9,7 +9,8 @@ from rljob_api.plan import make_plan
 from rljob_api.plan_json import plan_json
 from rljob_api.plan_text import plan_text
 from rljob_api.topology import resolve
-from rljob_api.traffic import Traffic, longest_work, plan_traffic
+from rljob_api.traffic import Traffic
+from rljob_api.update_traffic import longest_work, plan_traffic
 
 TINY = BUILTINS["tiny"]
 HERE = Path(__file__).parent
@@ -44,15 +45,36 @@ def test_tensor_ranks_send_their_tokens_ten_times_a_layer(job):
     assert found.data == 4 * TINY.total().whole
 
 
-def test_pipeline_ranks_send_hidden_states_forward_and_back(job):
+def test_pipeline_ranks_send_hidden_states_and_what_the_last_stage_says_of_each_token(job):
     changes = TWO | {f"{UPDATE}.pipeline": 2, "spec.batch.microBatchSize": 1}
 
     found = traffic(job, changes)
 
-    assert found == Traffic(pipeline=16 * (128 + 8 * 63) * 128 * 4)
+    told = 2 * 4 * 8 * 64 // 2  # a log-prob and an entropy
+    assert found == Traffic(pipeline=16 * ((128 + 8 * 63) * 128 * 4 + told))
 
 
-@pytest.mark.parametrize(("zero", "times"), [(0, 2), (1, 2), (2, 9), (3, 24)])
+def test_layers_that_are_computed_again_gather_their_tokens_again(job):
+    changes = TWO | {f"{UPDATE}.tensor": 2, "spec.batch.microBatchSize": 4}
+
+    kept = traffic(job, changes)
+    again = traffic(job, changes | {"spec.update.recompute": "full"})
+
+    half = 4 * (128 + 8 * 63) // 2 * 128 * 4
+    assert again.tensor - kept.tensor == 4 * 3 * 4 * half
+    assert again.data == kept.data
+
+
+def test_rows_of_weights_are_gathered_twice_a_pass_and_those_of_both_ends_once(job):
+    changes = TWO | {f"{UPDATE}.zero": 3, "spec.batch.microBatchSize": 1}
+
+    found = traffic(job, changes)
+
+    ends = TINY.embedding().total + TINY.head().total
+    assert found == Traffic(data=8 * 4 * (3 * TINY.total().total - ends) // 2)
+
+
+@pytest.mark.parametrize(("zero", "times"), [(0, 2), (1, 2), (2, 9)])
 def test_zero_sends_gradients_every_pass_and_then_weights_as_well(job, zero, times):
     changes = TWO | {f"{UPDATE}.zero": zero, "spec.batch.microBatchSize": 1}
 

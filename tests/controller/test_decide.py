@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from cluster_jobs import make_job
 
+from rljob_api.guards import AlarmReport
 from rljob_api.problems import Problem
 from rljob_api.status import Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.decide import decide
@@ -237,6 +238,32 @@ def test_restarts_over_the_limit_fail_the_job_with_the_last_reason() -> None:
     assert "Traceback: out of memory" in failed.message
 
 
+def test_alarms_are_a_condition_from_the_first_one_on() -> None:
+    alarm = AlarmReport(name="entropyCollapse", step=7, message="entropy 0.002 nats a token")
+    calm = decide(replace(running(), alarms=()), NOW)
+    raised = decide(replace(running(), alarms=(alarm,)), NOW)
+    over = decide(replace(running(), status=raised.status, alarms=()), NOW + 9)
+
+    assert condition(calm.status, "GuardAlarm") is None
+    told = condition(raised.status, "GuardAlarm")
+    assert told is not None
+    assert (told.status, told.reason) == ("True", "EntropyCollapse")
+    assert told.message == "step 7: entropy 0.002 nats a token"
+    assert [e.warning for e in raised.events if e.reason == "EntropyCollapse"] == [True]
+    after = condition(over.status, "GuardAlarm")
+    assert after is not None
+    assert (after.status, after.reason) == ("False", "NoAlarm")
+    unasked = decide(replace(running(), status=raised.status), NOW + 9)
+    assert holds(unasked.status, "GuardAlarm")
+
+
+def test_a_job_that_a_guard_stopped_is_not_tried_again() -> None:
+    status = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=4), NOW).status
+
+    assert holds(status, "Failed")
+    assert (status.restarts, status.failures[0].reason) == (0, "GuardStopped")
+
+
 def test_a_job_that_the_runtime_refuses_is_not_tried_again() -> None:
     status = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=2), NOW).status
 
@@ -316,6 +343,20 @@ def test_success_frees_the_devices_and_keeps_the_head() -> None:
     assert decide(done, NOW).actions == (ReleaseWorkers(cluster="job-0"),)
     head_alone = replace(done, pods=done.pods[:1])
     assert decide(head_alone, NOW).actions == ()
+
+
+@pytest.mark.parametrize(("early_stop", "step"), [(None, 20), ({"patience": 2}, 7)])
+def test_a_job_that_may_stop_early_is_not_said_to_have_done_all_steps(
+    early_stop: dict[str, int] | None, step: int
+) -> None:
+    evaluation = {"prompts": 8, "every": 1, "earlyStop": early_stop}
+    seen = with_driver(running(steps=20, evaluation=evaluation), RayJobStatus.SUCCEEDED)
+    last = Progress(step=7, total_steps=20)
+
+    done = after(replace(seen, progress=last))
+
+    assert done.status.progress is not None
+    assert done.status.progress.step == step
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.workload import Batch, Data
+from rljob_api.workload import Batch, Data, ReasoningGymData
 from rljob_runtime.data.source import PromptSource
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import ByteTokenizer
@@ -178,7 +178,7 @@ def test_a_scorer_gets_the_item_that_was_asked() -> None:
 def test_datasets_that_make_their_items_at_once_come_in_parts(dataset: str) -> None:
     from rljob_runtime.data.gym import GymItems
 
-    items = GymItems(dataset, {}, seed=7)
+    items = GymItems(ReasoningGymData(dataset=dataset), seed=7)
 
     questions = {items[i].fields["question"] for i in (0, 999, 1000, 2001)}
 

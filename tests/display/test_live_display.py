@@ -49,6 +49,17 @@ def test_the_screen_shows_what_matters_in_100_by_30(events_of) -> None:
     assert "sample prompt" in text
 
 
+def test_a_run_that_reshards_says_so_beside_the_last_step(events_of) -> None:
+    events = events_of(steps=3, finished=None)
+    told = {"seconds": 0.02, "peak_bytes": 11 * 2**20, "bound_bytes": 12 * 2**20}
+    events.append({"time": events[-1]["time"], "kind": "reshard", "step": 3, **told})
+
+    [line] = [line for line in drawn(RunHistory.of(events)) if line.startswith("reshard")]
+
+    assert line.startswith("reshard             0.02 s · ")
+    assert line.endswith("% of the step · peak 11 MiB of 12 MiB")
+
+
 @pytest.mark.parametrize(
     ("width", "height"), [(20, 6), (30, 40), (40, 10), (60, 12), (80, 24), (200, 60)]
 )

@@ -1,5 +1,7 @@
 """A small dataflow graph, rows for it, and a dock of servers on threads."""
 
+import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,3 +149,16 @@ def rewards_of() -> Callable[..., dict[str, Ragged]]:
 @pytest.fixture
 def graph() -> StateGraph:
     return GRAPH
+
+
+@pytest.fixture
+def lost_pod() -> Iterator[tuple[str, int]]:
+    """A place where nobody answers, not even with a refusal: a queue that is full."""
+    with socket.socket() as listening, contextlib.ExitStack() as queue:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            waiting = queue.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listening.getsockname())
+        yield listening.getsockname()

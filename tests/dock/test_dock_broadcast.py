@@ -1,5 +1,7 @@
 """The broadcast between warehouses and controllers, expiry, and requests that lie."""
 
+import asyncio
+import itertools
 import re
 import threading
 import time
@@ -13,6 +15,7 @@ from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
 from rljob_runtime.dock.wire.peer import Peer
@@ -57,6 +60,29 @@ def test_controllers_follow_a_warehouse_that_restarts_on_its_port(make_dock, row
             time.sleep(0.02)
     assert feeder.put_rows("u", rows_of("u", groups=1, samples=1), total=1) == 1
     assert len(generate.claim("u", timeout_seconds=10).rows) == 1
+
+
+async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
+    make_dock, lost_pod, monkeypatch
+) -> None:
+    monkeypatch.setattr(tcp, "CONNECT_SECONDS", 0.2)
+    dock = make_dock()
+    told = itertools.chain([lost_pod] * 3, itertools.repeat(dock.address.warehouses[0]))
+    snapshot = asyncio.Event()
+    subscription = Subscription(
+        index=0,
+        address=lambda: next(told),
+        hello={"token": dock.token, "owner": "generate", "session": "s"},
+        wish={"state": "generate", "needs": ["prompt"]},
+        on_snapshot=lambda *told: snapshot.set(),
+        on_notices=lambda *told: None,
+    )
+    subscription.start()
+
+    async with asyncio.timeout(30):
+        await snapshot.wait()
+
+    await subscription.stop()
 
 
 def test_a_controller_with_a_wrong_token_learns_nothing(make_dock, graph) -> None:

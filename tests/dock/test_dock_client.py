@@ -1,6 +1,8 @@
 """Client and servers together over sockets: the whole way of a row, refusals, back pressure."""
 
 import asyncio
+import dataclasses
+import itertools
 import socket
 import threading
 import time
@@ -13,6 +15,7 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, pack
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
@@ -455,6 +458,25 @@ def test_a_client_that_reaches_nobody_says_so() -> None:
 
         with pytest.raises(DockTimeout, match=r"stats waited 0\.2 s for warehouse/0"):
             channel.request(Kind.STATS, {}, timeout_seconds=0.2)
+
+
+def test_a_client_of_a_pod_that_is_gone_goes_on_at_the_next_ones_address(
+    make_dock, lost_pod, monkeypatch
+) -> None:
+    monkeypatch.setattr(tcp, "CONNECT_SECONDS", 0.2)
+    dock = make_dock()
+    lost = dataclasses.replace(dock.address, warehouses=(lost_pod,))
+    told = itertools.chain([lost] * 3, itertools.repeat(dock.address))
+    channel = Channel(
+        role="warehouse/0",
+        find=lambda: next(told),
+        identity=Identity(owner="a", session="s"),
+    )
+
+    answer = channel.request(Kind.STATS, {}, timeout_seconds=30)
+
+    channel.close()
+    assert answer.fields.text("role") == "warehouse/0"
 
 
 def test_a_taken_port_is_an_error_of_start(graph) -> None:

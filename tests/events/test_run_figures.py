@@ -128,3 +128,71 @@ def test_ages_of_rows_are_a_histogram(server: StatusServer, figures: RunFigures)
     assert told[of("rljob_dock_row_age_versions_sum")] == 26
     assert told[of("rljob_dock_row_age_versions_count")] == 9
     assert told[of("rljob_step")] == 2
+
+
+def test_alarms_are_counted_and_shown_while_they_last(
+    figures: RunFigures, server: StatusServer
+) -> None:
+    alarm = {"kind": "alarm", "step": 3, "alarm": "truncation", "state": "raised"}
+
+    figures.on_event(alarm)
+    before = scrape(server)
+    figures.on_event({**alarm, "state": "cleared"})
+    figures.on_event({**alarm, "rolled_back_to": 1})
+    figures.on_event({**alarm, "state": "cleared"})
+    after = scrape(server)
+
+    assert before[of("rljob_alarm", alarm="truncation")] == 1
+    assert after[of("rljob_alarm", alarm="truncation")] == 0
+    assert after[of("rljob_alarms_total", alarm="truncation")] == 2
+    assert after[of("rljob_rollbacks_total", alarm="truncation")] == 1
+
+
+def reshard_event(**changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "reshard",
+        "step": 1,
+        "seconds": 0.5,
+        "received_bytes": 64,
+        "released_bytes": 128,
+        "kept_bytes": 0,
+        "peak_bytes": 100,
+        "bound_bytes": 120,
+        "back_seconds": 0.25,
+        **changes,
+    }
+
+
+def test_reshards_add_up_their_time_and_bytes_and_tell_the_last_peak(
+    server: StatusServer, figures: RunFigures
+) -> None:
+    figures.on_event(reshard_event())
+    figures.on_event(
+        reshard_event(step=2, peak_bytes=110, overlap=0.75, checks=40, gather_seconds=0.375)
+    )
+
+    told = scrape(server)
+
+    assert told[of("rljob_reshards_total")] == 2
+    assert told[of("rljob_reshard_seconds_total", part="all")] == 1.0
+    assert told[of("rljob_reshard_seconds_total", part="back")] == 0.5
+    assert told[of("rljob_reshard_seconds_total", part="gather")] == 0.375
+    assert told[of("rljob_reshard_moved_bytes_total")] == 128
+    assert told[of("rljob_reshard_checks_total")] == 40
+    assert told[of("rljob_reshard_peak_bytes")] == 110
+    assert told[of("rljob_reshard_bound_bytes")] == 120
+    assert told[of("rljob_reshard_redundant_bytes")] == 0
+    assert told[of("rljob_reshard_released_bytes")] == 128
+    assert told[of("rljob_reshard_overlap_ratio")] == 0.75
+
+
+def test_what_a_reshard_does_not_tell_is_no_figure(
+    server: StatusServer, figures: RunFigures
+) -> None:
+    figures.on_event(reshard_event(overlap=None))
+
+    told = scrape(server)
+
+    assert of("rljob_reshard_overlap_ratio") not in told
+    assert of("rljob_reshard_checks_total") not in told
+    assert of("rljob_reshard_seconds_total", part="swap") not in told

@@ -181,3 +181,18 @@ def test_a_colocated_job_is_not_scaled(serve) -> None:
     assert code == 409
     assert "cannot change with mode colocated" in message
     assert ask(server, "the-token")["rollout"]["wanted"] == 2
+
+
+def test_alarms_are_told_until_they_are_over(server: StatusServer) -> None:
+    raised = {"time": 1.0, "kind": "alarm", "step": 3, "policy": "warn", "state": "raised"}
+    entropy = {**raised, "alarm": "entropyCollapse", "message": "entropy 0"}
+
+    server.on_event(entropy)
+    server.on_event({**raised, "alarm": "truncation", "message": "cut"})
+    both = ask(server, "the-token")["alarms"]
+    server.on_event({**entropy, "state": "cleared", "step": 4})
+
+    assert [alarm["name"] for alarm in both] == ["entropyCollapse", "truncation"]
+    assert ask(server, "the-token")["alarms"] == [
+        {"name": "truncation", "step": 3, "message": "cut"}
+    ]

@@ -1,7 +1,6 @@
 """What a job may name of an installed package, and what is said where that does not work."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ NAMED: dict[str, Any] = {
     "rewards": [{"name": "prefix", "type": "example.prefix"}],
     "rollout": {"engine": "example.logged"},
     "update": {"engine": "example.logged"},
+    "algorithm": {"name": "example.opo", "packageParams": {"lengthPower": 0.5}},
 }
 BUILT_IN: dict[str, Any] = {
     "data": {"jsonl": {"path": "a"}},
@@ -49,24 +49,6 @@ def spec(**sections: Any) -> RLJobSpec:
     return found
 
 
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Installs a package of one module that offers things under names."""
-
-    def install(code: str, *, name: str = "acme-rl", **offers: str) -> None:
-        module = name.replace("-", "_")
-        (tmp_path / f"{module}.py").write_text(code)
-        info = tmp_path / f"{module}-1.2.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-        lines = [f"[{Kind[kind].value}]\n{offered} = {module}" for kind, offered in offers.items()]
-        (info / "entry_points.txt").write_text("\n".join(f"{line}:make" for line in lines) + "\n")
-        monkeypatch.syspath_prepend(str(tmp_path))
-        monkeypatch.delitem(sys.modules, module, raising=False)
-
-    return install
-
-
 def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> None:
     problems = missing(spec(**NAMED))
 
@@ -75,6 +57,8 @@ def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> N
         "spec.update.engine",
         "spec.rewards[0].type",
         "spec.data.source.name",
+        "spec.algorithm.name",
+        "spec.algorithm.name",
     ]
     assert "no package installed here offers. Installed: none" in problems[0].message
 

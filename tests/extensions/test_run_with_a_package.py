@@ -1,4 +1,4 @@
-"""A whole run whose engines, reward and data come from an installed package."""
+"""A whole run whose engines, algorithm, reward and data come from an installed package."""
 
 from pathlib import Path
 
@@ -25,9 +25,7 @@ def save_model(folder: Path) -> None:
     save_byte_tokenizer(folder)
 
 
-def test_a_job_trains_with_the_engines_reward_and_data_of_a_package(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_a_job_trains_with_all_that_a_package_has(installed: Path, tmp_path: Path) -> None:
     job = yaml.safe_load((PLUGIN / "job.yaml").read_text())
     log = tmp_path / "engines.log"
     for role in ("rollout", "update"):
@@ -53,4 +51,5 @@ def test_a_job_trains_with_the_engines_reward_and_data_of_a_package(
     (started,) = run.of_kind("run_started")
     assert started["versions"]["rljob-example-plugin"] == "0.1.0"
     assert started["dataset"] == "example.counting"
+    assert started["algorithm"] == "example.opo"
     assert [step["metrics"]["reward/prefix"] >= 0 for step in run.of_kind("step")] == [True, True]

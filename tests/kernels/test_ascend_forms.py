@@ -13,11 +13,12 @@ import torch
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
+from rljob_runtime.kernels.block_attention import attend_blocks, attend_blocks_backward
 from rljob_runtime.kernels.flash_attention import (
     Sequences,
-    _npu_causal_mask,
     flash_attention,
     flash_attention_ascend,
+    npu_causal_mask,
 )
 from rljob_runtime.kernels.grouped_matmul import grouped_matmul
 from rljob_runtime.kernels.rms_norm import rms_norm
@@ -74,13 +75,15 @@ def test_only_the_grouped_product_needs_a_gradient_of_our_own():
             name for name in OPERATORS if name.title().replace("_", "") + "Backward0" not in lines
         }
 
-        assert without == {"npu_grouped_matmul"}
+        assert without == {"npu_grouped_matmul", "npu_fusion_attention_grad"}
 
 
 @pytest.mark.parametrize(
     "kernel",
     [
         flash_attention,
+        attend_blocks,
+        attend_blocks_backward,
         rms_norm,
         rotate,
         swiglu,
@@ -111,7 +114,7 @@ def test_more_sequences_than_one_call_takes_are_several_calls():
 
 
 def test_the_causal_mask_made_by_generation_serves_training():
-    _npu_causal_mask.cache_clear()
+    npu_causal_mask.cache_clear()
     with npu_operators(PINNED):
         (query, key, value, sequences), _ = CASES["attention"](Draw(torch.float32, "cpu"))
         with torch.inference_mode():

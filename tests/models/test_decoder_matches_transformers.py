@@ -10,7 +10,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.projection import project_logprobs
+from rljob_runtime.models.packing import pack
 from rljob_runtime.sample import SampleBatch
 
 TEMPERATURE = 0.7
@@ -64,8 +64,25 @@ def test_gradients_equal_transformers(family: str, ragged_batch: SampleBatch) ->
         )
 
 
+def test_a_prompts_only_sample_is_one_sequence_with_it(ragged_batch: SampleBatch) -> None:
+    reference = make_reference("qwen3")
+    batch = ragged_batch.select([2, 1, 4, 6])  # two of prompt 2, one of prompt 0 and of prompt 1
+
+    packing = pack(batch, device=torch.device("cpu"))
+    ours = decoder_like(reference).logprobs(batch, temperature=TEMPERATURE).logprobs_T
+
+    alone = [
+        group for group in range(len(batch.prompts)) if packing.segments.prompt_of.count(group) == 1
+    ]
+    assert len(alone) == 2
+    for sequence in packing.sequences.lengths[: len(batch.prompts)]:
+        assert sequence[0] == sequence[1]
+    assert len(packing.sequences.lengths) == len(batch.prompts) + 2
+    torch.testing.assert_close(ours, reference_logprobs(reference, batch)[0], atol=1e-5, rtol=0)
+
+
 def test_gradients_do_not_depend_on_how_the_batch_is_split(ragged_batch: SampleBatch) -> None:
-    whole, split = (decoder_like(make_reference("qwen3")) for _ in range(2))
+    whole, split = (decoder_like(make_reference("qwen3")).double() for _ in range(2))
 
     whole.logprobs(ragged_batch, temperature=1.0).logprobs_T.sum().backward()
     for part in ([0, 3], [1, 2], [4], [5, 6]):
@@ -104,29 +121,6 @@ def test_prompts_without_any_sample_leave_the_others_alone(ragged_batch: SampleB
         padded = decoder.logprobs(more, temperature=1.0).logprobs_T
 
     torch.testing.assert_close(plain, padded, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("at_once", [71, 3 * 71, 1 << 20])
-def test_projection_in_pieces_equals_the_whole(at_once: int) -> None:
-    torch.manual_seed(0)
-    hidden = torch.randn(10, 8, dtype=torch.float32, requires_grad=True)
-    weight = torch.randn(71, 8, requires_grad=True)
-    rows = torch.tensor([9, 0, 0, 3, 4, 4, 5, 9, 1, 2])
-    targets = torch.arange(10)
-
-    ours = project_logprobs(
-        hidden, weight, targets, rows, temperature=2.0, with_entropy=True, logits_at_once=at_once
-    )
-    gradients = torch.autograd.grad(ours.logprobs_T.square().sum(), (hidden, weight))
-
-    expected = (hidden @ weight.T / 2.0).log_softmax(-1)
-    plain = expected[rows, targets]
-    torch.testing.assert_close(ours.logprobs_T, plain)
-    torch.testing.assert_close(ours.entropy_T, -(expected.exp() * expected).sum(-1)[rows].detach())
-    for gradient, plain_gradient in zip(
-        gradients, torch.autograd.grad(plain.square().sum(), (hidden, weight)), strict=True
-    ):
-        torch.testing.assert_close(gradient, plain_gradient, atol=1e-4, rtol=1e-5)
 
 
 def test_initialize_is_a_function_of_the_seed() -> None:

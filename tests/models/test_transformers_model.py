@@ -3,6 +3,7 @@
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch.autograd.graph import saved_tensors_hooks
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
@@ -12,7 +13,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from rljob_runtime.errors import WeightsError
+from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.sample import SampleBatch
 
@@ -89,6 +90,32 @@ def test_every_parameter_gets_a_gradient_and_tied_weights_are_named_once(model):
     assert all(parameter.grad is not None for parameter in named.values())
     assert len({parameter.data_ptr() for parameter in named.values()}) == len(named)
     assert set(named) <= set(model.model.state_dict())
+
+
+def test_layers_that_are_computed_again_give_the_same_bits_and_keep_less(model):
+    def backward():
+        kept = []
+        with saved_tensors_hooks(lambda t: kept.append(t.nbytes) or t, lambda t: t):
+            found = model.logprobs(ragged_batch(), temperature=1.0)
+        found.logprobs_T.sum().backward()
+        gradients = [parameter.grad.clone() for parameter in model.parameters()]
+        model.zero_grad()
+        return sum(kept), found.logprobs_T.detach(), gradients
+
+    kept, logprobs_T, gradients = backward()
+    model.recompute_layers()
+    fewer, again_T, recomputed = backward()
+
+    assert fewer < kept / 2 and again_T.equal(logprobs_T)
+    assert all(map(torch.equal, recomputed, gradients))
+
+
+def test_a_model_without_layers_that_are_marked_cannot_compute_them_again():
+    model = TransformersModel(MODELS["gpt2"]())
+    model.model.transformer.h = torch.nn.ModuleList()
+
+    with pytest.raises(ConfigError, match="GPT2LMHeadModel"):
+        model.recompute_layers()
 
 
 def test_saved_and_loaded_it_is_the_same_policy(model, tmp_path):

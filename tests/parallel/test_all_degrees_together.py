@@ -11,6 +11,7 @@ from torch import Tensor, distributed
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import share
 from rljob_runtime.backends.collectives import size_of, sum_over_ranks
+from rljob_runtime.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
 from rljob_runtime.parallel.gradients import GradientShards, clip_gradients
@@ -21,7 +22,7 @@ from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallel.sequence import gather_rows
 from rljob_runtime.parallel.tensor import column_linear, padded_tokens, row_linear
 from rljob_runtime.parallel.ulysses import ulysses_attention
-from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens, token_logprobs
+from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS, HEAD_DIM = 19, 8, 4, 2, 4
 EXPERTS, TOP, LAYERS = 4, 2, 3
@@ -120,8 +121,8 @@ class Model:
             return x
         hidden, head = gather_rows(x, self.tensor), self.weights["head"]
         rows = torch.arange(len(tokens))
-        logprobs, _ = token_logprobs(
-            hidden, head, targets, rows, self.vocabulary, temperature=0.9, logits_at_once=40
+        logprobs, _ = linear_logprobs(
+            hidden, head, targets, rows, temperature=0.9, ids=self.vocabulary, logits_at_once=40
         )
         return (logprobs * counts).sum()
 

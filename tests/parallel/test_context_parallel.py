@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from forked_ranks import on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
+from npu_operators import VERSIONS, npu_operators
 from sent_bytes import SentBytes
 from torch import Tensor, distributed
 
@@ -87,6 +88,20 @@ def test_ring_attention_is_one_ranks(ranks, heads):
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)
 
     results = on_ranks(ranks, lambda rank: on_ring(rank, ranks, *heads)[0])
+
+    found = put_together(results, [layout.tokens(rank) for rank in range(ranks)])
+    torch.testing.assert_close(found, one_rank(*heads), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*overriding a previously registered kernel")
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_ring_attention_by_the_operators_of_ascend_is_one_ranks(ranks, heads, monkeypatch):
+    monkeypatch.setattr("rljob_runtime.kernels.block_attention.on_npu", lambda tensor: True)
+    layout = ZigZag(lengths=LENGTHS, ranks=ranks)
+
+    with npu_operators(VERSIONS[0]):
+        results = on_ranks(ranks, lambda rank: on_ring(rank, ranks, *heads)[0])
 
     found = put_together(results, [layout.tokens(rank) for rank in range(ranks)])
     torch.testing.assert_close(found, one_rank(*heads), rtol=1e-5, atol=1e-5)

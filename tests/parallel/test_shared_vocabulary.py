@@ -8,10 +8,10 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rljob_runtime.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.vocabulary import (
     VocabularyShare,
     embed_tokens,
-    token_logprobs,
     token_logprobs_bytes,
 )
 
@@ -37,13 +37,14 @@ def weights_of(targets: int) -> Tensor:
 
 
 def one_rank() -> list[Tensor]:
-    """Log-probs, entropies, gradients of hidden states and weight, of all logits in double precision."""
+    """Log-probs, entropies, gradients of hidden states and weight through both, of all logits in double
+    precision."""
     hidden, weight, target, row_of = drawn()
     hidden, weight = hidden.double().requires_grad_(), weight.double().requires_grad_()
     all_logprobs = (hidden @ weight.T / TEMPERATURE).log_softmax(-1)[row_of]
     logprobs = all_logprobs[torch.arange(TARGETS), target]
-    (logprobs * weights_of(TARGETS)).sum().backward()
     entropy = -(all_logprobs.exp() * all_logprobs).sum(-1)
+    (logprobs * weights_of(TARGETS) + entropy * weights_of(TARGETS).flip(0)).sum().backward()
     return [found.detach().float() for found in (logprobs, entropy, hidden.grad, weight.grad)]
 
 
@@ -54,18 +55,19 @@ def on_rank(rank: int, ranks: int) -> tuple[list[Tensor], float]:
     hidden.requires_grad_()
     weight = weight[held.ids.start : held.ids.stop].clone().requires_grad_()
     with SentBytes() as sent:
-        logprobs, entropy = token_logprobs(
+        logprobs, entropy = linear_logprobs(
             hidden,
             weight,
             target,
             row_of,
-            held,
             temperature=TEMPERATURE,
+            with_entropy=True,
+            ids=held,
             logits_at_once=LOGITS_AT_ONCE,
         )
-        (logprobs * weights_of(TARGETS)).sum().backward()
+        (logprobs * weights_of(TARGETS) + entropy * weights_of(TARGETS).flip(0)).sum().backward()
     distributed.all_reduce(hidden.grad)
-    return [logprobs.detach(), entropy, hidden.grad, weight.grad], sent.total
+    return [logprobs.detach(), entropy.detach(), hidden.grad, weight.grad], sent.total
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
@@ -105,13 +107,12 @@ def test_no_rank_holds_more_logits_than_one_chunk():
         weight = torch.randn(len(held.ids), HIDDEN, requires_grad=True)
         everywhere = torch.arange(positions)
         with LargestTensor() as seen:
-            logprobs, _ = token_logprobs(
+            logprobs, _ = linear_logprobs(
                 hidden,
                 weight,
                 everywhere,
                 everywhere,
-                held,
-                temperature=1.0,
+                ids=held,
                 logits_at_once=rows * len(held.ids),
             )
             logprobs.sum().backward()
@@ -126,14 +127,8 @@ def test_extreme_logits_keep_their_log_probs():
         held = VocabularyShare.of(4, distributed.group.WORLD)
         weight = torch.tensor([[1.0], [0.0], [-1.0], [1.0]])[held.ids.start : held.ids.stop]
         rows = torch.arange(2)
-        return token_logprobs(
-            torch.tensor([[5000.0], [-5000.0]]),
-            weight,
-            torch.tensor([3, 1]),
-            rows,
-            held,
-            temperature=1.0,
-        )[0]
+        hidden, target = torch.tensor([[5000.0], [-5000.0]]), torch.tensor([3, 1])
+        return linear_logprobs(hidden, weight, target, rows, ids=held)[0]
 
     for found in on_ranks(2, logprobs):
         torch.testing.assert_close(found, torch.tensor([-0.6931472, -5000.0]))

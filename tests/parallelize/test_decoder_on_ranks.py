@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch.distributed.fsdp  # once, not in every fork
 from forked_ranks import on_ranks
 from parallel_training import SETTINGS, OneRank, grid_of, make_batch, shape_of, train_on
 from reference_models import make_reference
+from torch import Tensor
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_decoder
@@ -92,6 +94,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+BOUND = 1e-5
+"""Of the largest value of a tensor, where that is above 1: float32 rounds the terms of a sum, each by 6e-8 of
+itself, a few dozen of them one after the other; what cancels takes none of that error with it."""
+
+
+def assert_near(found: Tensor, expected: Tensor, what: str) -> None:
+    largest = float(expected.detach().abs().max()) if expected.numel() else 0.0
+    bound = BOUND * max(1.0, largest)
+    torch.testing.assert_close(found, expected, rtol=0, atol=bound, msg=lambda m: f"{what}: {m}")
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_loss_gradients_and_trained_weights_are_one_ranks(
     case: str, save: Callable[[str], Path]
@@ -112,15 +125,16 @@ def test_loss_gradients_and_trained_weights_are_one_ranks(
 
     for rank, found in enumerate(ranks):
         held = held_slices(shape, grid, rank)
-        assert found["losses"] == pytest.approx(alone.losses, rel=1e-5, abs=2e-6)
-        data = grid.place(rank).data
-        torch.testing.assert_close(found["seen"], alone.seen[data :: grid.degrees.data])
+        assert found["losses"] == pytest.approx(alone.losses, rel=BOUND, abs=BOUND)
+        seen = alone.seen[grid.place(rank).data :: grid.degrees.data]
+        for one, other in zip(chain(*found["seen"]), chain(*seen), strict=True):
+            assert_near(one, other, "entropies or experts' tokens")
         assert found["norms"] == pytest.approx(alone.norms, rel=1e-5)
         assert set(found["gradients"]) == set(held) & set(alone.gradients)
         for kind, expected in (("gradients", alone.gradients), ("weights", alone.weights)):
             for name, part in found[kind].items():
                 whole = expected[name][box_of(held[name])]
-                torch.testing.assert_close(part, whole, rtol=1e-5, atol=1e-5, msg=f"{kind} {name}")
+                assert_near(part, whole, f"{kind} {name}")
 
 
 @pytest.mark.parametrize("family", ["qwen2-tied", "deepseek-v3"])

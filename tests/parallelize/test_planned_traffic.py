@@ -13,11 +13,13 @@ from reference_models import make_reference
 from sent_bytes import SentBytes
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import UpdateParallelism
+from rljob_api.engines import Recompute, UpdateParallelism
+from rljob_api.gradient_traffic import zero_bytes
 from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_api.traffic import Traffic, Work, stage_traffic, zero_bytes
+from rljob_api.traffic import Traffic, Work
+from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.parallel.context import ZigZag
@@ -46,6 +48,10 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str]]] = {
     "data": ("llama", {"data": 2}, {"data"}),
     "data, ZeRO 1": ("llama", {"data": 2, "zero": 1}, {"data"}),
     "data, ZeRO 2": ("llama", {"data": 2, "zero": 2}, {"data"}),
+    "tensor, ZeRO 3": ("llama", {"data": 2, "tensor": 2, "zero": 3}, {"tensor", "data"}),
+    "ring, latent attention": (
+        "deepseek-v3", {"context": 2, "context_algorithm": "ring"}, {"context", "data"},
+    ),
     "all of them": (
         "deepseek-v3", {"tensor": 2, "context": 2, "expert": 2, "zero": 1},
         {"tensor", "context", "expert", "data"},
@@ -80,15 +86,26 @@ def work_of(batch: SampleBatch) -> Work:
     )
 
 
-def planned(shape: Shape, batch: SampleBatch, stage: int = 0, **degrees: Any) -> Traffic:
-    parallelism = UpdateParallelism.model_validate({"data": 1, **degrees})
-    return stage_traffic(shape, parallelism, work_of(batch), stage, dtype="float32")
+def planned(
+    shape: Shape,
+    batch: SampleBatch,
+    stage: int = 0,
+    *,
+    recompute: Recompute = "none",
+    **degrees: Any,
+) -> Traffic:
+    parallelism, work = UpdateParallelism.model_validate({"data": 1, **degrees}), work_of(batch)
+    return stage_traffic(shape, parallelism, work, stage, dtype="float32", recompute=recompute)
 
 
-def train_step(path: Path, grid: RankGrid, batch: SampleBatch) -> tuple[float, dict[str, int]]:
+def train_step(
+    path: Path, grid: RankGrid, batch: SampleBatch, *, recompute: bool = False
+) -> tuple[float, dict[str, int]]:
     """Bytes that this rank sends in an optimizer step, and what it keeps of each kind at its peak."""
     groups, ledger = ProcessGroups(grid, timeout_seconds=60), MemoryLedger(device="unlimited")
     model = load_parallel(path, groups, dtype=torch.float32)
+    if recompute:
+        model.recompute_layers()
     parameters, of = dict(model.trained_parameters()), purposes(model, shape_of(path))
     optimizer = ParallelOptimizer(
         parameters, of, SETTINGS, groups=groups, everyone=dist.group.WORLD, ledger=ledger
@@ -122,6 +139,25 @@ def test_ranks_send_what_is_planned(case: str, tmp_path: Path) -> None:
     traffic = planned(shape_of(tmp_path), batch, **degrees)
     assert {name for name, number in traffic.parts().items() if number} == techniques
     assert sum(found) / len(found) == pytest.approx(traffic.total, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "tensor", "tensor, latent attention", "tensor, experts by features", "context",
+        "ring, latent attention", "experts", "all of them",
+    ],
+)  # fmt: skip
+def test_ranks_send_again_for_layers_that_are_computed_again(case: str, tmp_path: Path) -> None:
+    family, degrees, _ = CASES[case]
+    make_reference(family).save_pretrained(tmp_path)
+    grid, batch, shape = grid_of(tmp_path, **degrees), make_batch(), shape_of(tmp_path)
+
+    found = on_ranks(grid.size, lambda _: train_step(tmp_path, grid, batch, recompute=True)[0])
+
+    again = planned(shape, batch, recompute="full", **degrees).total
+    assert again > 1.05 * planned(shape, batch, **degrees).total
+    assert sum(found) / len(found) == pytest.approx(again, rel=0.05)
 
 
 @pytest.mark.parametrize("degrees", [{"data": 2}, {"data": 2, "zero": 1}, {"tensor": 2}])
@@ -164,7 +200,9 @@ def test_pipeline_ranks_send_what_is_planned() -> None:
     found = on_ranks(2, run)
 
     degrees = {"pipeline": 2, "virtual_pipeline": 2}
-    assert found == [planned(DENSE, batch, stage, **degrees).pipeline for stage in range(2)]
+    told = PASSES * 2 * 4 * batch.num_tokens // 2  # by `run_micro_batches`
+    plans = [planned(DENSE, batch, stage, **degrees).pipeline - told for stage in range(2)]
+    assert found == plans
 
 
 def test_ring_attention_sends_what_is_planned() -> None:
@@ -192,6 +230,6 @@ def test_ring_attention_sends_what_is_planned() -> None:
 def test_zero_3_gathers_weights_twice_a_pass() -> None:
     items = 4096
 
-    planned_bytes = zero_bytes(items, 4, 3, PASSES, "float32")
+    planned_bytes = zero_bytes(items, 4, 3, PASSES, "float32", kept=64)
 
-    assert planned_bytes == fully_sharded_bytes(items, 4, passes=PASSES, item_bytes=4)
+    assert planned_bytes == fully_sharded_bytes(items, 4, passes=PASSES, item_bytes=4, kept=64)

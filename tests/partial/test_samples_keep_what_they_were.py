@@ -19,6 +19,7 @@ from rljob_runtime.flow import state_graph
 from rljob_runtime.pool_rows import POOL_STATES, Lineage, OpenSample, group_columns, pool_rows
 from rljob_runtime.pools import Pools, Round
 from rljob_runtime.states.partial_rollout import PartialRollout
+from rljob_runtime.states.rollout_replica import RolloutReplica
 
 PROMPTS, SAMPLES, BUDGET, LONGEST = 4, 2, 3, 9
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_response_length=LONGEST, eos_ids=(0,))
@@ -79,7 +80,7 @@ class Bench:
         self.reward = self.dock.client("reward", "reward-0")
         self.workers = [
             PartialRollout(
-                engine=CountingEngine(),
+                replica=RolloutReplica(engine=CountingEngine()),
                 dock=self.dock.client("generate", f"device-{rank}"),
                 spec=self.spec,
             )
@@ -102,7 +103,7 @@ class Bench:
         batch, now = BatchName(kind="train", step=step), pools.begin(step)
         self.feed(now, step - 1)
         for rank, worker in enumerate(self.workers[:ranks]):
-            worker.engine.version = step - 1
+            worker.replica.engine.version = step - 1
             worker.run(batch, now, SAMPLING, (rank, ranks))
         claim = self.reward.claim(str(batch), share=(0, 1), timeout_seconds=10)
         names = ["prompt", "response", "rollout_logprobs", "versions"]
@@ -143,7 +144,7 @@ def test_a_long_sample_is_made_of_parts_with_the_version_and_log_prob_of_each(be
 
 def test_a_round_that_starts_over_repeats_the_seeds_of_its_prompts(bench: Bench) -> None:
     pools = Pools(prompts=PROMPTS, extra=PROMPTS, steps=6)
-    engines = [worker.engine for worker in bench.workers]
+    engines = [worker.replica.engine for worker in bench.workers]
 
     def seeds() -> dict[int, list[int]]:
         asked = [call for engine in engines for call in engine.calls if not call.begun]

@@ -10,7 +10,8 @@ from whole_runs import SMALL_JOB
 from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
 from rljob_api.ray_resources import device_resource
-from rljob_runtime.placement import controller_nodes, make_seats, seat_of
+from rljob_runtime.placement import controller_nodes
+from rljob_runtime.seats import make_seats, seat_of
 from rljob_runtime.warehouse_homes import go_round
 
 
@@ -50,7 +51,8 @@ def test_a_device_beyond_the_jobs_own_generates_on_the_next_free_place() -> None
 def test_a_controller_lives_on_the_node_of_its_states_first_worker() -> None:
     nodes = controller_nodes(make_seats(separated()))
 
-    assert nodes == {"generate": 1, "reference": 0, "update": 0}
+    trained = ("values", "reference", "teacher", "reward-model", "update", "critic", "compare")
+    assert nodes == {"generate": 1, **dict.fromkeys(trained, 0)}
 
 
 @pytest.mark.parametrize("pods", [2, 3, 4, 5])

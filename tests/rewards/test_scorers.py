@@ -84,6 +84,22 @@ def test_a_threshold_leaves_no_partial_credit() -> None:
     assert make_scorer(strict, DATA, Path())(request) == 0.0
 
 
+@pytest.mark.parametrize("letters", range(3, 11))
+def test_a_right_start_with_more_letters_behind_it_is_not_right(letters: int) -> None:
+    strict = Reward(name="d", type="dataset", threshold=1.0)
+    words = reasoning_gym.create_dataset(
+        "spell_backward", size=1, seed=5, min_word_len=letters, max_word_len=letters
+    )
+    data = Data(reasoning_gym=ReasoningGymData(dataset="spell_backward"))
+    score = make_scorer(strict, data, Path())
+
+    def scored(response: str) -> float:
+        return score(RewardRequest(prompt="", response=response, answer="", entry=words[0]))
+
+    assert scored(words[0]["answer"]) == 1.0
+    assert scored(words[0]["answer"] + "o") == 0.0
+
+
 @pytest.mark.parametrize(
     ("source", "function", "path", "told"),
     [

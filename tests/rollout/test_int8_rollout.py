@@ -115,6 +115,7 @@ def test_the_weight_sync_takes_an_engine_of_8_bits(save_reference: SaveReference
         policy=WholePolicy(model=policy),
         rollout=engine,
         dtype=torch.float32,
+        synced=torch.float32,
         vocab_size=71,
         max_length=64,
     )

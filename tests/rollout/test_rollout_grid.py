@@ -38,6 +38,7 @@ def test_groups_of_a_layout_are_those_written_down_by_hand() -> None:
         Purpose.PIPELINE: [13, 15],
         Purpose.EXPERT: [8, 9, 12, 13],
         Purpose.SHARERS: [9, 13],
+        Purpose.REPLICA: [12, 13, 14, 15],
         Purpose.MODEL: [8, 9, 10, 11, 12, 13, 14, 15],
     }
 

@@ -59,6 +59,20 @@ def test_tokens_and_logprobs_are_one_ranks(case: str, save_reference: SaveRefere
         assert_same({uid: s for of in by_model for uid, s in of.items()}, run(alone, groups, way))
 
 
+@pytest.mark.parametrize("case", ["tensor, pipeline, dense layers", "experts over data"])
+def test_a_small_cache_with_shared_prompts_gives_ranks_the_same_tokens(
+    case: str, save_reference: SaveReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, degrees = CASES[case]
+    path, groups = save_reference(family)[1], make_groups([30, 5, 9, 17], samples=3)
+    expected = run(TorchRollout(path, **ARGUMENTS), groups)
+    monkeypatch.setattr("rljob_runtime.engines.cache_layout.SHARE_FROM_BYTES", 0)
+
+    [by_model] = run_on_ranks(path, grid_of(**degrees), groups, [sampling()], cache_tokens=130)
+
+    assert_same({uid: s for of in by_model for uid, s in of.items()}, expected)
+
+
 def test_more_samples_of_one_model_than_of_the_other_hold_nobody_up(
     save_reference: SaveReference,
 ) -> None:

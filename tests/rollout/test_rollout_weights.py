@@ -1,6 +1,7 @@
 """Weights of the rollout engines: what is loaded, refused, compared, and counted."""
 
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import DeviceMemoryError, WeightsError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.models.weight_stream import Announced
 from rljob_runtime.models.weights import weights_checksum
 
 SaveReference = Callable[..., tuple[Any, Path]]
@@ -168,3 +170,63 @@ def test_a_cache_that_does_not_fit_is_refused(save_reference: SaveReference) -> 
 
     with pytest.raises(DeviceMemoryError, match="kv cache"):
         make(path, ledger=ledger)
+
+
+@pytest.mark.parametrize("quantization", ["none", "int8"])
+def test_no_more_than_two_of_the_arriving_tensors_are_held_at_a_time(
+    quantization: str, save_reference: SaveReference
+) -> None:
+    reference, path = save_reference("qwen3")
+    engine = make(path, quantization=quantization)
+    most, alive = 0, weakref.WeakSet[torch.Tensor]()
+
+    def one_at_a_time() -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal most
+        for name, weight in reference.named_parameters():
+            fresh = weight.detach().clone()
+            alive.add(fresh)
+            most = max(most, len(alive))
+            yield name, fresh
+            del fresh
+
+    engine.load_weights(one_at_a_time(), version=1)
+
+    assert most <= 2
+    assert engine.checksum() == weights_checksum(reference.named_parameters())
+
+
+def test_announced_weights_are_refused_before_the_first_of_them_comes(
+    save_reference: SaveReference,
+) -> None:
+    reference, path = save_reference("llama")
+    engine, before = make(path), make(path).checksum()
+    outlines = {name: weight.to("meta") for name, weight in reference.named_parameters()}
+    outlines["lm_head.weight"] = torch.empty(3, device="meta")
+    came = []
+    weights = ((came.append(name), (name, weight))[1] for name, weight in outlines.items())
+
+    with pytest.raises(WeightsError, match=r"lm_head.weight is \[3\], not \[71, 32\]"):
+        engine.load_weights(Announced(outlines=outlines, weights=weights), version=1)
+
+    assert (came, engine.checksum(), engine.version) == ([], before, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"lm_head.weight": torch.zeros(3)}, r"lm_head.weight is \[3\], not \[71, 32\]"),
+        ({"more": torch.zeros(1)}, "more is not expected"),
+        ({"model.norm.weight": None}, r"\(1 tensors\): model.norm.weight is missing"),
+    ],
+)
+def test_weights_that_come_unannounced_are_checked_one_by_one(
+    change: dict[str, Any], told: str, save_reference: SaveReference
+) -> None:
+    reference, path = save_reference("llama")
+    engine = make(path)
+    weights = dict(reference.named_parameters()) | change
+
+    with pytest.raises(WeightsError, match=told):
+        engine.load_weights(((n, w) for n, w in weights.items() if w is not None), version=1)
+
+    assert engine.version == 0

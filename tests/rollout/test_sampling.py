@@ -118,3 +118,24 @@ def test_impossible_tokens_are_never_drawn(number: float) -> None:
     tokens, _ = draw(logits, torch.tensor([number], dtype=torch.float64), sampling())
 
     assert int(tokens) in (7, 40_000)
+
+
+@pytest.mark.parametrize("vocabulary", [8191, 8192, 8193, 50_000])
+def test_a_large_vocabularys_tokens_are_where_the_running_sum_passes_the_share(
+    vocabulary: int,
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = 3 * torch.randn(40, vocabulary, generator=generator)
+    logits[:, 100:400] = float("-inf")
+    numbers = torch.rand(40, generator=generator, dtype=torch.float64)
+    numbers[:2] = torch.tensor([0.0, 1 - 2.0**-53])
+
+    tokens, logprobs = draw(logits, numbers, sampling())
+
+    expected = logits.double().log_softmax(-1)
+    row = torch.arange(40)
+    sums, shares = expected.exp().cumsum(-1)[row, tokens], expected.exp()[row, tokens]
+    assert (sums >= numbers - 1e-6).all()
+    assert (sums - shares <= numbers + 1e-6).all()
+    assert (shares > 0).all()
+    torch.testing.assert_close(logprobs.double(), expected[row, tokens], atol=2e-6, rtol=0)

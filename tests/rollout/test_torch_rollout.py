@@ -268,7 +268,12 @@ def test_a_prompt_that_just_fits_is_generated(make_engine: MakeEngine) -> None:
     assert len(found["a"].token_ids) == 24
 
 
-def test_bfloat16_stays_close_to_float32(save_reference: SaveReference) -> None:
+@pytest.mark.parametrize("shared_prompts", [False, True])
+def test_bfloat16_stays_close_to_float32(
+    shared_prompts: bool, save_reference: SaveReference, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threshold = 0 if shared_prompts else 2**40
+    monkeypatch.setattr("rljob_runtime.engines.cache_layout.SHARE_FROM_BYTES", threshold)
     reference, path = save_reference("qwen3")
     engine = TorchRollout(path, dtype=torch.bfloat16, max_sequences=8, max_length=64)
     groups = make_groups()

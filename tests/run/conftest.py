@@ -1,13 +1,15 @@
-"""The small job, as a file."""
+"""The small job, as a file, and runs of it that several tests look at."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from whole_runs import SMALL_JOB
+from driver_world import Boundaries, crossed
+from whole_runs import SMALL_JOB, RunsOfAll
 
 
 @pytest.fixture
@@ -27,3 +29,17 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
         return file
 
     return write
+
+
+@pytest.fixture
+def boundaries(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
+    """Those that a driver passes from now on."""
+    return crossed(monkeypatch)
+
+
+@pytest.fixture
+def run_of_all(tmp_path_factory: pytest.TempPathFactory) -> RunsOfAll:
+    """run_of_all(job_file(...)): made by the first test that asks for it."""
+    own = tmp_path_factory.getbasetemp()
+    ours = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+    return RunsOfAll(ours / "runs-of-all")

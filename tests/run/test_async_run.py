@@ -8,9 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from whole_runs import Finished, finish, run, start, wait_for_event, wait_for_text
-
-from rljob_runtime.placement import free_port
+from whole_runs import Finished, finish, free_port, run, start, wait_for_event, wait_for_text
 
 pytestmark = [pytest.mark.ray]
 

@@ -26,12 +26,14 @@ from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.events import EventLog, read_events
-from rljob_runtime.placement import Cast, Member, make_seats
+from rljob_runtime.local_ray import start_ray
+from rljob_runtime.placement import Cast, Member
 from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.seats import make_seats, prepare
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("elastic-devices")]  # one Ray for all
 
-DEVICES = 4
+DEVICES = 5
 Plan = dict[int, str]
 
 
@@ -43,7 +45,14 @@ class StandIn:
         self.group: tuple[str, int, int] | None = None
         self._does, self._rank = plan.get(seat.rank), seat.rank
 
-    def prepare(self, meeting_point: str | None) -> DevicePlace:
+    def address(self) -> str:
+        return "10.0.0.1"
+
+    def open_world(self, *present: str) -> str:
+        return f"world of {len(present)} with device {self._rank}"
+
+    def prepare(self, meeting: str | None) -> DevicePlace:
+        self.world = meeting
         if self._does == "fails to load":
             raise WeightsError("no such weights")
         if self._does == "dies":
@@ -60,28 +69,34 @@ class StandIn:
             os._exit(1)
         self.group = (address, rank, size)
 
+    def met_at(self) -> str | None:
+        return self.world
+
     def synced(self) -> tuple[str, int, int] | None:
         return self.group
 
 
 class Run:
-    """Two devices, one that trains and one that generates; steps pass by `step`."""
+    """One device that trains and as many that generate as share a model; steps pass by `step`."""
 
-    def __init__(self, folder: Path, plan: Plan, *, per_node: int = 1, prompts: int = 8) -> None:
+    def __init__(
+        self, folder: Path, plan: Plan, *, per_node: int = 1, prompts: int = 8, together: int = 1
+    ) -> None:
         job = json.loads(json.dumps(SMALL_JOB))
         job["spec"]["accelerator"] = {"devicesPerNode": per_node}
         job["spec"]["batch"]["globalBatchSize"] = prompts
-        placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+        placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": together}
+        job["spec"]["rollout"] = {"parallelism": {"tensor": together}}
         job["spec"]["placement"] = placement
         self.job = read_job(job)
         self.pool = DevicePool(
             per_node=per_node, resource=EMULATED, kind=StandIn, arguments=((plan,), 1)
         )
-        self.pool.reserve(2 // per_node)
+        self.pool.reserve((1 + together) // per_node)
         self.log = EventLog(folder / "events.jsonl")
         self.desk = ScaleDesk(self.job)
         self.cast = Cast(
-            members=[self._member(seat) for seat in make_seats(self.job)],
+            members=self._members(),
             pool=self.pool,
             feeder=None,
             rewards=[],
@@ -102,10 +117,14 @@ class Run:
         )
         self.steps = 0
 
-    def _member(self, seat: Seat) -> Member:
-        worker = self.pool.hire(seat)
-        (place,) = answers("device", [worker.prepare.remote(None)])
-        return Member(seat=seat, worker=worker, place=place)
+    def _members(self) -> list[Member]:
+        seats = make_seats(self.job)
+        workers = [self.pool.hire(seat) for seat in seats]
+        places = answers("device", prepare(workers, seats))
+        return [
+            Member(seat=seat, worker=worker, place=place)
+            for seat, worker, place in zip(seats, workers, places, strict=True)
+        ]
 
     def group(self) -> list[int]:
         """Devices that are in one group for weights, by their place in it; all must agree."""
@@ -136,10 +155,10 @@ class Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def ray_here() -> Iterator[None]:
-    """Ray with four devices, in this process."""
-    ray.init(
-        address="local", num_cpus=4, resources={EMULATED: DEVICES}, include_dashboard=False,
-        object_store_memory=100 * 2**20, log_to_driver=False, logging_level="error",
+    """Ray with five devices, in this process."""
+    start_ray(
+        num_cpus=4, resources={EMULATED: DEVICES}, object_store_memory=100 * 2**20,
+        log_to_driver=False, logging_level="error",
     )  # fmt: skip
     yield
     ray.shutdown()
@@ -158,7 +177,8 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     for started in runs:
         started.log.close()
         seats = [(m.worker, m.seat) for m in started.cast.members]
-        seats += [(j.worker, j.seat) for j in started.elastic.joiners.coming.values()]
+        for joiner in started.elastic.joiners.coming.values():
+            seats += zip(joiner.workers, joiner.seats, strict=True)
         for worker, seat in seats:
             started.pool.dismiss(worker, seat, staying=set())
 
@@ -225,18 +245,50 @@ def test_all_devices_of_a_node_may_leave_at_once(begin) -> None:
 
 
 def test_steps_go_on_while_ray_has_no_place(begin) -> None:
-    run = begin()
+    run = begin(prompts=10)
 
-    run.desk.ask(8)
-    run.step_until(lambda: run.desk.report().ready == 2)  # 8 prompts are not for 3 devices
+    run.desk.ask(10)
+    run.step_until(lambda: run.desk.report().ready == 2)  # 10 prompts are not for 3 or 4 devices
     waiting = run.desk.report()
     run.desk.ask(2)
     run.step()
 
-    assert (waiting.wanted, waiting.ready, waiting.joining) == (8, 2, 6)
+    assert (waiting.wanted, waiting.ready, waiting.joining) == (10, 2, 8)
     assert run.desk.report().joining == 0
     assert (len(run.group()), run.group()[:2]) == (3, [0, 1])  # and whom Ray placed first
     assert sorted(run.pool.groups) == run.group()
+
+
+def test_devices_that_share_a_model_come_and_go_together(begin) -> None:
+    run = begin(together=2)
+    before = free_devices()
+
+    run.desk.ask(4)
+    run.step_until(lambda: run.desk.report().ready == 4)
+    met = [ray.get(member.worker.met_at.remote()) for member in run.cast.members]
+    run.desk.ask(2)
+    run.step()
+
+    assert met == [None, *["world of 2 with device 1"] * 2, *["world of 2 with device 3"] * 2]
+    assert run.group() == [0, 1, 2]
+    events = run.events("resize")
+    assert [(event["from"], event["to"]) for event in events] == [(2, 4), (4, 2)]
+    run.step_until(lambda: free_devices() == before)
+
+
+def test_a_model_whose_devices_do_not_all_come_is_given_up_whole(begin) -> None:
+    run = begin({4: "fails to load"}, together=2)
+    before = free_devices()
+
+    run.desk.ask(4)
+    run.step_until(lambda: bool(run.desk.report().message))
+
+    assert (run.desk.report().ready, run.desk.report().joining) == (2, 0)
+    warnings = [event["message"] for event in run.events("warning")]
+    assert len(warnings) == 3
+    assert all("rollout devices 3 and 4 did not join" in message for message in warnings)
+    assert run.group() == [0, 1, 2]
+    run.step_until(lambda: free_devices() == before)
 
 
 @pytest.mark.parametrize(

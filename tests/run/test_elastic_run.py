@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import Finished, finish, run, start, wait_for_event
-
-from rljob_runtime.placement import free_port
+from whole_runs import Finished, finish, free_port, run, start, wait_for_event
 
 pytestmark = [pytest.mark.ray]
 

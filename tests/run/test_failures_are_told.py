@@ -4,11 +4,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 from whole_runs import run
 
-pytestmark = [pytest.mark.ray]
+from rljob_runtime.cli import app
 
 
+@pytest.mark.ray
 def test_a_run_whose_every_reward_fails_stops_and_says_why(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -21,18 +24,26 @@ def test_a_run_whose_every_reward_fails_stops_and_says_why(
 
     finished = run(job, tmp_path / "run")
 
-    assert finished.code == 1
-    assert "all 32 samples of train/1 failed in a reward" in finished.output
+    assert finished.code == 4
+    assert "rewards of 100% of the samples failed" in finished.output
+    assert "spec.guards.rewardErrors" in finished.output
     assert "no oracle here" in finished.output
+    (alarm,) = finished.of_kind("alarm")
+    assert (alarm["alarm"], alarm["step"], alarm["policy"]) == ("rewardErrors", 1, "stop")
     assert finished.of_kind("run_finished")[-1]["status"] == "failed"
+
+
+def command(job: Path, folder: Path) -> Result:
+    """`rljob run` in this process: nothing is to be started."""
+    return CliRunner().invoke(app, ["run", str(job), "--output", str(folder)])
 
 
 def test_an_invalid_job_starts_nothing(job_file: Callable[..., Path], tmp_path: Path) -> None:
     job = job_file(batch__globalBatchSiez=8, rollout={"temperature": -1})
 
-    finished = run(job, tmp_path / "run")
+    finished = command(job, tmp_path / "run")
 
-    assert finished.code == 2
+    assert finished.exit_code == 2
     assert "spec.batch.globalBatchSiez" in finished.output
     assert "globalBatchSize" in finished.output
     assert "spec.rollout.temperature" in finished.output
@@ -42,12 +53,14 @@ def test_an_invalid_job_starts_nothing(job_file: Callable[..., Path], tmp_path: 
 def test_what_the_runtime_cannot_do_yet_is_refused_by_name(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(resharding={"strategy": "allgather-swap"})
+    job = job_file(resharding={"strategy": "allgather-swap"}, rollout__quantization="int8")
 
-    finished = run(job, tmp_path / "run")
+    finished = command(job, tmp_path / "run")
 
-    assert finished.code == 2
-    assert "spec.resharding.strategy: is allgather-swap" in finished.output
+    assert finished.exit_code == 2
+    assert "spec.resharding.strategy: is allgather-swap with spec.rollout.quantization: int8" in (
+        " ".join(finished.output.split())
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -56,14 +69,15 @@ def test_a_job_on_ascend_devices_is_refused_by_their_name(
 ) -> None:
     job = job_file(accelerator__type="ascend910b")
 
-    finished = run(job, tmp_path / "run")
+    finished = command(job, tmp_path / "run")
 
-    assert finished.code == 2
+    assert finished.exit_code == 2
     assert "spec.accelerator.type: is ascend910b" in finished.output
     assert "use emulated" in finished.output
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.ray
 def test_device_memory_that_does_not_suffice_is_told(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import Finished, run
+from whole_runs import Finished, RunsOfAll, run
 
 pytestmark = [pytest.mark.ray]
 
@@ -16,11 +16,11 @@ def paths(finished: Finished, way: str) -> int:
 
 
 def test_separated_devices_over_tcp_learn_the_same_as_one_colocated_device_in_shared_memory(
-    job_file: Callable[..., Path], tmp_path: Path
+    job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
 ) -> None:
-    short = {"steps": 3, "checkpoint": {}}
+    short = {"steps": 2, "checkpoint": {}}
 
-    alone = run(job_file(**short, accelerator={"devicesPerNode": 1}), tmp_path / "alone")
+    alone = run_of_all(job_file(**short, accelerator={"devicesPerNode": 1}))
     apart = run(
         job_file(
             **short,

@@ -14,6 +14,7 @@ from rljob_api.load import read_job
 from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.events import EventLog
+from rljob_runtime.local_ray import start_ray
 from rljob_runtime.stages import BatchCalls, Stages
 
 pytestmark = [pytest.mark.ray]
@@ -48,7 +49,7 @@ class StandInCast:
 @pytest.fixture
 def settle(tmp_path: Path) -> Iterator[Any]:
     """settle(waits of each update rank) -> whether the batch counts as trained."""
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
+    start_ray(num_cpus=1, log_to_driver=False)
     log = EventLog(tmp_path / "events.jsonl")
 
     def settled(*waits: bool) -> bool:

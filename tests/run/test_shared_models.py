@@ -3,11 +3,12 @@ they stopped."""
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from whole_runs import Finished, run
+from whole_runs import Finished, RunsOfAll, killed_copy, run
 
 pytestmark = [pytest.mark.ray]
 
@@ -20,38 +21,44 @@ def losses(finished: Finished) -> list[float]:
     return [event["metrics"]["loss"] for event in finished.of_kind("step")]
 
 
+SHORT: dict[str, Any] = {"steps": 2, "checkpoint": {}}
+SHARING: dict[str, dict[str, Any]] = {
+    "tensor": {"accelerator": {"devicesPerNode": 2}, "update__parallelism": {"tensor": 2}},
+    "context": {
+        "accelerator": {"devicesPerNode": 3},
+        "placement": {"mode": "separated", "updateDevices": 2, "rolloutDevices": 1},
+        "update__parallelism": {"context": 2},
+    },
+    "rows": {
+        "accelerator": {"devicesPerNode": 2},
+        "update__parallelism": {"zero": 3},
+        "batch__microBatchTokens": 40,
+        "algorithm": {"name": "grpo", "params": {"klCoefficient": 1e-8}},
+    },
+    "pipeline": {
+        "accelerator": {"devicesPerNode": 2},
+        "update__parallelism": {"pipeline": 2, "virtualPipeline": 2},
+    },
+}
+
+
+@pytest.mark.parametrize("sharing", SHARING.values(), ids=SHARING)
 def test_devices_that_share_a_model_learn_what_one_device_learns(
-    job_file: Callable[..., Path], tmp_path: Path
+    sharing: dict[str, Any],
+    job_file: Callable[..., Path],
+    run_of_all: RunsOfAll,
+    tmp_path: Path,
 ) -> None:
-    short = {"steps": 2, "checkpoint": {}}
+    alone = run_of_all(job_file(**SHORT, accelerator={"devicesPerNode": 1}))
 
-    alone = run(job_file(**short, accelerator={"devicesPerNode": 1}), tmp_path / "alone")
-    tensor = run(
-        job_file(
-            **short,
-            accelerator={"devicesPerNode": 2},
-            update__parallelism={"tensor": 2},
-        ),
-        tmp_path / "tensor",
-    )
-    context = run(
-        job_file(
-            **short,
-            accelerator={"devicesPerNode": 3},
-            placement={"mode": "separated", "updateDevices": 2, "rolloutDevices": 1},
-            update__parallelism={"context": 2},
-        ),
-        tmp_path / "context",
-    )
+    finished = run(job_file(**SHORT, **sharing), tmp_path / "run")
 
-    expected = load_file(weights(alone, 2))
-    for finished in (tensor, context):
-        assert finished.code == 0, finished.output
-        assert losses(finished) == pytest.approx(losses(alone), abs=1e-5)
-        found = load_file(weights(finished, 2))
-        assert found.keys() == expected.keys()
-        for name, weight in found.items():
-            torch.testing.assert_close(weight, expected[name], atol=1e-4, rtol=0, msg=name)
+    assert [alone.code, finished.code] == [0, 0], finished.output
+    assert losses(finished) == pytest.approx(losses(alone), abs=1e-5)
+    expected, found = load_file(weights(alone, 2)), load_file(weights(finished, 2))
+    assert found.keys() == expected.keys()
+    for name, weight in found.items():
+        torch.testing.assert_close(weight, expected[name], atol=1e-4, rtol=0, msg=name)
 
 
 def test_devices_that_share_a_model_go_on_from_a_checkpoint_of_their_degrees_bit_for_bit(
@@ -64,9 +71,9 @@ def test_devices_that_share_a_model_go_on_from_a_checkpoint_of_their_degrees_bit
     }
 
     whole = run(job_file(steps=4, **sharing), tmp_path / "whole")
-    first = run(job_file(steps=2, **sharing), tmp_path / "parts")
+    killed_copy(whole, 2, tmp_path / "parts")
     then = run(job_file(steps=4, **sharing), tmp_path / "parts", "--resume")
 
-    assert [whole.code, first.code, then.code] == [0, 0, 0], then.output
+    assert [whole.code, then.code] == [0, 0], then.output
     assert weights(whole, 4).read_bytes() == weights(then, 4).read_bytes()
     assert losses(whole) == losses(then)

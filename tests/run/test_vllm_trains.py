@@ -14,14 +14,15 @@ pytestmark = [
 ]
 
 
+@pytest.mark.parametrize("tensor", [1, 2])
 def test_vllm_generates_with_the_weights_of_every_step(
-    job_file: Callable[..., Path], tmp_path: Path
+    tensor: int, job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     job = job_file(
         steps=3,
         checkpoint={},
-        rollout={"engine": "vllm"},
-        accelerator={"devicesPerNode": 1},
+        rollout={"engine": "vllm", "parallelism": {"tensor": tensor}},
+        accelerator={"devicesPerNode": tensor},
         update={"optimizer": {"learningRate": 1e-3}},
     )
 

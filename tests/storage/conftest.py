@@ -6,7 +6,8 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,13 @@ def server() -> Iterator[str]:
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + START_SECONDS
-    while True:
-        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+    while True:  # by a request: a connection to a port of nobody may meet itself
+        with (
+            suppress(OSError, HTTPException),
+            closing(HTTPConnection("127.0.0.1", port, timeout=1)) as ask,
+        ):
+            ask.request("GET", "/")
+            ask.getresponse()
             break
         assert process.poll() is None, "the S3 server ended"
         assert time.monotonic() < deadline, f"no S3 server within {START_SECONDS:.0f} s"

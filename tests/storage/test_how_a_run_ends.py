@@ -13,10 +13,12 @@ from cluster_jobs import JOB, merged
 from remote_runs import save
 
 from rljob_api.load import read_job
+from rljob_api.rljob import RLJob
 from rljob_runtime import launch
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.remote import open_remote
 from rljob_runtime.run_request import RunRequest
+from rljob_runtime.standing import Standing
 
 STEPS = 3
 DOCK = DockAddress(token="", warehouses=(), controllers={})
@@ -26,10 +28,15 @@ DOCK = DockAddress(token="", warehouses=(), controllers={})
 class Counter:
     """In the driver's place: a step is a number, a checkpoint its files."""
 
+    job: RLJob
     log: Any
     store: Any
     step: int = 0
     watch: Any = field(default_factory=contextlib.nullcontext)
+
+    @property
+    def standing(self) -> Standing:
+        return Standing.of(self.job.spec, log=self.log, store=self.store)
 
     def resume(self, checkpoint: Path) -> None:
         self.step = json.loads((checkpoint / "state.json").read_text())["step"]
@@ -55,10 +62,12 @@ class Nobody:
 @pytest.fixture
 def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
-    monkeypatch.setattr(launch, "policy_path", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(launch, "model_paths", lambda *_, **__: {"policy": tmp_path})
     monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
     monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=DOCK))
-    monkeypatch.setattr(launch, "Driver", lambda *, log, store, **_: Counter(log=log, store=store))
+    monkeypatch.setattr(
+        launch, "Driver", lambda *, job, log, store, **_: Counter(job=job, log=log, store=store)
+    )
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
 

@@ -5,6 +5,7 @@ pytest workers may run ranks at the same time: every call meets in a folder of i
 """
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -38,17 +39,21 @@ class RanksFailed(Exception):
 
 
 def on_ranks(
-    size: int, function: Callable[[int], Result], *, seconds: float = 60.0
+    size: int,
+    function: Callable[[int], Result],
+    *,
+    seconds: float = 60.0,
+    grace_seconds: float = GRACE_SECONDS,
 ) -> list[Result]:
     """Results of function(rank) by rank; its default group is the `size` ranks, one thread each.
 
     Results come back by pickle. Raises RanksFailed when a rank raises, or when one has no result
-    after `seconds`; no process is left either way.
+    after `seconds`, or `grace_seconds` after the first that failed; no process is left either way.
     """
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
         ranks = [_Rank(rank, size, function, Path(name), seconds) for rank in range(size)]
         try:
-            _await(ranks, time.monotonic() + seconds)
+            _await(ranks, time.monotonic() + seconds, grace_seconds)
             what = f"{len(ranks)} ranks of {function.__qualname__}, deadline {seconds:g} s"
             reasons = {rank.number: rank.reason() for rank in ranks if not rank.done}
             if reasons:
@@ -110,7 +115,7 @@ class _Rank:
         self.process.close()
 
 
-def _await(ranks: list[_Rank], deadline: float) -> None:
+def _await(ranks: list[_Rank], deadline: float, grace_seconds: float) -> None:
     """Hear all ranks, until the deadline, or until shortly after the first that failed."""
     silent = {rank.pipe: rank for rank in ranks}
     while silent and (left := deadline - time.monotonic()) > 0:
@@ -118,7 +123,7 @@ def _await(ranks: list[_Rank], deadline: float) -> None:
             rank = silent.pop(pipe)
             rank.hear()
             if not rank.done:
-                deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
+                deadline = min(deadline, time.monotonic() + grace_seconds)
 
 
 def _live(
@@ -129,6 +134,7 @@ def _live(
     seconds: float,
     pipe: Connection,
 ) -> None:
+    gc.freeze()  # a collection would write into, and so copy, all of the parent's memory
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with open(folder / f"stack-{rank}", "w") as stack:

@@ -20,6 +20,7 @@ from rljob_runtime.kernels.grouped_matmul import (
     grouped_matmul_ascend,
     grouped_matmul_reference,
 )
+from rljob_runtime.kernels.linear_logprobs import linear_logprobs, linear_logprobs_reference
 from rljob_runtime.kernels.matmul_add import matmul_add_, matmul_add_reference_
 from rljob_runtime.kernels.rms_norm import rms_norm, rms_norm_ascend, rms_norm_reference
 from rljob_runtime.kernels.rope import rotate, rotate_ascend, rotate_reference
@@ -77,6 +78,11 @@ KERNELS = {
     "rope": Kernel(kernel=rotate, ascend=rotate_ascend, reference=rotate_reference),
     "swiglu": Kernel(kernel=swiglu, ascend=swiglu_ascend, reference=swiglu_reference),
     "matmul-add": Kernel(kernel=matmul_add_, ascend=matmul_add_, reference=matmul_add_reference_),
+    "head": Kernel(
+        kernel=lambda *x, **named: _both(linear_logprobs(*x, **named)),
+        ascend=lambda *x, **named: _both(linear_logprobs(*x, **named)),
+        reference=lambda *x, **named: _both(linear_logprobs_reference(*x, **named)),
+    ),
     "gmm": Kernel(
         kernel=grouped_matmul, ascend=grouped_matmul_ascend, reference=grouped_matmul_reference
     ),
@@ -112,7 +118,14 @@ CASES: dict[str, Callable[[Draw], Inputs]] = {
     "matmul-add odd": lambda d: ([_buffer(d, 5, 3), *_fixed(d(7, 5), d(7, 3))], {}),
     "matmul-add batch": lambda d: ([_buffer(d, 5, 3), *_fixed(d(2, 4, 5), d.strided(2, 4, 3))], {}),
     "matmul-add one token": lambda d: ([_buffer(d, 8, 4), *_fixed(d(1, 8), d(1, 4))], {}),
+    "matmul-add in pieces": lambda d: ([_buffer(d, 5, 3), *_fixed(d(3075, 5), d(3075, 3))], {}),
     "matmul-add no token": lambda d: ([_buffer(d, 8, 4), *_fixed(d(0, 8), d(0, 4))], {}),
+    "head odd": lambda d: _head(d, 5, 7, 11, [4, 0, 2], temperature=0.7),
+    "head shared positions": lambda d: _head(d, 3, 8, 20, [1, 1, 0, 1, 0]),
+    "head entropy": lambda d: _head(d, 4, 8, 20, [3, 1, 1, 2], with_entropy=True, temperature=1.3),
+    "head one token": lambda d: _head(d, 1, 4, 6, [0]),
+    "head no token": lambda d: _head(d, 0, 4, 6, []),
+    "head strided": lambda d: ([d.strided(4, 6), d.strided(9, 6), *_targets(d, 9, [2, 0, 3])], {}),
     "gmm odd": lambda d: ([d(9, 5), d(3, 5, 7), d.ints([2, 3, 9])], {}),
     "gmm empty groups": lambda d: ([d(6, 8), d(5, 8, 4), d.ints([0, 2, 2, 6, 6])], {}),
     "gmm one group": lambda d: ([d(4, 3), d(1, 3, 2), d.ints([4])], {}),
@@ -193,6 +206,26 @@ def _transposed(draw: Draw, *shape: int) -> Tensor:
 
 def _buffer(draw: Draw, *shape: int) -> Tensor:
     return draw(*shape, gradient=False).float()
+
+
+def _head(
+    draw: Draw, positions: int, hidden: int, vocabulary: int, rows: list[int], **settings: object
+) -> Inputs:
+    tensors = [draw(positions, hidden), draw(vocabulary, hidden)]
+    return [*tensors, *_targets(draw, vocabulary, rows)], settings
+
+
+def _targets(draw: Draw, vocabulary: int, rows: list[int]) -> list[Tensor]:
+    """A target a row, and the rows that predict them."""
+    return [
+        draw.ints([(5 * i + 3) % vocabulary for i in range(len(rows))]).long(),
+        draw.ints(rows).long(),
+    ]
+
+
+def _both(found: tuple[Tensor, Tensor | None]) -> Tensor:
+    """Log-probs, and entropies where there are any, behind each other."""
+    return torch.cat([part for part in found if part is not None])
 
 
 def _fixed(*tensors: Tensor) -> list[Tensor]:

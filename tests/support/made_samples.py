@@ -16,12 +16,23 @@ from rljob_runtime.flow import state_graph
 GROUPS, SAMPLES, RANKS = 8, 4, 2
 
 
-def make_spec(*, kl=0.0, max_staleness=None, devices=RANKS, degrees=None, **batch):
+def make_spec(
+    *,
+    algorithm="grpo",
+    kl=0.0,
+    params=None,
+    max_staleness=None,
+    devices=RANKS,
+    degrees=None,
+    **batch,
+):
     job = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"]}}
-    job["spec"]["algorithm"] = {"name": "grpo", "params": {"klCoefficient": kl}}
+    given = {"klCoefficient": kl, **(params or {})}
+    job["spec"]["algorithm"] = {"name": algorithm, "params": given}
     job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": devices}
     job["spec"]["update"] = {**SMALL_JOB["spec"]["update"], "parallelism": degrees or {}}
-    job["spec"]["batch"] = {**SMALL_JOB["spec"]["batch"], "microBatchSize": 1, **batch}
+    one = {} if "microBatchTokens" in batch else {"microBatchSize": 1}
+    job["spec"]["batch"] = {**SMALL_JOB["spec"]["batch"], **one, **batch}
     if max_staleness is not None:
         job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": RANKS + 1}
         job["spec"]["placement"] = {"mode": "separated", "updateDevices": RANKS}

@@ -14,8 +14,6 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.flash_attention import Sequences, flash_attention_reference
-
 SCHEMAS = Path(__file__).parents[1] / "fixtures" / "torch_npu"
 VERSIONS = sorted(path.stem for path in SCHEMAS.glob("*.txt"))
 UNSEEN = torch.ones(2048, 2048, dtype=torch.bool).triu(1)  # what sparse modes 2 and 3 take
@@ -46,21 +44,98 @@ def npu_operators(version: str, *, rename: tuple[str, str] | None = None) -> Ite
 def fusion_attention(
     query, key, value, head_num, input_layout, pse=None, padding_mask=None, atten_mask=None,
     scale=1.0, keep_prob=1.0, pre_tockens=2**31 - 1, next_tockens=2**31 - 1, inner_precise=0,
-    prefix=None, actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, *_,
+    prefix=None, actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, gen_mask_parallel=True,
+    sync=False, softmax_layout="", *_,
 ):  # fmt: skip
-    """Layout TND with the 2048 x 2048 mask of sparse mode 3."""
+    """Layout TND with the 2048 x 2048 mask of sparse mode 3, or without a mask."""
+    lengths = _lengths(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
+    kept = query.requires_grad and torch.is_grad_enabled()
+    assert sparse_mode == (0 if atten_mask is None else 3)
+    if atten_mask is not None:
+        assert atten_mask.equal(UNSEEN)
+        assert not (kept and atten_mask.is_inference()), "autograd cannot keep it for the gradient"
+    outputs, largest, sums = [], [], []
+    for rows, scores, values in _scores(query, key, value, lengths, scale, sparse_mode):
+        most = scores.amax(-1, keepdim=True)
+        powers = (scores - most).exp()
+        sums.append(powers.sum(-1).T)
+        largest.append(most[..., 0].T)
+        mixed = torch.einsum("aqk,kad->qad", powers, values) / sums[-1][..., None]
+        outputs.append(mixed.to(query[rows].dtype))
+    # Any other layout than TND has a sequence's heads one behind the other.
+    assert softmax_layout in ("", "TND")
+    statistics = [
+        torch.cat([x if softmax_layout else x.T.reshape(x.shape) for x in parts])
+        for parts in (largest, sums)
+    ]
+    repeated = (x[..., None].expand(-1, -1, 8).contiguous() for x in statistics)
+    return torch.cat(outputs), *repeated, query.new_empty(0), 0, 0, 0
+
+
+def fusion_attention_grad(
+    query, key, value, dy, head_num, input_layout, *, atten_mask=None, softmax_max=None,
+    softmax_sum=None, attention_in=None, scale_value=1.0, actual_seq_qlen=None,
+    actual_seq_kvlen=None, sparse_mode=0, softmax_layout="", **others,
+):  # fmt: skip
+    """Of the same layouts, from the statistics that it is given, in their layout TND."""
+    lengths = _lengths(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
+    assert softmax_layout == "TND" and dy.dtype == attention_in.dtype == query.dtype
+    assert dy.shape == attention_in.shape == query.shape
+    assert sparse_mode == 3 and atten_mask.equal(UNSEEN) if sparse_mode else atten_mask is None
+    for statistics in (softmax_max, softmax_sum):
+        assert statistics.shape == (*query.shape[:2], 8) and statistics.is_contiguous()
+        assert statistics.dtype == torch.float32 and bool((statistics == statistics[..., :1]).all())
+    gradients = [torch.zeros_like(x, dtype=torch.float32) for x in (query, key, value)]
+    first_key, repeats = 0, head_num // key.shape[1]
+    for rows, scores, values in _scores(query, key, value, lengths, scale_value, sparse_mode):
+        keys = slice(first_key, first_key + scores.shape[2])
+        first_key = keys.stop
+        up = dy[rows].float()
+        most, total = (x[rows, :, :1].transpose(0, 1) for x in (softmax_max, softmax_sum))
+        weights = (scores - most).exp() / total
+        inner = (up * attention_in[rows].float()).sum(-1).T[..., None]
+        of_scores = weights * (torch.einsum("qad,kad->aqk", up, values) - inner) * scale_value
+        wide_key = key[keys].float().repeat_interleave(repeats, 1)
+        gradients[0][rows] = torch.einsum("aqk,kad->qad", of_scores, wide_key)
+        for into, weighted, other in (
+            (gradients[1], of_scores, query[rows].float()),
+            (gradients[2], weights, up),
+        ):
+            of_heads = torch.einsum("aqk,qad->kad", weighted, other)
+            into[keys] = of_heads.unflatten(1, (-1, repeats)).sum(2)
+    return *(x.to(query.dtype) for x in gradients), query.new_empty(0), query.new_empty(0)
+
+
+def _lengths(query, key, value, head_num, input_layout, query_ends, key_ends):
+    """Of each sequence's queries and keys."""
     assert query.dtype == key.dtype == value.dtype and query.shape[-1] <= 768
     assert key.shape == value.shape and head_num == query.shape[-2] and query.numel()
-    assert sparse_mode == 3 and atten_mask.equal(UNSEEN)
-    kept = query.requires_grad and torch.is_grad_enabled()
-    assert not (kept and atten_mask.is_inference()), "autograd cannot keep it for the gradient"
-    assert input_layout == "TND" and len(actual_seq_qlen) == len(actual_seq_kvlen) <= 1024
-    assert (actual_seq_qlen[-1], actual_seq_kvlen[-1]) == (len(query), len(key))
-    ends = zip(pairwise([0, *actual_seq_qlen]), pairwise([0, *actual_seq_kvlen]), strict=True)
-    lengths = [(b - a, d - c) for (a, b), (c, d) in ends]
-    mixed = flash_attention_reference(query, key, value, Sequences.apart(lengths), scale=scale)
-    statistics = query.new_empty(0, dtype=torch.float32)
-    return mixed, statistics, statistics, query.new_empty(0), 0, 0, 0
+    assert input_layout == "TND" and len(query_ends) == len(key_ends) <= 1024
+    assert (query_ends[-1], key_ends[-1]) == (len(query), len(key))
+    ends = zip(pairwise([0, *query_ends]), pairwise([0, *key_ends]), strict=True)
+    return [(b - a, d - c) for (a, b), (c, d) in ends]
+
+
+def _scores(query, key, value, lengths, scale, sparse_mode):
+    """Rows of each sequence's queries, its scores [A, Q, K] and its values of all heads [K, A, D]."""
+    first_query = first_key = 0
+    for queries, keys in lengths:
+        rows = slice(first_query, first_query + queries)
+        if not queries:
+            first_key += keys
+            continue
+        heads = [
+            x[first_key : first_key + keys]
+            .float()
+            .repeat_interleave(query.shape[1] // x.shape[1], 1)
+            for x in (key, value)
+        ]
+        scores = torch.einsum("qad,kad->aqk", query[rows].float(), heads[0]) * scale
+        if sparse_mode == 3:
+            seen = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
+            scores = scores.masked_fill(~seen, float("-inf"))
+        yield rows, scores, heads[1]
+        first_query, first_key = rows.stop, first_key + keys
 
 
 def rms_norm(x: Tensor, gamma: Tensor, epsilon: float = 1e-6) -> tuple[Tensor, Tensor]:
@@ -123,6 +198,7 @@ def moe_token_unpermute(
 
 OPERATORS = {
     "npu_fusion_attention": fusion_attention,
+    "npu_fusion_attention_grad": fusion_attention_grad,
     "npu_rms_norm": rms_norm,
     "npu_swiglu": swiglu,
     "npu_rotary_mul": rotary_mul,

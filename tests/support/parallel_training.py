@@ -95,8 +95,9 @@ class OneRank:
                 self.losses[-1] += float(loss.detach())
             tokens = sum(batch.num_tokens for batch in batches)
             self.losses[-1] /= tokens
+            means = {name: gradient / tokens for name, gradient in gradients_of(model).items()}
+            self.gradients = self.gradients or means
             buffer.divide(tokens)
-            self.gradients = self.gradients or gradients_of(model)
             self.norms.append(buffer.clip(SETTINGS.gradient_clip))
             adamw.step(SETTINGS.learning_rate)
         self.weights = {n: w.detach() for n, w in model.named_hf_parameters()}

@@ -1,7 +1,11 @@
 """Whole runs through the command line, on a model small enough for seconds."""
 
+import fcntl
+import hashlib
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -80,6 +84,7 @@ def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 200
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
         left = session_processes(process.pid)
+        process.kill()  # its guardian ends the others: they would slow down all other tests
         raise AssertionError(f"after {timeout} s still there: {left}; {error.stdout!r}") from error
     return Finished(process.returncode, output, folder)
 
@@ -87,6 +92,46 @@ def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 200
 def run(file: Path, folder: Path, *options: str) -> Finished:
     """`rljob run` to its end."""
     return finish(start(file, folder, *options), folder)
+
+
+def killed_copy(finished: Finished, step: int, folder: Path) -> None:
+    """Make a folder as the run would have left it, had it been killed after this step's checkpoint."""
+    shutil.copytree(finished.folder, folder)
+    events = finished.events
+    last = next(
+        place
+        for place, event in enumerate(events, 1)
+        if event["kind"] == "checkpoint" and event["step"] == step
+    )
+    file = folder / "events.jsonl"
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:last]))
+    for event in events[last:]:
+        if event["kind"] == "checkpoint":
+            shutil.rmtree(folder / "checkpoints" / Path(event["path"]).name)
+
+
+class RunsOfAll:
+    """Runs that several tests look at, each made once, also where pytest has several workers.
+
+    folder: of all workers. Who looks at a run writes nothing into its folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __call__(self, job: Path) -> Finished:
+        """The run of the job's file, which refers to no other files."""
+        folder = self._folder / hashlib.blake2b(job.read_bytes(), digest_size=8).hexdigest()
+        said = folder / "said.json"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not said.exists():
+                shutil.rmtree(folder / "run", ignore_errors=True)  # of a worker that died
+                finished = run(job, folder / "run")
+                said.write_text(json.dumps([finished.code, finished.output]))
+        code, output = json.loads(said.read_text())
+        return Finished(code, output, folder / "run")
 
 
 def wait_for_event(folder: Path, kind: str, number: int, process: subprocess.Popen[str]) -> None:
@@ -109,6 +154,13 @@ def wait_for_text(
         )
         time.sleep(0.02)
     raise AssertionError(f"the events do not hold {text!r} {times} times within 200 s")
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def gone_within(session: int, seconds: float) -> list[str]:

@@ -17,10 +17,8 @@ def loss(logprobs_T, batch, totals):
     return ALGORITHMS["grpo"].loss(logprobs_T, batch, GRPOParams(), totals)
 
 
-if __name__ == "__main__":
-    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+def train(rank: int, folder: Path) -> None:
+    """Nothing that holds the group is left at the end."""
     work = torch.load(folder / "work.pt", weights_only=False)
     engine = UpdateEngine(
         work["model"],
@@ -32,4 +30,11 @@ if __name__ == "__main__":
     for shares in work["steps"]:
         engine.train([shares[rank]], loss, groups_with_signal=1)
     torch.save(dict(engine.weights()), folder / f"weights-{rank}.pt")
+
+
+if __name__ == "__main__":
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    train(rank, folder)
     dist.destroy_process_group()

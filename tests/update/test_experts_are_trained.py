@@ -39,14 +39,13 @@ def mean_logprob(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> Loss
 
 
 def flat_gradient(engine: UpdateEngine, decoder: Decoder, batches: list[SampleBatch]) -> Tensor:
-    """The step's gradient before clipping, from the buffer that collects it."""
+    """The step's gradient before clipping, from the buffer that collects sums."""
     begun = engine.begin(mean_logprob)
     for batch in batches:
         begun.add(batch)
-    begun.divide(begun.counts)
-    found = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
+    sums = torch.cat([p.grad.flatten() for p in decoder.parameters() if p.grad is not None])
     begun.discard()
-    return found
+    return sums / begun.counts.num_tokens
 
 
 def test_the_balance_loss_is_added_weighted_by_the_tokens_of_its_micro_batch(bench: Any) -> None:

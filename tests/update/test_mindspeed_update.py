@@ -3,6 +3,7 @@
 No NPU and no MindSpeed is needed; what this cannot show is in docs/ascend.md.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rljob_runtime.engines.update import make_torch, make_update
 from rljob_runtime.engines.update_mindspeed.megatron import CALLS
 from rljob_runtime.engines.update_mindspeed.weights import to_hf, to_megatron
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.errors import CheckpointError, ConfigError, WorkerError
+from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import load_policy
@@ -247,8 +248,10 @@ def test_a_loss_that_is_not_finite_changes_no_weight(both: Any, model: Path) -> 
         engine = make_update(setup_of(model))
         before = weights_of(engine)
 
-        with pytest.raises(WorkerError, match=r"optimizer step 1: .* update ranks \[0\]"):
-            step(engine, [batch], both[0].make_loss())
+        metrics = step(engine, [batch], both[0].make_loss())
+
+    assert math.isnan(metrics["gradient_norm"])
+    assert metrics["skipped"] == 1
 
     assert all(torch.equal(before[name], tensor) for name, tensor in engine.weights())
 
@@ -316,6 +319,8 @@ def test_a_model_that_cannot_be_translated_is_refused(
     [
         ({"dtype": "bfloat16"}, "spec.update.dtype is bfloat16"),
         ({"parallelism": {"zero": 1}}, "spec.update.parallelism.zero is 1"),
+        ({"recompute": "full"}, "spec.update.recompute is full"),
+        ({"offload": "optimizer"}, "spec.update.offload is optimizer"),
     ],
 )
 def test_settings_that_the_engine_lacks_are_refused_by_name(

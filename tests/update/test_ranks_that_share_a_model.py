@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.fsdp  # once, not in every fork
 from forked_ranks import on_ranks
 from made_samples import GROUPS, SAMPLES, Samples, make_spec
 from parallel_training import SETTINGS, grid_of
 from reference_models import make_reference
 
+from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
@@ -24,7 +26,7 @@ from rljob_runtime.flow import state_graph
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.states.held_policy import load_held
-from rljob_runtime.states.reference import Reference
+from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.update import Update
 
 BATCH = BatchName(kind="train", step=1)
@@ -76,9 +78,13 @@ class Training:
             if self.kl:
                 self._reference(frozen.model, ranks, rank)
             dock = self.dock.client("update", f"update-{rank}")
-            report = Update(engine=engine, dock=dock, ranks=ranks, spec=self.samples.spec).run(
-                BATCH
-            )
+            report = Update(
+                engine=engine,
+                dock=dock,
+                ranks=ranks,
+                spec=self.samples.spec,
+                control=KlControl.of(self.samples.spec.algorithm.params),
+            ).run(BATCH)
         except DockError as error:
             failure = str(error)
         weights = {name: weight.clone() for name, weight in policy.whole_weights()}
@@ -87,8 +93,10 @@ class Training:
 
     def _reference(self, model: Any, ranks: UpdateRanks, rank: int) -> None:
         spec = self.samples.spec
-        Reference(
+        Inference(
             model=model,
+            column="reference_logprobs",
+            evaluation=None,
             dock=self.dock.client("reference", f"reference-{rank}"),
             ranks=ranks,
             temperature=1.0,
@@ -130,6 +138,11 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "tensor, experts over data, ZeRO 2": (
         "deepseek-v3", {"tensor": 2, "data": 2, "expert": 2, "zero": 2}, {},
     ),
+    "tensor, ZeRO 3, several steps, groups that teach nothing": (
+        "qwen3-moe", {"tensor": 2, "data": 2, "zero": 3},
+        {"kl": 0.0, "batch": {"miniBatchSize": 4, "epochs": 2}},
+    ),
+    "context, ZeRO 3": ("qwen2-tied", {"context": 2, "data": 2, "zero": 3}, {}),
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_api.topology import resolve
+from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.local import LocalDock
@@ -67,7 +68,11 @@ def train(bench, flow):
         scorer.write(claimed, {"reward": Ragged.from_rows(rewards)})
         engine = bench.make_engine(bench.make_model(), None, learning_rate=1e-3)
         update = Update(
-            engine=engine, dock=dock.client("update", "u"), ranks=UpdateRanks(), spec=spec
+            engine=engine,
+            dock=dock.client("update", "u"),
+            ranks=UpdateRanks(),
+            spec=spec,
+            control=KlControl.of(spec.algorithm.params),
         )
         report = update.run(BATCH)
     return {name: weight.clone() for name, weight in engine.weights()}, report

@@ -7,6 +7,7 @@ import pytest
 import torch
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
+from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
@@ -40,6 +41,7 @@ def train(bench, spec, *, order, pause, early, drop=False, step=1):
                 dock=clients[rank],
                 ranks=UpdateRanks(everyone=group),
                 spec=spec,
+                control=KlControl.of(spec.algorithm.params),
             )
             failure = report = None
             try:
@@ -60,8 +62,17 @@ def train(bench, spec, *, order, pause, early, drop=False, step=1):
         make_spec(microBatchSize=2),
         make_spec(kl=0.1),
         make_spec(miniBatchSize=4, epochs=2),
+        make_spec(miniBatchSize=4, epochs=2, microBatchTokens=40),
+        make_spec(miniBatchSize=4, params={"batchReweighting": {"weights": "max-min"}}),
     ],
-    ids=["one-step", "two-groups-a-pass", "reference", "two-mini-batches-twice"],
+    ids=[
+        "one-step",
+        "two-groups-a-pass",
+        "reference",
+        "two-mini-batches-twice",
+        "by-tokens",
+        "reweighted",
+    ],
 )
 def test_samples_that_come_in_any_order_at_any_time_leave_the_same_bits(both, spec):
     bench = both[0]

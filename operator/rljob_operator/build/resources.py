@@ -5,6 +5,7 @@ and keeps room for the optimizer's state and for weights that are swapped to the
 """
 
 from rljob_api.base import parse_quantity
+from rljob_api.host_memory import HOST_GIB
 from rljob_api.pods import Resources
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import num_warehouses, pods
@@ -13,7 +14,7 @@ from rljob_operator.build.names import Manifest, Role
 
 EMULATED = {"cpu": "100m", "memory": "512Mi"}
 HEAD_CPU, HEAD_GIB = 8, 32
-DEVICE_CPU, DEVICE_GIB = 8, 64
+DEVICE_CPU = 8
 WAREHOUSE_CPU, WAREHOUSE_GIB = 4, 2
 """Beside the rows themselves, which `dock.capacity` bounds, those of a standby by as much again."""
 GIB = 2**30
@@ -43,7 +44,7 @@ def _requests(role: Role, spec: RLJobSpec) -> dict[str, str]:
     if role == "head":
         return _amounts(HEAD_CPU, HEAD_GIB)
     if role == "worker":
-        return _amounts(devices * DEVICE_CPU, devices * DEVICE_GIB)
+        return _amounts(devices * DEVICE_CPU, devices * HOST_GIB)
     rows = warehouses_per_pod(spec) * spec.dock.replicas * parse_quantity(spec.dock.capacity)
     return _amounts(WAREHOUSE_CPU, WAREHOUSE_GIB + -(-rows // GIB))
 

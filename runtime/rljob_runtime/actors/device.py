@@ -23,7 +23,12 @@ from rljob_runtime.pools import Round
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
     from rljob_runtime.spans import Span
-    from rljob_runtime.states.reports import GenerateReport, SyncReport, UpdateReport
+    from rljob_runtime.states.reports import (
+        CompareReport,
+        GenerateReport,
+        SyncReport,
+        UpdateReport,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +36,8 @@ class Seat:
     """What one device does.
 
     rank: number of the device in the job. update_rank: rank among the devices that train, None for
-    others. node: index of the node that the device belongs to.
+    others. node: index of the node that the device belongs to. world_rank, world_size: among the devices
+    that it computes with, which start together; they have consecutive numbers.
     """
 
     rank: int
@@ -39,6 +45,8 @@ class Seat:
     num_updating: int
     generates: bool
     node: int
+    world_rank: int = 0
+    world_size: int = 1
 
 
 @ray.remote
@@ -49,13 +57,19 @@ class DeviceWorker:
     """
 
     def __init__(
-        self, job_json: str, model: Folder, dock: LiveAddress, seat: Seat, num_threads: int
+        self,
+        job_json: str,
+        models: dict[str, Folder],
+        dock: LiveAddress,
+        seat: Seat,
+        num_threads: int,
     ) -> None:
         from rljob_runtime.backends.table import open_backend
 
         self._spec = RLJob.model_validate_json(job_json).spec
         self._seat = seat
-        self._model = model.here()
+        needed = models if seat.update_rank is not None else {"policy": models["policy"]}
+        self._models = {name: folder.here() for name, folder in needed.items()}
         self._dock = dock
         self._backend = open_backend(self._spec.accelerator, rank=seat.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
@@ -64,25 +78,31 @@ class DeviceWorker:
         """Where this worker's node can be reached, for the process group."""
         return str(ray.util.get_node_ip_address())
 
-    def prepare(self, meeting_point: str | None) -> DevicePlace:
-        """Make the states; the devices that train meet at `meeting_point` (tcp://host:port) for it."""
-        from rljob_runtime.states.device_states import join, make_states
+    def open_world(self, *present: str) -> str:
+        """Open a meeting of the devices that this one computes with, all of whom are `present` (addresses);
+        returns its address."""
+        from rljob_runtime.backends.sync_group import Meeting
 
-        timeout = self._spec.flow.stage_timeout_seconds
+        self._world = Meeting(self.address())
+        return self._world.address
+
+    def prepare(self, meeting: str | None) -> DevicePlace:
+        """Make the states; the devices of a world meet at `meeting` for it, None for one alone."""
+        from rljob_runtime.states.device_ranks import join
+        from rljob_runtime.states.device_states import Surroundings, make_states
+
         with self._backend.naming_memory_errors():
-            self._states = make_states(
-                self._spec,
-                self._seat,
-                model=self._model,
+            around = Surroundings(
+                spec=self._spec,
+                seat=self._seat,
+                models=self._models,
                 dock=self._dock,
                 backend=self._backend,
+            )
+            self._states = make_states(
+                around,
                 meet=lambda: join(
-                    self._backend,
-                    self._seat,
-                    meeting_point,
-                    model=self._model,
-                    degrees=self._spec.update.parallelism,
-                    deadline_seconds=timeout,
+                    self._backend, self._seat, meeting, spec=self._spec, models=self._models
                 ),
             )
         return DevicePlace(
@@ -104,11 +124,14 @@ class DeviceWorker:
         self._states.weight_sync.group = SyncGroup(address, rank=rank, size=size)
 
     def generate(self, batch: BatchName, share: tuple[int, int]) -> "GenerateReport":
-        """Generate this device's share: (place among the devices that generate, their number)."""
+        """Generate this device's replica's share: (number of the replica, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
-        sampling = self._states.sampling(held_out=batch.kind == "eval")
+        sampling = self._states.sampling(batch)
         with self._backend.naming_memory_errors():
-            return self._states.generate.run(batch, sampling, share)
+            report = self._states.generate.run(batch, sampling, share)
+            if batch.kind == "train":
+                self._states.end_generation()
+            return report
 
     def partial_rollout(
         self, batch: BatchName, now: Round, share: tuple[int, int]
@@ -117,24 +140,38 @@ class DeviceWorker:
         state = self._states.partial_rollout
         assert state is not None, f"device {self._seat.rank} has no partial rollout"
         with self._backend.naming_memory_errors():
-            return state.run(batch, now, self._states.sampling(held_out=False), share)
+            report = state.run(batch, now, self._states.sampling(batch), share)
+            self._states.end_generation()
+            return report
 
-    def reference(self, batch: BatchName) -> "Span":
-        """Score this device's replica's share under the reference model."""
-        assert self._states.reference is not None, f"device {self._seat.rank} has no reference"
+    def infer(self, state: str, batch: BatchName) -> "Span":
+        """Score this device's replica's share in the state reference, teacher, values or reward-model."""
         with self._backend.naming_memory_errors():
-            return self._states.reference.run(batch)
+            return self._states.inference[state].run(batch)
+
+    def compare(self, batch: BatchName) -> "CompareReport":
+        """Compare the pairs of this device's replica's share."""
+        assert self._states.compare is not None, f"device {self._seat.rank} has no pairs"
+        with self._backend.naming_memory_errors():
+            return self._states.compare.run(batch)
 
     def update(self, batch: BatchName) -> "UpdateReport":
-        """Train on this device's replica's share."""
+        """Train the policy, and its critic, on this device's replica's share."""
         assert self._states.update is not None, f"device {self._seat.rank} has no update"
         with self._backend.naming_memory_errors():
             return self._states.update.run(batch)
 
+    def critic(self, batch: BatchName) -> "Span":
+        """Read the critic's share of this device's replica, and make its gradient; `update` moves it."""
+        state = self._states.teach_critic
+        assert state is not None, f"device {self._seat.rank} has no critic"
+        with self._backend.naming_memory_errors():
+            return state.read(batch)
+
     def sync(self, version: int) -> "SyncReport":
         """Give the rollout layout the update layout's weights."""
         with self._backend.naming_memory_errors():
-            return self._states.weight_sync.run(version)
+            return self._states.sync(version)
 
     def save(self, folder: Path | None) -> Folder:
         """Write this rank's part of a checkpoint into its folder; None: one that travels."""

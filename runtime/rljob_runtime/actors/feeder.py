@@ -12,11 +12,18 @@ from numpy.typing import NDArray
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
-from rljob_runtime.data.source import Prompt, PromptSource
+from rljob_runtime.candidates import CandidateRound
+from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.flow import EVALUATION_STATES, written_bytes
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.flow import (
+    EVALUATION_STATES,
+    evaluation_states,
+    training_states,
+    written_bytes,
+)
 from rljob_runtime.folders import Folder
 from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
@@ -37,18 +44,22 @@ class PromptFeeder:
             seed=self._spec.seed,
             base_dir=base_dir,
             held_out=evaluation.prompts if evaluation else 0,
+            suites=suites_of(evaluation),
         )
         self._dock = DockClient(dock, state="feed", owner="feeder")
+        self._check_held_out()
 
     def feed(self, batch: BatchName, version: int) -> int:
         """Put the batch's rows; a second call changes nothing. Returns the number of rows."""
         if batch.kind == "train":
-            prompts = self._source.train(batch.step)
-            return self._put(batch, prompts, self._spec.batch.samples_per_prompt, version, None)
+            prompts, samples = self._source.train(batch.draw), self._spec.batch.samples_per_prompt
+            return self._put(batch, prompts, samples, version, training_states(self._spec))
         evaluation = self._spec.evaluation
         assert evaluation is not None, "an evaluation batch without spec.evaluation"
-        prompts = self._source.heldout()
-        return self._put(batch, prompts, evaluation.samples_per_prompt, version, EVALUATION_STATES)
+        prompts = self._source.heldout(batch.suite)
+        states = evaluation_states(self._spec)
+        samples = evaluation.set_of(batch.suite).samples_per_prompt
+        return self._put(batch, prompts, samples, version, states)
 
     def feed_pool(self, now: Round, version: int) -> int:
         """Put a round's fresh groups behind those that went on; otherwise as `feed`."""
@@ -63,6 +74,29 @@ class PromptFeeder:
         self._dock.put_rows(str(now.pool), rows, total=total, states=POOL_STATES)
         return len(rows)
 
+    def feed_candidates(self, now: CandidateRound, version: int) -> int:
+        """Put a round's prompts of dynamic sampling; otherwise as `feed`."""
+        sizes, rows = self._spec.batch, list[NewRow]()
+        reserve = written_bytes(self._spec, states=EVALUATION_STATES)
+        prompts = self._source.train_at(now.positions)
+        for place, (position, prompt) in enumerate(
+            zip(now.positions, prompts, strict=True), now.first
+        ):
+            columns = group_columns(prompt.token_ids, _task(prompt), position)
+            rows += [
+                NewRow(
+                    uid=now.rows.row(place, sample),
+                    group=now.rows.group(place),
+                    group_index=place,
+                    version=version,
+                    group_columns=columns,
+                    reserve_bytes=reserve,
+                )
+                for sample in range(sizes.samples_per_prompt)
+            ]
+        self._dock.put_rows(str(now.rows), rows, total=len(rows), states=EVALUATION_STATES)
+        return len(rows)
+
     def drop(self, batch: BatchName) -> int:
         """Free the batch's rows; claims that wait for it end. Returns rows freed."""
         return self._dock.drop_batch(str(batch))
@@ -74,6 +108,16 @@ class PromptFeeder:
     def facts(self) -> dict[str, int]:
         """Counts of what was left out: too long prompts, held-out prompts that training uses."""
         return self._source.facts()
+
+    def _check_held_out(self) -> None:
+        """Models that score held-out prompts share them out by their number: there are as many as asked."""
+        found, evaluation = len(self._source.heldout()), self._spec.evaluation
+        scored = self._spec.has_pairs or self._spec.reward_model is not None
+        if evaluation is not None and scored and found < evaluation.prompts:
+            raise ConfigError(
+                f"spec.evaluation.prompts is {evaluation.prompts}, but the data can spare {found} prompts "
+                f"that differ from those of training; use {found} or fewer, or add data"
+            )
 
     def _put(
         self,
@@ -97,12 +141,24 @@ class PromptFeeder:
                     group_index=number,
                     version=version,
                     group_columns=columns,
+                    columns=_response(prompt, sample),
                     reserve_bytes=reserve,
                 )
                 for sample in range(samples)
             ]
         self._dock.put_rows(str(batch), rows, total=len(rows), states=states)
         return len(rows)
+
+
+def _response(prompt: Prompt, sample: int) -> dict[str, NDArray[Any]]:
+    """Columns of a response that comes with the data, the preferred one first; none where it is generated."""
+    if not prompt.responses:
+        return {}
+    reward = 1.0 if sample == 0 else 0.0
+    return {
+        "response": np.asarray(prompt.responses[sample], dtype=np.int32),
+        "reward": np.asarray([reward], dtype=np.float32),
+    }
 
 
 def _task(prompt: Prompt) -> bytes:

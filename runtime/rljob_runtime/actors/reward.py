@@ -18,13 +18,29 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
+from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.flow import EVALUATION_STATES, MODEL_SCORE, state_graph, written_bytes
 from rljob_runtime.folders import Folder
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest, RewardResult
+from rljob_runtime.rewards.model_score import with_score
+from rljob_runtime.rewards.pool import (
+    RewardPool,
+    RewardRequest,
+    RewardResult,
+    processes_of,
+)
+from rljob_runtime.selection import (
+    GROUP_COLUMNS,
+    ROW_COLUMNS,
+    ScoredGroup,
+    batch_rows,
+    has_signal,
+    select_groups,
+)
 from rljob_runtime.spans import Span
 
 SHOWN_GROUPS = 3
@@ -38,6 +54,8 @@ class RewardReport:
     totals, passes, prompts: of each sample, its reward, 1 where it passed the first reward, and its
     prompt's number. failed: samples with an error in any reward.
     groups_with_signal: groups whose rewards differ. shown: groups as text, for the report.
+    Of candidates, taken: groups put into the step's batch, kept: that have a signal, left_over: positions of
+    those put into the next step's.
     """
 
     totals: list[float] = field(default_factory=list)
@@ -50,6 +68,9 @@ class RewardReport:
     errors: Counter[str] = field(default_factory=Counter)
     first_error: str = ""
     shown: list[dict[str, Any]] = field(default_factory=list)
+    taken: int = 0
+    kept: int = 0
+    left_over: list[int] = field(default_factory=list)
     span: Span | None = None
 
 
@@ -61,11 +82,16 @@ class RewardWorker:
         self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress, index: int
     ) -> None:
         spec = RLJob.model_validate_json(job_json).spec
+        self._spec = spec
+        chosen = getattr(spec.algorithm.params, "dynamic_sampling", None)
+        self._signal = chosen.signal if chosen else "reward"
         self._stop = list(spec.data.stop)
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
-        self._pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=base_dir)
+        self._model = next((r for r in spec.rewards if r.type == "model"), None)
+        rules = [reward for reward in spec.rewards if reward.type != "model"]
+        self._pool = RewardPool(rules, spec.data, processes=processes_of(rules), base_dir=base_dir)
         self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
 
     def score(self, batch: BatchName) -> RewardReport:
@@ -85,6 +111,58 @@ class RewardWorker:
             if claim.done:
                 return report
 
+    def select(self, now: CandidateRound) -> RewardReport:
+        """Score a round of candidates, and put groups into the step's batch and the next one's."""
+        report, scored, started = RewardReport(), list[ScoredGroup](), 0.0
+        while True:
+            claim = self._dock.claim(
+                str(now.rows), limit=CLAIM_GROUPS, whole_groups=True, timeout_seconds=self._timeout
+            )
+            started = started or time.time()
+            for _, members in groupby(claim.rows, key=lambda row: row.group):
+                scored.append(self._score_candidate(list(members), report))
+            if claim.done:
+                break
+        scored.sort(key=lambda group: group.rows[0].group_index)
+        signals = [group.signal for group in scored]
+        taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
+        self._put(now.batch, now.filled, [scored[i] for i in taken])
+        if now.next_batch is not None:
+            self._put(now.next_batch, 0, [scored[i] for i in left_over])
+            report.left_over = [scored[i].position for i in left_over]
+        report.taken, report.kept, report.span = len(taken), sum(signals), Span.since(started)
+        return report
+
+    def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:
+        columns = self._dock.read(rows, [*GROUP_COLUMNS, *ROW_COLUMNS])
+        results = self._score_group(rows, report)  # which frees the rows
+        rewards = [result.total for result in results]
+        passes = [self._passed(result) for result in results]
+        return ScoredGroup(
+            rows=rows,
+            shared={name: columns[name].row(0).copy() for name in GROUP_COLUMNS},
+            columns=[
+                {name: columns[name].row(i).copy() for name in ROW_COLUMNS}
+                for i in range(len(rows))
+            ],
+            rewards=rewards,
+            signal=has_signal(rewards, passes, by=self._signal),
+        )
+
+    def _put(self, batch: BatchName, first: int, groups: Sequence[ScoredGroup]) -> None:
+        """Put groups into a step's batch, from this place on."""
+        sizes = self._spec.batch
+        later = tuple(n for n in state_graph(self._spec).names if n not in EVALUATION_STATES)
+        reserve = written_bytes(self._spec, states=later)
+        rows = [
+            row
+            for place, group in enumerate(groups, first)
+            for row in batch_rows(batch, place, group, reserve_bytes=reserve)
+        ]
+        if rows:
+            total = sizes.global_batch_size * sizes.samples_per_prompt
+            self._dock.put_rows(str(batch), rows, total=total, states=later)
+
     def traffic(self) -> dict[str, Traffic]:
         """What it moved through the dock since the last call."""
         return {"reward": self._dock.take_traffic()}
@@ -98,14 +176,21 @@ class RewardWorker:
         for _, members in groupby(rows, key=lambda row: row.group):
             self._score_group(list(members), report)
 
-    def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> None:
-        columns = self._dock.read(rows, ["task", "response"])
+    def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
+        scored = [MODEL_SCORE] if self._model else []
+        columns = self._dock.read(rows, ["task", "response", *scored])
         requests = []
         for i in range(len(rows)):
             task = json.loads(columns["task"].row(i).tobytes())
             text = self._tokenizer.decode(columns["response"].row(i).tolist())
             requests.append(RewardRequest(response=cut_at_stop(text, self._stop), **task))
         results = self._pool.score(requests)
+        if self._model is not None:
+            scores = [float(row[0]) for row in columns[MODEL_SCORE].rows()]
+            results = [
+                with_score(result, self._model, score)
+                for result, score in zip(results, scores, strict=True)
+            ]
         self._dock.write(
             rows,
             {
@@ -115,6 +200,7 @@ class RewardWorker:
             },
         )
         self._add(rows, requests, results, columns["response"].lengths.tolist(), report)
+        return results
 
     def _add(
         self,
@@ -156,4 +242,4 @@ class RewardWorker:
 
     def _passed(self, result: RewardResult) -> bool:
         needed = 1.0 if self._primary.threshold is None else self._primary.threshold
-        return result.parts.get(self._primary.name, 0.0) >= needed - 1e-9
+        return result.parts.get(self._primary.name, 0.0) >= needed

@@ -7,11 +7,10 @@ The update engine calls the loss once a micro-batch; the update state calls the 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from rljob_api.algorithms.grpo import GRPOParams
 from rljob_runtime.sample import SampleBatch
 
 
@@ -55,14 +54,32 @@ class LossOutput:
 
 
 class Algorithm(Protocol):
-    """The module of one algorithm."""
+    """The module of one algorithm. params: the algorithm's own, resolved."""
 
-    def advantages(self, rewards_B: Tensor, group_of_B: Tensor, params: GRPOParams) -> Tensor:
-        """Advantages [B]; whole groups at once."""
+    def prepare(self, samples: SampleBatch, params: Any) -> None:
+        """Add what the loss reads: the scalar `advantage` or the per-token field `advantages`, and others.
+
+        samples: whole groups, with the columns that params.fields and params.scalars name, and the field
+        `old_logprobs` where the step has several optimizer steps.
+        """
         ...
 
     def loss(
-        self, logprobs_T: Tensor, batch: SampleBatch, params: GRPOParams, totals: Totals
+        self, logprobs_T: Tensor, batch: SampleBatch, params: Any, totals: Totals
     ) -> LossOutput:
         """The micro-batch's share of the loss."""
+        ...
+
+
+class CriticAlgorithm(Protocol):
+    """What the module of an algorithm with a critic has beside. params: the algorithm's own, resolved."""
+
+    def prepare_critic(self, samples: SampleBatch, params: Any) -> None:
+        """Add the field `returns`. samples: as for `prepare`, without `old_logprobs`."""
+        ...
+
+    def critic_loss(
+        self, values_T: Tensor, batch: SampleBatch, params: Any, totals: Totals
+    ) -> LossOutput:
+        """The micro-batch's share of the critic's loss."""
         ...

@@ -6,7 +6,6 @@ of all samples one after the other, and divisors are always counts over the glob
 
 # B samples, T response tokens of all samples together, G groups
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,6 @@ import torch
 from torch import Tensor
 
 LOG_RATIO_LIMIT = 20.0
-IMPORTANCE_LIMIT = 2.0
 KlEstimator = Literal["k1", "k2", "k3"]
 
 
@@ -72,8 +70,7 @@ def clipped_surrogate(
     r = exp(logprobs − old_logprobs), the exponent limited to ±20. Different bounds are DAPO's
     clip-higher (arXiv:2503.14476). A token counts as clipped when the clip made its loss larger.
     """
-    log_ratio_T = (logprobs_T - old_logprobs_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)
-    ratio_T = log_ratio_T.exp()
+    ratio_T = limited_ratio(logprobs_T, old_logprobs_T)
     free_T = -ratio_T * advantages_T
     held_T = -ratio_T.clamp(1 - clip_low, 1 + clip_high) * advantages_T
     return Surrogate(
@@ -83,14 +80,9 @@ def clipped_surrogate(
     )
 
 
-def importance(logprobs_T: Tensor, behaviour_logprobs_T: Tensor) -> Tensor:
-    """Weight of each token's loss where older weights drew it: π/π_behaviour, at most 2, no gradient.
-
-    With the surrogate's ratio taken against π, this is the decoupled objective (AReaL, arXiv:2505.24298);
-    a limit from above alone keeps it from growing where the two have come far apart.
-    """
-    difference_T = (logprobs_T - behaviour_logprobs_T).detach()
-    return difference_T.clamp(-LOG_RATIO_LIMIT, math.log(IMPORTANCE_LIMIT)).exp()
+def limited_ratio(logprobs_T: Tensor, old_logprobs_T: Tensor) -> Tensor:
+    """exp(logprobs − old_logprobs), with gradient; the exponent limited to ±20."""
+    return (logprobs_T - old_logprobs_T).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
 
 
 def kl_divergence(
@@ -124,6 +116,19 @@ def sequence_mean(values_T: Tensor, sample_of_T: Tensor, *, num_sequences: int) 
     """
     lengths_B = torch.bincount(sample_of_T)
     return (values_T / lengths_B[sample_of_T]).sum() / max(num_sequences, 1)
+
+
+def mean_over_sequence(values_T: Tensor, sample_of_T: Tensor) -> Tensor:
+    """Each token's mean over its sample's tokens, [T]."""
+    lengths_B = torch.bincount(sample_of_T)
+    sums_B = values_T.new_zeros(len(lengths_B)).index_add(0, sample_of_T, values_T)
+    return (sums_B / lengths_B.clamp(min=1))[sample_of_T]
+
+
+def group_sizes(group_of_B: Tensor) -> Tensor:
+    """Samples of each sample's group, int64 [B]."""
+    group_B, sizes_G = _count_groups(group_of_B)
+    return sizes_G[group_B]
 
 
 def _count_groups(group_of_B: Tensor) -> tuple[Tensor, Tensor]:

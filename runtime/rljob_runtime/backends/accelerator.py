@@ -3,7 +3,7 @@
 The part that `ascend` and `cuda` share: torch.npu and torch.cuda have the same functions.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -99,6 +99,12 @@ class DeviceStream:
         self._stream.wait_stream(self._module.current_stream())
         with self._module.stream(self._stream):
             yield
+
+    def run(self, work: Callable[[], None]) -> "DeviceMark":
+        """What the function starts runs on this stream; the host goes on."""
+        with self.queue(), torch.no_grad():
+            work()
+        return self.mark()
 
     def mark(self) -> "DeviceMark":
         """An event after what was queued so far."""

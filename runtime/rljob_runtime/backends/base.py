@@ -4,6 +4,7 @@ A device worker makes one backend (`table`) and gives its parts to the engines, 
 hardware.
 """
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -40,10 +41,16 @@ class Mark(Protocol):
 
 
 class SideStream(Protocol):
-    """Work beside the device's main stream, such as copies; on CPU it is done at once."""
+    """Work beside the device's main stream, such as copies, in the order in which it is given."""
 
     def queue(self) -> AbstractContextManager[None]:
-        """What the body starts runs here, after all that the main stream was given before."""
+        """What the body starts runs here, after all that the main stream was given before; on CPU, where
+        work starts and ends in the body, after what `run` was given before."""
+        ...
+
+    def run(self, work: Callable[[], None]) -> Mark:
+        """The same of a function, which on CPU a thread calls meanwhile; the place after it. What it
+        raises, `Mark.wait` and `Mark.hold_main` raise. It allocates nothing that the ledger counts."""
         ...
 
     def mark(self) -> Mark:

@@ -3,6 +3,8 @@
 `group` None stands for one rank: nothing happens.
 """
 
+from collections.abc import Iterable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -38,6 +40,27 @@ def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace a flat tensor [n] by its maximum over the group's ranks, [n] → [n], in place."""
     if group is not None and len(values):
         dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
+
+
+def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:
+    """All ranks' names in the order of ranks, each once; the same on all. No name has a line break.
+
+    Each rank sends the longest list's bytes to each other, after its length.
+    """
+    if group is None:
+        return list(names)
+    content = "\n".join(names).encode()
+    longest = torch.tensor([len(content)])
+    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
+    own = torch.zeros(int(longest), dtype=torch.uint8)
+    own[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[
+        : len(content)
+    ]
+    lists = [torch.empty_like(own) for _ in range(size_of(group))]
+    if len(own):
+        dist.all_gather(lists, own, group=group)
+    found = [bytes(rank.tolist()).rstrip(b"\0").decode().split("\n") for rank in lists]
+    return list(dict.fromkeys(name for rank in found for name in rank if name))
 
 
 def broadcast_bytes(content: bytes, group: ProcessGroup | None) -> bytes:

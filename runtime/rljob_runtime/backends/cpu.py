@@ -3,7 +3,8 @@
 Collectives are gloo's. Made by `table` for `accelerator.type: emulated`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import psutil
@@ -42,29 +43,49 @@ class CpuBackend:
         """Nothing to do: it is the ledger that refuses."""
         return nullcontext()
 
-    def side_stream(self) -> "InOrder":
-        """No stream: copies are done at once."""
-        return InOrder()
+    def side_stream(self) -> "ThreadStream":
+        """A thread of its own."""
+        return ThreadStream(self.ledger.device)
 
     def host_buffer(self, num_bytes: int) -> Tensor:
         """Plain memory, which the ledger does not count."""
         return torch.empty(num_bytes, dtype=torch.uint8)
 
 
-class InOrder:
-    """A `SideStream` and its `Mark` where all work is done in the order of the program."""
+class ThreadStream:
+    """A `SideStream` that is a thread, which starts with the first work that it is given."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"{name} side")
+        self._last: Future[None] | None = None
 
     @contextmanager
     def queue(self) -> Iterator[None]:
-        """The body, at once."""
+        """The body, at once, after what the thread was given."""
+        self.mark().wait()
         yield
 
-    def mark(self) -> "InOrder":
-        """Everything is done already."""
-        return self
+    def run(self, work: Callable[[], None]) -> "ThreadMark":
+        """The thread's next work. A copy lets other threads run Python meanwhile."""
+        self._last = self._thread.submit(torch.no_grad()(work))
+        return ThreadMark(self._last)
+
+    def mark(self) -> "ThreadMark":
+        """After the last work."""
+        return ThreadMark(self._last)
+
+
+class ThreadMark:
+    """A `Mark` of a thread."""
+
+    def __init__(self, work: "Future[None] | None") -> None:
+        self._work = work
 
     def hold_main(self) -> None:
-        """Nothing to wait for."""
+        """There is no main stream but this thread, which waits."""
+        self.wait()
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Until the work has ended."""
+        if self._work is not None:
+            self._work.result()

@@ -33,19 +33,25 @@ class HostSwap:
 
 
 class SwappedOut:
-    """Storages whose bytes are on the host: `release`, then `back`, then `ready`."""
+    """Storages whose bytes are on the host: `release`, then `back`, then `ready`, maybe `again`."""
 
     def __init__(
         self, stream: SideStream, copies: list[tuple[torch.UntypedStorage, Tensor]]
     ) -> None:
         self._stream = stream
         self._copies = copies
+        self._host_of = {id(storage): host for storage, host in copies}
         self._mark: Mark = stream.mark()
 
     @property
     def num_bytes(self) -> int:
         """Bytes on the host."""
         return sum(host.nbytes for _, host in self._copies)
+
+    def held(self, tensor: Tensor) -> Tensor:
+        """The values of a tensor that is released, on the host: a view of what comes back."""
+        host = self._host_of[id(tensor.untyped_storage())].view(tensor.dtype)
+        return host.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
     def release(self) -> None:
         """Wait for the copies, then give the device memory back: the storages are empty."""
@@ -65,6 +71,13 @@ class SwappedOut:
     def ready(self) -> None:
         """The main stream's later work sees the tensors as they were."""
         self._mark.hold_main()
+
+    def again(self) -> None:
+        """Begin to copy what is ready to the same host memory; `release` comes next."""
+        with self._stream.queue():
+            for storage, host in self._copies:
+                host.copy_(_bytes_of(storage), non_blocking=True)
+        self._mark = self._stream.mark()
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> Tensor:

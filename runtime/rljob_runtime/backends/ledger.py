@@ -4,9 +4,11 @@ Engines track what they allocate; an emulated device refuses what exceeds its li
 go into metrics. Nothing is released by hand: a storage counts until it dies or is resized to 0.
 """
 
+import time
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 import torch
@@ -30,6 +32,7 @@ class MemoryKind(StrEnum):
     ROLLOUT_WEIGHTS = "rollout weights"
     KV_CACHE = "kv cache"
     REFERENCE_WEIGHTS = "reference weights"
+    BUFFERS = "buffers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,26 @@ class MemoryReport:
     kind_peak_bytes: dict[str, int]
 
 
+Moment = tuple[float, dict[MemoryKind, int]]
+"""Seconds, and bytes by kind then."""
+
+
+@dataclass(slots=True)
+class PeakWatch:
+    """total_bytes: largest sum since the watch began. course: what was held then and whenever it was found
+    changed; seconds since the first of them."""
+
+    total_bytes: int
+    course: list[Moment] = field(default_factory=list)
+    _began: float = field(default_factory=time.perf_counter)
+
+    def see(self, kinds: dict[MemoryKind, int]) -> None:
+        """This is held now."""
+        self.total_bytes = max(self.total_bytes, sum(kinds.values()))
+        if not self.course or kinds != self.course[-1][1]:
+            self.course.append((time.perf_counter() - self._began, kinds))
+
+
 class MemoryLedger:
     """Bytes of the tensors that were tracked, each storage once whatever shares it.
 
@@ -56,6 +79,19 @@ class MemoryLedger:
         self._entries: dict[int, tuple[MemoryKind, weakref.ref[torch.UntypedStorage]]] = {}
         self._peaks: dict[MemoryKind, int] = {}
         self._total_peak = 0
+        self._watches: list[PeakWatch] = []
+
+    @contextmanager
+    def watch(self) -> Iterator["PeakWatch"]:
+        """The peak of what happens in the body, whatever `reset_peaks` does elsewhere."""
+        watch = PeakWatch(0)
+        self._watches.append(watch)
+        self._raise_peaks()
+        try:
+            yield watch
+            self._raise_peaks()
+        finally:
+            self._watches.remove(watch)
 
     def track(self, kind: MemoryKind, tensors: Iterable[Tensor]) -> None:
         """Count the storages of these tensors until they die; a storage keeps its first kind.
@@ -141,4 +177,7 @@ class MemoryLedger:
         kinds = self._kinds()
         for kind, size in kinds.items():
             self._peaks[kind] = max(self._peaks.get(kind, 0), size)
-        self._total_peak = max(self._total_peak, sum(kinds.values()))
+        total = sum(kinds.values())
+        self._total_peak = max(self._total_peak, total)
+        for watch in self._watches:
+            watch.see(kinds)

@@ -1,4 +1,5 @@
-"""A group of processes that is made anew while they live: the source of weights and who takes them.
+"""Where processes meet, and a group of them that is made anew while they live: the source of weights and
+who takes them.
 
 torch.distributed's groups are parts of one world that is fixed when a process starts. This one stands
 beside it, so that devices come and go without touching the ranks that train. gloo alone so far.
@@ -6,8 +7,10 @@ beside it, so that devices come and go without touching the ranks that train. gl
 
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import Store
 
 from rljob_runtime.calls import MEET_SECONDS
 
@@ -24,6 +27,16 @@ class Meeting:
         self.address = f"{host}:{self._store.port}"
 
 
+def attend(address: str, *, seconds: float) -> Store:
+    """The place to meet at this address. seconds: how long its owner and the others are waited for.
+
+    Raises RuntimeError when nobody keeps it.
+    """
+    host, _, port = address.rpartition(":")
+    limit = timedelta(seconds=seconds)
+    return dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
+
+
 class SyncGroup:
     """One process' membership. address: of the meeting, which everybody joins at the same time.
 
@@ -31,10 +44,14 @@ class SyncGroup:
     """
 
     def __init__(self, address: str, *, rank: int, size: int) -> None:
-        host, _, port = address.rpartition(":")
+        self._store = attend(address, seconds=MEET_SECONDS)
         limit = timedelta(seconds=MEET_SECONDS)
-        self._store = dist.TCPStore(host, int(port), is_master=False, timeout=limit)  # type: ignore[attr-defined]
         self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
+
+    @property
+    def is_source(self) -> bool:
+        """Whether this process has the weights that the others take."""
+        return self._group.rank() == SOURCE_RANK
 
     def broadcast(self, tensor: Tensor) -> None:
         """The source's tensor, [shape] → [shape] on all members, each byte once a member, in place.
@@ -43,3 +60,13 @@ class SyncGroup:
         """
         limit = timedelta(seconds=TRANSFER_SECONDS)
         self._group.broadcast(tensor, SOURCE_RANK, timeout=limit).wait()  # type: ignore[attr-defined]
+
+    def broadcast_bytes(self, content: bytes = b"") -> bytes:
+        """The source's bytes, [n] → [n] on all members, after their number; others give none."""
+        size = torch.tensor([len(content)])
+        self.broadcast(size)
+        held = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else None
+        if held is None:
+            held = torch.empty(int(size), dtype=torch.uint8)
+        self.broadcast(held)
+        return held.numpy().tobytes()

@@ -5,15 +5,19 @@ The package seeds item i with seed + i, so seeds near each other give the same i
 theirs far apart.
 """
 
+import contextlib
 import dataclasses
+import sys
 import typing
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
+from rljob_api.workload import ReasoningGymData
 from rljob_runtime.data.entries import to_json
 from rljob_runtime.data.question import Question
 
@@ -21,15 +25,20 @@ from rljob_runtime.data.question import Question
 EAGER = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})
 EAGER_PART = 1000
 UNBOUNDED = 2**31 - 1
+# cellpylib imports these for pictures that no dataset draws, which would take longer than all the rest.
+PLOTTING = (
+    "matplotlib", "matplotlib.animation", "matplotlib.collections", "matplotlib.pyplot", "mpl_toolkits",
+    "mpl_toolkits.mplot3d",
+)  # fmt: skip
 RESERVED = frozenset({"seed", "size"})
 
 
 class GymItems:
     """The endless items of one dataset under one seed."""
 
-    def __init__(self, name: str, params: Mapping[str, Any], *, seed: int) -> None:
-        self._name, self._params, self._seed = name, params, seed
-        self._part_size = EAGER_PART if name in EAGER else UNBOUNDED
+    def __init__(self, source: ReasoningGymData, *, seed: int) -> None:
+        self._name, self._params, self._seed = source.dataset, params_of(source), seed
+        self._part_size = EAGER_PART if self._name in EAGER else UNBOUNDED
         self._part = lru_cache(maxsize=16)(self._make_part)
 
     def __getitem__(self, index: int) -> Question:
@@ -41,6 +50,25 @@ class GymItems:
         return make_dataset(self._name, self._params, seed=seed, size=self._part_size)
 
 
+def params_of(source: ReasoningGymData) -> dict[str, Any]:
+    """The dataset's parameters: the job's own, and those of the curriculum's level where it names one."""
+    if source.level is None:
+        return dict(source.params)
+    curriculum = import_factory().create_curriculum(source.dataset)
+    curriculum.set_global_level(source.level)
+    from reasoning_gym.coaching.base_curriculum import DefaultCurriculumContext, RangeAttributeMode
+
+    context = DefaultCurriculumContext(mode=RangeAttributeMode.UPPER_BOUND)  # no easier levels
+    config = curriculum.generate_configuration(context=context)
+    names = [
+        getattr(attribute, name)
+        for attribute in curriculum.attributes.values()
+        for name in ("lower_field_name", "upper_field_name", "field_name")
+        if hasattr(attribute, name)
+    ]
+    return {name: getattr(config, name) for name in names} | dict(source.params)
+
+
 def make_dataset(name: str, params: Mapping[str, Any], *, seed: int, size: int) -> Any:
     """The package's dataset; raises what the dataset's own validation raises."""
     factory = import_factory()
@@ -50,10 +78,24 @@ def make_dataset(name: str, params: Mapping[str, Any], *, seed: int, size: int) 
 
 def import_factory() -> Any:
     """reasoning_gym.factory with all datasets registered; imported late, it takes a second."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _empty(PLOTTING):
         warnings.simplefilter("ignore")  # a dependency compiles with SyntaxWarnings
         import reasoning_gym.factory
     return reasoning_gym.factory
+
+
+@contextlib.contextmanager
+def _empty(names: Iterable[str]) -> Iterator[None]:
+    """For the time being, modules of these names that are not imported yet are there, with None in them."""
+    missing = [name for name in names if name not in sys.modules]
+    for name in missing:
+        sys.modules[name] = ModuleType(name)
+        sys.modules[name].__dict__["__getattr__"] = lambda _: None
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
 
 
 def question_of(entry: Mapping[str, Any]) -> Question:
@@ -68,20 +110,27 @@ def question_of(entry: Mapping[str, Any]) -> Question:
     )
 
 
-def gym_problems(name: str, params: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with a dataset's name and parameters; empty when an item can be made."""
-    path = "spec.data.reasoningGym"
-    datasets = import_factory().DATASETS
+def gym_problems(source: ReasoningGymData) -> list[Problem]:
+    """What is wrong with a dataset's name, parameters and level; empty when an item can be made."""
+    path, name, params = "spec.data.reasoningGym", source.dataset, source.params
+    factory = import_factory()
+    datasets = factory.DATASETS
     if name not in datasets:
         hint = suggestion(name, datasets)
         text = f"is {name!r}{hint or ';'} reasoning-gym has {len(datasets)} datasets"
         return [Problem(f"{path}.dataset", f"{text}: {', '.join(_listed(name, datasets))}")]
     config = datasets[name][1]
     problems = _param_problems(name, config, params, path=f"{path}.params")
+    plan = source.curriculum
+    by_level = "level" if source.level is not None else "curriculum" if plan else None
+    if by_level and not factory.has_curriculum(name):
+        text = f"the dataset {name!r} has no curriculum; use params instead"
+        problems.append(Problem(f"{path}.{by_level}", text))
     if problems:
         return problems
     try:
-        make_dataset(name, params, seed=0, size=EAGER_PART)[0]
+        for made in [source.at(level) for level in plan.levels] if plan else [source]:
+            make_dataset(name, params_of(made), seed=0, size=EAGER_PART)[0]
     except Exception as error:  # the package's datasets raise anything
         text = str(error) or type(error).__name__
         return [Problem(f"{path}.params", f"the dataset {name!r} refuses them: {text}")]

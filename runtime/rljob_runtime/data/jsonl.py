@@ -1,6 +1,7 @@
 """Prompts from a JSON Lines file. Bad lines are named by their number, all of them at once."""
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,50 +23,75 @@ class JsonlFile:
     problems: list[Problem]
 
 
+Row = tuple[int, dict[str, Any] | str]
+"""Number of a line and its object, or what is wrong with it."""
+
+
 def read_jsonl(source: JsonlData, *, base_dir: Path) -> JsonlFile:
     """Read a whole file; empty lines are passed over."""
-    file = base_dir / source.path
+    rows = read_lines(base_dir / source.path, at=f"{PATH}.path")
+    if isinstance(rows, Problem):
+        return only(rows)
+    return sorted_out(
+        rows,
+        lambda row: _question(row, source),
+        file=base_dir / source.path,
+        at=f"{PATH}.path",
+    )
+
+
+def read_lines(file: Path, *, at: str) -> list[Row] | Problem:
+    """Objects of a JSON Lines file with their numbers. at: the file's place in the job."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return _only(Problem(f"{PATH}.path", f"there is no file {file}; paths start at the job's"))
+        return Problem(at, f"there is no file {file}; paths start at the job's")
     except (OSError, UnicodeDecodeError) as error:
-        return _only(Problem(f"{PATH}.path", f"{file} cannot be read as UTF-8 text: {error}"))
+        return Problem(at, f"{file} cannot be read as UTF-8 text: {error}")
+    rows = [(n, _object(line)) for n, line in enumerate(lines, start=1) if line.strip()]
+    return rows or Problem(at, f"{file} is empty; write one JSON object a line")
+
+
+def sorted_out(
+    rows: Iterable[Row],
+    question: Callable[[dict[str, Any]], Question | str],
+    *,
+    file: Path,
+    at: str,
+) -> JsonlFile:
+    """The questions of good rows, and what is wrong with the first bad ones."""
     questions: list[Question] = []
     bad: list[tuple[int, str]] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        found = _question(line, source)
+    for number, row in rows:
+        found = row if isinstance(row, str) else question(row)
         if isinstance(found, str):
             bad.append((number, found))
         else:
             questions.append(found)
-    if not questions and not bad:
-        return _only(Problem(f"{PATH}.path", f"{file} is empty; write one JSON object a line"))
-    return JsonlFile(questions=questions, problems=_line_problems(file, bad))
+    shown = [Problem(at, f"{file}:{n}: {text}") for n, text in bad[:SHOWN_LINES]]
+    if len(bad) > SHOWN_LINES:
+        others = len(bad) - SHOWN_LINES
+        shown.append(Problem(at, f"{file}: {others} other lines are bad as well"))
+    return JsonlFile(questions=questions, problems=shown)
 
 
-def _only(problem: Problem) -> JsonlFile:
+def only(problem: Problem) -> JsonlFile:
+    """A file that cannot be read."""
     return JsonlFile(questions=[], problems=[problem])
 
 
-def _line_problems(file: Path, bad: list[tuple[int, str]]) -> list[Problem]:
-    shown = [Problem(f"{PATH}.path", f"{file}:{n}: {text}") for n, text in bad[:SHOWN_LINES]]
-    if len(bad) > SHOWN_LINES:
-        others = len(bad) - SHOWN_LINES
-        shown.append(Problem(f"{PATH}.path", f"{file}: {others} other lines are bad as well"))
-    return shown
-
-
-def _question(line: str, source: JsonlData) -> Question | str:
-    """The line's question, or what is wrong with it."""
+def _object(line: str) -> dict[str, Any] | str:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         return f"is no JSON ({error.msg} at column {error.colno})"
     if not isinstance(row, dict):
         return f"is a {type(row).__name__}; each line must be an object"
+    return row
+
+
+def _question(row: dict[str, Any], source: JsonlData) -> Question | str:
+    """The line's question, or what is wrong with it."""
     for option, key in (("promptField", source.prompt_field), ("answerField", source.answer_field)):
         if key not in row:
             return f"has no key {key!r} ({option}){suggestion(key, row)}"

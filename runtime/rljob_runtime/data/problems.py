@@ -3,15 +3,17 @@
 Called by `launch`; the contract's own rules cannot know dataset names, files and their keys.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Data
 from rljob_runtime.data.gym import GymItems, gym_problems
 from rljob_runtime.data.items import read_items
-from rljob_runtime.data.jsonl import read_jsonl
 from rljob_runtime.data.question import Question
+from rljob_runtime.data.source import read_file
 from rljob_runtime.data.template import placeholders
 from rljob_runtime.errors import ConfigError
 
@@ -20,10 +22,10 @@ def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
     """All faults of the data section; base_dir: folder of the job's file."""
     if data.reasoning_gym is not None:
         source = data.reasoning_gym
-        problems = gym_problems(source.dataset, source.params)
-        questions = [] if problems else [GymItems(source.dataset, source.params, seed=0)[0]]
-    elif data.jsonl is not None:
-        file = read_jsonl(data.jsonl, base_dir=base_dir)
+        problems = gym_problems(source)
+        questions = [] if problems else [GymItems(source, seed=0)[0]]
+    elif data.jsonl is not None or data.preferences is not None:
+        file = read_file(data, base_dir=base_dir)
         problems, questions = file.problems, file.questions
     elif data.source is not None:
         try:
@@ -33,6 +35,22 @@ def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
     else:
         return []  # the rules of the contract say so
     return problems + _template_problems(data.template, questions)
+
+
+def suite_problems(spec: RLJobSpec, *, base_dir: Path) -> list[Problem]:
+    """All faults of the evaluation's suites, each level of theirs."""
+    problems: dict[Problem, None] = {}
+    for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
+        path = f"spec.evaluation.suites[{index}]"
+        for level in suite.parts():
+            for problem in data_problems(suite.data(spec.data, level), base_dir=base_dir):
+                of_template = problem.path == "spec.data.template"
+                if of_template:
+                    found = replace(problem, message=f"{problem.message} (in {path})")
+                else:
+                    found = replace(problem, path=problem.path.replace("spec.data", path))
+                problems[found] = None
+    return list(problems)
 
 
 def _template_problems(template: str, questions: list[Question]) -> list[Problem]:

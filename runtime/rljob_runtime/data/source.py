@@ -7,12 +7,24 @@ the prompt feeder and by the warm-up of `tiny`.
 from collections.abc import Sequence
 from pathlib import Path
 
+from rljob_api.evaluation import OWN_DATA, Evaluation, EvaluationSet
 from rljob_api.workload import Batch, Data
+from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.items import read_items
-from rljob_runtime.data.jsonl import read_jsonl
+from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
 from rljob_runtime.data.order import permute
+from rljob_runtime.data.preferences import read_preferences
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
-from rljob_runtime.data.split import GymSplit, ListSplit, Split
+from rljob_runtime.data.split import (
+    MIN_SCAN,
+    SCAN_FACTOR,
+    SUITE_SEEDS,
+    GymSplit,
+    ListSplit,
+    MakePromptMaker,
+    Split,
+    SuiteItems,
+)
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import Tokenizer
 from rljob_runtime.seeds import derive_seed
@@ -21,7 +33,8 @@ __all__ = ["Prompt", "PromptSource"]
 
 
 class PromptSource:
-    """All prompts of a run; held_out: how many prompts evaluation asks for, 0 without one."""
+    """All prompts of a run; held_out: how many prompts of its own data evaluation asks for, 0 without one;
+    suites: the other sets that it asks."""
 
     def __init__(
         self,
@@ -32,27 +45,30 @@ class PromptSource:
         seed: int,
         base_dir: Path,
         held_out: int = 0,
+        suites: Sequence[EvaluationSet] = (),
     ) -> None:
         self._batch, self._seed, self._asked = batch, seed, held_out
 
         def make_maker(examples: Sequence[Question]) -> PromptMaker:
-            return PromptMaker(data, tokenizer, batch.max_prompt_length, examples)
-
-        self._split: Split
-        if data.reasoning_gym is not None:
-            self._split = GymSplit(
-                data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed
+            return PromptMaker(
+                data, tokenizer, batch.max_prompt_length, examples, batch.max_response_length
             )
-            return
-        if data.source is not None:
-            questions = read_items(data.source, base_dir=base_dir)
-        else:
-            assert data.jsonl is not None, "the rules allow exactly one source of data"
-            file = read_jsonl(data.jsonl, base_dir=base_dir)
-            if file.problems:
-                raise ConfigError("\n".join(str(problem) for problem in file.problems))
-            questions = file.questions
-        self._split = ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
+
+        self._split = self._own(data, make_maker, base_dir)
+        self._held_out = {OWN_DATA: self._split.held_out}
+        for found in suites:
+            assert found.suite is not None, "the job's own held-out prompts are in the split"
+            items = suite_items(found, found.suite.data(data, found.level), base_dir, seed)
+            self._held_out[found.name] = self._split.hold_out(items)
+
+    def _own(self, data: Data, make_maker: MakePromptMaker, base_dir: Path) -> Split:
+        """Training items, held-out items and worked examples of the job's own data."""
+        held_out, seed = self._asked, self._seed
+        if data.reasoning_gym is not None:
+            return GymSplit(data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed)
+        questions = list_of(data, base_dir)
+        assert questions, "the rules allow exactly one source of data"
+        return ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
 
     def train(self, step: int) -> list[Prompt]:
         """The prompts of a training step, globalBatchSize of them; steps count from 1."""
@@ -71,9 +87,9 @@ class PromptSource:
         first = (step - 1) * num_prompts
         return [self._at(stream, position) for position in range(first, first + num_prompts)]
 
-    def heldout(self) -> list[Prompt]:
-        """The prompts of every evaluation; training has none of their texts."""
-        return list(self._split.held_out)
+    def heldout(self, name: str = OWN_DATA) -> list[Prompt]:
+        """The prompts of a set in every evaluation; training has none of their texts."""
+        return list(self._held_out[name])
 
     def facts(self) -> dict[str, int]:
         """Counts so far: what was held out, and what training left out for which reason."""
@@ -89,4 +105,47 @@ class PromptSource:
     def _at(self, stream: str, position: int) -> Prompt:
         epoch, place = divmod(position, self._split.size)
         seed = derive_seed(self._seed, "order", stream, epoch)
-        return self._split.train(permute(place, size=self._split.size, seed=seed))
+        index = permute(place, size=self._split.size, seed=seed)
+        draw = position // self._batch.global_batch_size if stream == "train" else 0
+        return self._split.train(index, draw=draw)
+
+
+def suites_of(evaluation: Evaluation | None) -> list[EvaluationSet]:
+    """What is evaluated beside the job's own held-out prompts."""
+    sets = evaluation.sets() if evaluation else ()
+    return [found for found in sets if found.suite is not None]
+
+
+def list_of(data: Data, base_dir: Path) -> list[Question]:
+    """All items of a file or a package's source; empty for a generator. Raises ConfigError."""
+    if data.source is not None:
+        return read_items(data.source, base_dir=base_dir)
+    if data.reasoning_gym is not None:
+        return []
+    file = read_file(data, base_dir=base_dir)
+    if file.problems:
+        raise ConfigError("\n".join(str(problem) for problem in file.problems))
+    return file.questions
+
+
+def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> SuiteItems:
+    """All items of a suite's list, or enough draws of its generator. Raises ConfigError."""
+    questions = list_of(data, base_dir)
+    if data.reasoning_gym is not None:
+        start = derive_seed(seed, "suite", found.name) % SUITE_SEEDS
+        drawn = GymItems(data.reasoning_gym, seed=start)
+        questions = [drawn[i] for i in range(max(MIN_SCAN, SCAN_FACTOR * found.prompts))]
+    return SuiteItems(
+        name=found.name,
+        questions=questions,
+        wanted=found.prompts,
+        generated=data.reasoning_gym is not None,
+    )
+
+
+def read_file(data: Data, *, base_dir: Path) -> JsonlFile:
+    """The items of a file, and what is wrong with it."""
+    if data.preferences is not None:
+        return read_preferences(data.preferences, base_dir=base_dir)
+    assert data.jsonl is not None, "the rules allow exactly one source of data"
+    return read_jsonl(data.jsonl, base_dir=base_dir)

@@ -21,7 +21,8 @@ MAX_HELD_OUT_SHARE = 1 / 4
 REPEATS_OF_SMALL = 1 / 8
 SCAN_FACTOR, MIN_SCAN = 8, 256
 MAX_REPLACEMENTS = 200
-# Distances between the sets' seeds: item i is seeded with seed + i.
+# Distances between the sets' seeds: item i is seeded with seed + i. Suites have those below BASE_SEEDS.
+SUITE_SEEDS = 2**28
 BASE_SEEDS, HELD_OUT_SEEDS, EXAMPLE_SEEDS = 2**29, 2**30, 2**30 + 2**29
 
 MakePromptMaker = Callable[[Sequence[Question]], PromptMaker]
@@ -35,6 +36,16 @@ class LeftOut:
     held_out: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuiteItems:
+    """What a suite is drawn from. wanted: prompts. generated: draws of a generator, not a whole data set."""
+
+    name: str
+    questions: Sequence[Question]
+    wanted: int
+    generated: bool
+
+
 class Split(Protocol):
     """A dataset in its sets. size: number of training items; held_out: the evaluation's prompts."""
 
@@ -42,8 +53,15 @@ class Split(Protocol):
     held_out: list[Prompt]
     left_out: LeftOut
 
-    def train(self, index: int) -> Prompt:
-        """The training item `index`, below `size`. Raises ConfigError when none can be had."""
+    def train(self, index: int, *, draw: int = 0) -> Prompt:
+        """The training item `index`, below `size`. Raises ConfigError when none can be had.
+
+        draw: number of the step in the training stream, from 0, which a curriculum goes by.
+        """
+        ...
+
+    def hold_out(self, questions: SuiteItems) -> list[Prompt]:
+        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
         ...
 
 
@@ -60,13 +78,17 @@ class GymSplit:
         seed: int,
     ) -> None:
         base = derive_seed(seed, "items") % BASE_SEEDS
+        self._plan = plan = source.curriculum
+        last = source.at(plan.levels[-1]) if plan else source
 
         def items(offset: int) -> GymItems:
-            return GymItems(source.dataset, source.params, seed=base + offset)
+            return GymItems(last, seed=base + offset)
 
         self.size = data.train_size
         self.left_out = LeftOut()
         drawn, self._items = items(HELD_OUT_SEEDS), items(0)
+        levels = plan.levels if plan else []
+        self._of_level = {level: GymItems(source.at(level), seed=base) for level in levels}
         examples = take_examples(items(EXAMPLE_SEEDS), data)
         self._maker = make_maker(examples)
         self._taken = {self._maker.question_text(example) for example in examples}
@@ -75,10 +97,11 @@ class GymSplit:
             (drawn[i] for i in range(scan)), self._maker, wanted=held_out, taken=self._taken
         )
 
-    def train(self, index: int) -> Prompt:
+    def train(self, index: int, *, draw: int = 0) -> Prompt:
         """The item, or the first good one of its replacements."""
+        items = self._of_level[self._plan.level(draw)] if self._plan else self._items
         for place in range(index, index + MAX_REPLACEMENTS * self.size, self.size):
-            question = self._items[place]
+            question = items[place]
             if self._maker.question_text(question) in self._taken:
                 self.left_out.held_out.add(place)
             elif (prompt := self._maker.prompt(question, index=index)) is None:
@@ -86,6 +109,10 @@ class GymSplit:
             else:
                 return prompt
         raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} items in a row"))
+
+    def hold_out(self, questions: SuiteItems) -> list[Prompt]:
+        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
+        return draw_suite(questions, self._maker, taken=self._taken)
 
 
 class ListSplit:
@@ -106,25 +133,37 @@ class ListSplit:
             for i in range(len(questions))
         ]
         examples = take_examples(lines, data)
-        maker = make_maker(examples)
-        taken = {maker.question_text(example) for example in examples}
+        self._maker = maker = make_maker(examples)
+        self._taken = taken = {maker.question_text(example) for example in examples}
         self.held_out = draw_held_out(lines, maker, wanted=held_out, taken=taken, exhaustive=True)
+        self._lines, self._train_size = lines, data.train_size
+        self._choose()
+
+    def _choose(self) -> None:
+        """The training items: what is not taken and not too long."""
+        maker, lines = self._maker, self._lines
         self.left_out = LeftOut()
         self._prompts: list[Prompt] = []
         for place, question in enumerate(lines):
-            if maker.question_text(question) in taken:
+            if maker.question_text(question) in self._taken:
                 self.left_out.held_out.add(place)
             elif (prompt := maker.prompt(question, index=len(self._prompts))) is None:
                 self.left_out.too_long.add(place)
-            elif len(self._prompts) < data.train_size:
+            elif len(self._prompts) < self._train_size:
                 self._prompts.append(prompt)
         self.size = len(self._prompts)
         if not self.size:
             raise ConfigError(no_prompts(maker, f"all {len(lines)} items"))
 
-    def train(self, index: int) -> Prompt:
+    def train(self, index: int, *, draw: int = 0) -> Prompt:
         """The item; all of them were made at the start."""
         return self._prompts[index]
+
+    def hold_out(self, questions: SuiteItems) -> list[Prompt]:
+        """Prompts of a suite, which training leaves out from now on. Raises ConfigError for none."""
+        found = draw_suite(questions, self._maker, taken=self._taken)
+        self._choose()
+        return found
 
 
 def take_examples(items: Sequence[Question] | GymItems, data: Data) -> list[Question]:
@@ -182,6 +221,35 @@ def draw_held_out(
             f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength): too few to hold "
             "prompts out for spec.evaluation; add data, choose parameters that give more "
             "questions, or leave the evaluation out"
+        )
+    taken.update(text for text, _ in kept)
+    return [prompt for _, prompt in kept]
+
+
+def draw_suite(items: SuiteItems, maker: PromptMaker, *, taken: set[str]) -> list[Prompt]:
+    """Different prompts of a suite that no other set holds. Raises ConfigError for none.
+
+    taken: texts that other sets hold; those of the suite are added to it.
+    """
+    found: dict[str, Prompt] = {}
+    wanted, scanned, repeats = items.wanted, 0, 0
+    for question in items.questions:
+        scanned += 1
+        text = maker.question_text(question)
+        if text in found or text in taken:
+            repeats += 1
+        elif (prompt := maker.prompt(question, index=len(found))) is not None:
+            found[text] = prompt
+        if len(found) == wanted and repeats <= REPEATS_OF_SMALL * scanned:
+            break
+    if items.generated and repeats > REPEATS_OF_SMALL * scanned:  # leave some to train on
+        wanted = min(wanted, int(MAX_HELD_OUT_SHARE * len(found)))
+    kept = list(found.items())[:wanted]
+    if not kept:
+        raise ConfigError(
+            f"spec.evaluation.suites: {items.name} has too few different prompts of at most "
+            f"{maker.max_prompt_length} tokens (spec.batch.maxPromptLength) that no other set holds "
+            f"among {scanned} items; give it other data, or leave it out"
         )
     taken.update(text for text, _ in kept)
     return [prompt for _, prompt in kept]

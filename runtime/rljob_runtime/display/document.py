@@ -16,7 +16,18 @@ from rljob_runtime.display.history import (
     number,
     row_name,
 )
-from rljob_runtime.display.wording import count, duration, figure, percent, resize_text
+from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts
+from rljob_runtime.display.reshard_table import over_bound, reshard_table
+from rljob_runtime.display.wording import (
+    alarm_text,
+    best_text,
+    count,
+    duration,
+    figure,
+    percent,
+    resize_text,
+    suite_rows,
+)
 from rljob_runtime.events import Event
 
 MAX_DETAILED_STEPS = 200
@@ -34,6 +45,7 @@ def document(history: RunHistory, spec: str) -> Document:
         "started": started(history),
         "facts": facts(history),
         "result": result(history),
+        "suites": suite_rows(history),
         "charts": [asdict(chart) for chart in charts(history)],
         "phaseChart": asdict(phases) if phases else None,
         "timeline": timeline(history),
@@ -41,7 +53,12 @@ def document(history: RunHistory, spec: str) -> Document:
         "dock": dock_tables(history),
         "dockCharts": [asdict(chart) for chart in dock_charts(history)],
         "dockRows": row_figures(history),
+        "reshard": reshard_table(history),
+        "reshardOverBound": over_bound(history),
+        "reshardCharts": [asdict(chart) for chart in reshard_charts(history)],
+        "reshardMemory": memory_figures(history),
         "notices": notices(history),
+        "best": best_text(history.best[-1]) if history.best else None,
         "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
         "machine": history.started.get("machine", {}),
         "versions": history.started.get("versions", {}),
@@ -117,8 +134,8 @@ def result(history: RunHistory) -> Document:
         ]
     if reward:
         shown["reward"] = {"before": figure(reward[0]), "after": figure(reward[1]), "k": reward[2]}
-    elif history.steps:
-        shown["reward"] = {"after": figure(history.series("reward/mean")[-1])}
+    elif rewards := history.series("reward/mean"):
+        shown["reward"] = {"after": figure(rewards[-1])}
     return shown
 
 
@@ -187,10 +204,14 @@ def _cut(text: str) -> str:
 
 
 def notices(history: RunHistory) -> list[Document]:
-    """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
+    """Alarms, warnings, failed rewards and changes of the rollout devices, the latest ones."""
     shown = [
         {"step": event.get("step"), "kind": "warning", "text": event["message"], "count": 1}
         for event in history.warnings
+    ]
+    shown += [
+        {"step": event["step"], "kind": "alarm", "text": alarm_text(event), "count": 1}
+        for event in history.alarms
     ]
     shown += [
         {"step": event["step"], "kind": "resize", "text": resize_text(event), "count": 1}

@@ -11,13 +11,25 @@ from typing import Any
 
 from rljob_runtime.events import Event
 
-PHASES = ("generate", "reference", "reward", "update", "sync")
+PHASES = (
+    "generate",
+    "reward-model",
+    "reference",
+    "teacher",
+    "values",
+    "compare",
+    "reward",
+    "update",
+    "critic",
+    "sync",
+)
 Z95 = 1.96
 
 
 @dataclass(slots=True, kw_only=True)
 class RunHistory:
-    """State of a run after its events so far. steps, evaluations, phases, docks: by step."""
+    """State of a run after its events so far. steps, evaluations, phases, docks: by step; reshards: by the
+    step whose weights went to the rollout, 0 before the first."""
 
     started: Event = field(default_factory=dict)
     finished: Event | None = None
@@ -28,10 +40,13 @@ class RunHistory:
     evaluations: dict[int, Event] = field(default_factory=dict)
     phases: dict[int, list[Event]] = field(default_factory=dict)
     docks: dict[int, Event] = field(default_factory=dict)
+    reshards: dict[int, Event] = field(default_factory=dict)
     checkpoints: dict[int, Event] = field(default_factory=dict)
     resizes: list[Event] = field(default_factory=list)
     warnings: list[Event] = field(default_factory=list)
     reward_errors: list[Event] = field(default_factory=list)
+    alarms: list[Event] = field(default_factory=list)
+    best: list[Event] = field(default_factory=list)
     resumed_from: list[int] = field(default_factory=list)
 
     @classmethod
@@ -59,38 +74,64 @@ class RunHistory:
                 self.evaluations[event["step"]] = event
             case "dock":
                 self.docks[event["step"]] = event
+            case "reshard":
+                self.reshards[event["step"]] = event
             case "checkpoint":
                 self.checkpoints[event["step"]] = event
+            case "best":
+                self.best.append(event)
             case "resize":
                 self.resizes.append(event)
             case "warning":
                 self.warnings.append(event)
             case "reward_error":
                 self.reward_errors.append(event)
+            case "alarm":
+                if "rolled_back_to" in event:
+                    self._go_back(event["rolled_back_to"])
+                self.alarms.append(event)
             case "run_finished":
                 self.finished = event
 
     def forget_details(self, *, before: int) -> None:
-        """Drop samples and phases of earlier steps: a live display shows those of the last."""
+        """Drop samples and phases of earlier steps, and the course of their reshards: a live display shows
+        those of the last."""
         for step in [s for s in self.phases if s < before]:
             del self.phases[step]
-        for events in (self.steps, self.evaluations):
+        dropped = (
+            (self.steps, "samples"),
+            (self.evaluations, "samples"),
+            (self.reshards, "memory"),
+        )
+        for events, detail in dropped:
             for step, event in events.items():
-                if step < before and "samples" in event:
-                    events[step] = {k: v for k, v in event.items() if k != "samples"}
+                if step < before and detail in event:
+                    events[step] = {k: v for k, v in event.items() if k != detail}
 
     def _start(self, event: Event) -> None:
         if self.started:
             resumed_from = int(event.get("resumed_from") or 0)
             self.resumed_from = [step for step in self.resumed_from if step < resumed_from]
             self.resumed_from.append(resumed_from)
-            for by_step in (self.steps, self.evaluations, self.docks, self.checkpoints):
-                for step in [s for s in by_step if s > resumed_from]:
-                    del by_step[step]
-            for step in [s for s in self.phases if s > resumed_from]:
-                del self.phases[step]
-            self.resizes = [e for e in self.resizes if e["step"] <= resumed_from]
+            self._go_back(resumed_from)
         self.started, self.finished, self.progress = event, None, None
+
+    def _go_back(self, to: int) -> None:
+        """What came of later steps is void; alarms that rolled the run back stay."""
+        by_steps = self.steps, self.evaluations, self.docks, self.reshards, self.checkpoints
+        for by_step in by_steps:
+            for step in [s for s in by_step if s > to]:
+                del by_step[step]
+        for step in [s for s in self.phases if s > to]:
+            del self.phases[step]
+        self.resizes = [e for e in self.resizes if e["step"] <= to]
+        self.best = [e for e in self.best if e["step"] <= to]
+        self.alarms = [e for e in self.alarms if e["step"] <= to or "rolled_back_to" in e]
+
+    def active_alarms(self) -> list[Event]:
+        """Alarms that were raised and not cleared, the last one of each name."""
+        last = {event["alarm"]: event for event in self.alarms}
+        return [event for event in last.values() if event["state"] == "raised"]
 
     @property
     def name(self) -> str:

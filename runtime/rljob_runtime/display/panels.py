@@ -8,8 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.reshard_table import reshard_text
 from rljob_runtime.display.wording import (
     accuracy_text,
+    alarm_text,
     count,
     duration,
     figure,
@@ -23,8 +25,13 @@ from rljob_runtime.display.wording import (
 PHASE_STYLES = {
     "generate": "cyan",
     "reference": "magenta",
+    "teacher": "bright_blue",
+    "reward-model": "bright_yellow",
+    "values": "bright_magenta",
+    "compare": "bright_cyan",
     "reward": "yellow",
     "update": "green",
+    "critic": "bright_green",
     "sync": "blue",
 }
 METRICS: tuple[
@@ -72,8 +79,13 @@ def screen(
     width = min(width, 120)
     blocks = [header(history, width), progress(history, palette, now=now, width=width)]
     if history.step:
-        blocks += [metrics(history, palette, width=width), phase_bar(history, palette, width=width)]
-    for block in (evaluation(history, width), warnings(history, width)):
+        last = phase_bar(history, palette, width=width) + reshard(history, width)
+        blocks += [metrics(history, palette, width=width), last]
+    for block in (
+        alarms(history, width),
+        evaluation(history, width),
+        warnings(history, width),
+    ):
         if block:
             blocks.append(block)
     room = height - 2 - sum(len(block) + 1 for block in blocks)
@@ -172,6 +184,14 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
     return [_cropped(label, width), _cropped(legend, width)]
 
 
+def reshard(history: RunHistory, width: int) -> list[RenderableType]:
+    """The last step's reshard in a line."""
+    if history.step not in history.reshards:
+        return []
+    line = Text(f"{'reshard':<20}", style="default")
+    return [_cropped(line.append(reshard_text(history, history.step), style="dim"), width)]
+
+
 def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
     """The last evaluation, beside the first."""
     if not history.evaluations:
@@ -187,6 +207,14 @@ def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
         text.append(f"  {gain:+.1f} points", style="green" if gain > 0 else "red")
     text.append(f"  after step {last['step']}, n = {count(last['n'])}", style="dim")
     return [_cropped(text, width)]
+
+
+def alarms(history: RunHistory, width: int) -> list[RenderableType]:
+    """Alarms that are active, and the last that rolled the run back."""
+    shown = history.active_alarms()
+    back = [event for event in history.alarms if "rolled_back_to" in event][-1:]
+    texts = [alarm_text(event) for event in [*back, *(e for e in shown if e not in back)]]
+    return [_cropped(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:

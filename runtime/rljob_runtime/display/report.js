@@ -139,6 +139,7 @@ function chartCard(chart) {
 function drawCharts() {
   const all = data.charts.map((chart) => [chart, byId("charts")]);
   data.dockCharts.forEach((chart) => all.push([chart, byId("dock-charts")]));
+  data.reshardCharts.forEach((chart) => all.push([chart, byId("reshard-charts")]));
   if (data.phaseChart) all.push([data.phaseChart, byId("phase-chart")]);
   const drawn = all.map(([chart, place]) => {
     const [card, plot] = chartCard(chart);
@@ -302,6 +303,35 @@ function dock() {
   add("Rows dropped and generated again", dropped.length ? table(["reason", "rows", "steps"], dropped, 1) : make("p", "under", "none"));
 }
 
+function suites() {
+  byId("suites").hidden = data.suites.length === 0;
+  const rows = data.suites.map((s) => [s.name, s.prompts, s.measure, s.first, s.last, s.gain, s.passAtK]);
+  byId("suite-card").append(table(["set", "prompts", "measure", "first", "last", "gain, points", "last"], rows));
+}
+
+function reshardMemory() {
+  byId("reshard-memory-card").hidden = data.reshardMemory.length === 0;
+  if (!data.reshardMemory.length) return;
+  let shown = data.reshardMemory.length - 1;
+  const redraw = () => draw(byId("reshard-memory"), data.reshardMemory[shown]);
+  themedDrawing(redraw);
+  stepper("reshard-memory-stepper", data.reshardMemory.map((entry) => entry.step), (i) => { shown = i; redraw(); });
+}
+
+function reshard() {
+  byId("reshard").hidden = data.reshard.length === 0;
+  if (!data.reshard.length) return;
+  const share = (value) => (100 * value).toFixed(1) + " %";
+  const units = { seconds, bytes, share, nats: (value) => number(value, 2) + " nats", count: (value) => number(value, 9) };
+  const rows = data.reshard.map((r) => {
+    const show = units[r.unit];
+    return [r.label, r.note, show(r.median), show(r.largest), show(r.last)];
+  });
+  byId("reshard-card").append(make("h3", "", "Over all reshards of the run"), table(["", "", "median", "largest", "last"], rows, 2));
+  const over = data.reshardOverBound;
+  if (over.length) byId("reshard-card").append(make("p", "wrong", `Held more than the bound after step ${over.slice(0, 20).join(", ")}`));
+}
+
 function notices() {
   byId("notices").hidden = data.notices.length === 0;
   const rows = data.notices.map((n) => [n.step ?? "–", n.kind, n.count > 1 ? `${n.text} (${n.count} times)` : n.text]);
@@ -312,6 +342,7 @@ function runDetails() {
   const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
   byId("checkpoints").append(make("h3", "", "Checkpoints"),
     checkpoints.length ? table(["step", "path"], checkpoints) : make("p", "under", "none"));
+  if (data.best) byId("checkpoints").append(make("p", "under", `Best: ${data.best}`));
   const machine = [...Object.entries(data.machine), ...Object.entries(data.versions)];
   if (data.resumedFrom.length) machine.push(["resumed after step", data.resumedFrom.join(", ")]);
   byId("machine").append(make("h3", "", "Machine and versions"),
@@ -327,6 +358,9 @@ gantt();
 sampleBrowser();
 dockRows();
 dock();
+suites();
+reshardMemory();
+reshard();
 notices();
 runDetails();
 document.documentElement.dataset.ready = "true";

@@ -44,6 +44,17 @@ def figure(value: float) -> str:
     return f"{value:.{digits}f}"
 
 
+def bytes_of(value: float) -> str:
+    """`512 B`, `1.5 KiB`, `61 MiB`, `7.6 GiB`: three digits."""
+    if math.isnan(value):
+        return "nan"
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while value >= 1000 and unit != "TiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.3g} {unit}"
+
+
 def percent(share: float, digits: int = 1) -> str:
     """`58.2 %` of a share 0–1."""
     return "nan" if math.isnan(share) else f"{100 * share:.{digits}f} %"
@@ -94,6 +105,32 @@ def accuracy_text(evaluation: Mapping[str, Any]) -> str:
     return f"{percent(evaluation['accuracy'])} ({100 * low:.1f}–{100 * high:.1f})"
 
 
+def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
+    """Each suite of the last evaluation beside the first that had it: name, prompts, k, texts of accuracy,
+    gain and pass@k."""
+    steps = sorted(history.evaluations)
+    if not steps:
+        return []
+    rows = []
+    for name, last in history.evaluations[steps[-1]].get("suites", {}).items():
+        found = (history.evaluations[step].get("suites", {}).get(name) for step in steps)
+        first = next(suite for suite in found if suite is not None)
+        gain, low, high = gain95(first, last)
+        k = last["k"]
+        rows.append(
+            {
+                "name": name,
+                "prompts": count(last["n"]),
+                "measure": "Pass@1" if k == 1 else f"Avg@{k}",
+                "first": accuracy_text(first),
+                "last": accuracy_text(last),
+                "gain": f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+                "passAtK": "" if k == 1 else f"Pass@{k} {percent(last['pass_at_k'])}",
+            }
+        )
+    return rows
+
+
 def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
     """What a run came to, as label and text: accuracy, reward, speed, checkpoint."""
     rows = []
@@ -113,6 +150,10 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
         ]
     elif history.evaluations:
         rows.append(("held-out accuracy", accuracy_text(list(history.evaluations.values())[-1])))
+    rows += [
+        (f"{row['name']}, {row['measure']}", f"{row['first']} → {row['last']}")
+        for row in suite_rows(history)
+    ]
     reward = history.reward_change()
     if reward:
         first, last, k = reward
@@ -124,6 +165,8 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
     checkpoint = (history.finished or {}).get("checkpoint")
     if checkpoint:
         rows.append(("checkpoint", str(checkpoint)))
+    if history.best:
+        rows.append(("best checkpoint", best_text(history.best[-1])))
     return rows
 
 
@@ -145,6 +188,20 @@ def resize_text(event: Mapping[str, Any]) -> str:
         f"{seconds_of(event['waited_seconds'])} before; training stood still for "
         f"{seconds_of(event['stopped_seconds'])}"
     )
+
+
+def best_text(event: Mapping[str, Any]) -> str:
+    """`step 40, accuracy 0.712`."""
+    return f"step {event['step']}, {event['metric']} {figure(number(event['value']))}"
+
+
+def alarm_text(event: Mapping[str, Any]) -> str:
+    """`alarm entropyCollapse at step 12: entropy 0.002 …; rolled back to step 8`, or that it is over."""
+    if event["state"] == "cleared":
+        return f"alarm {event['alarm']} is over at step {event['step']}"
+    back = event.get("rolled_back_to")
+    follows = "" if back is None else f"; rolled back to step {back}"
+    return f"alarm {event['alarm']} at step {event['step']}: {one_line(event['message'])}{follows}"
 
 
 def metric_of(history: RunHistory, name: str) -> float | None:

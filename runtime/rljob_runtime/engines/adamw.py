@@ -11,19 +11,26 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from rljob_api.engines import Optimizer
+from rljob_runtime.engines.moments import Float8Moments, Moments, WideMoments, moments_bytes
+from rljob_runtime.engines.precision import main_dtype, main_weights, needs_main
 from rljob_runtime.errors import CheckpointError
 
 
 class AdamW:
-    """Steps parameters by their `grad`. Weight decay spares vectors: norms and biases."""
+    """Steps parameters by their `grad`. Weight decay spares vectors: norms and biases.
+
+    Of parameters below single precision it steps float32 main weights, and rounds these into them.
+    """
 
     def __init__(self, parameters: Mapping[str, Tensor], settings: Optimizer) -> None:
         self._parameters = dict(parameters)
         self._settings = settings
         self._num_steps = torch.zeros(())
         # Moments exist from the start, so that what does not fit is known before the first step.
-        self._first = {name: torch.zeros_like(p) for name, p in parameters.items()}
-        self._second = {name: torch.zeros_like(p) for name, p in parameters.items()}
+        self._main = main_weights(parameters)
+        self._stepped = self._parameters | self._main
+        in_float8 = settings.moments_dtype == "float8"
+        self._moments: Moments = (Float8Moments if in_float8 else WideMoments)(self._stepped)
 
     def step(self, learning_rate: float) -> None:
         """Apply the gradients."""
@@ -32,12 +39,15 @@ class AdamW:
         self._apply(matrices, learning_rate, self._settings.weight_decay)
         self._apply(vectors, learning_rate, 0.0)
         self._num_steps += 1
+        for name, main in self._main.items():
+            self._parameters[name].detach().copy_(main)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """`exp_avg.<name>`, `exp_avg_sq.<name>` and `adamw_step`; the live tensors, not copies."""
+        """`main.<name>` where there are main weights, the moments' and `adamw_step`; the live tensors, not
+        copies."""
         return {
-            **{f"exp_avg.{name}": moment for name, moment in self._first.items()},
-            **{f"exp_avg_sq.{name}": moment for name, moment in self._second.items()},
+            **{f"main.{name}": main for name, main in self._main.items()},
+            **self._moments.state_dict(),
             "adamw_step": self._num_steps,
         }
 
@@ -49,31 +59,45 @@ class AdamW:
         if missing or unknown or wrong:
             raise CheckpointError(
                 f"the optimizer's state does not fit the model: missing {missing}, unknown "
-                f"{unknown}, of another shape {wrong}; resume with the model it was saved with"
+                f"{unknown}, of another shape {wrong}; resume with the model, the "
+                "spec.update.dtype and the momentsDtype that it was saved with"
             )
         for name, tensor in held.items():
             tensor.copy_(state[name])
 
     @torch.no_grad()
     def _apply(self, names: list[str], learning_rate: float, weight_decay: float) -> None:
+        weights = {name: self._stepped[name] for name in names}
+        gradients = {name: _gradient(self._parameters[name], name) for name in names}
         if not names:
             return
-        adamw(
-            [self._parameters[name] for name in names],
-            [_gradient(self._parameters[name], name) for name in names],
-            [self._first[name] for name in names],
-            [self._second[name] for name in names],
-            [],
-            [self._num_steps.clone() for _ in names],  # each of them is counted up
-            fused=True,
-            amsgrad=False,
-            beta1=self._settings.beta1,
-            beta2=self._settings.beta2,
-            lr=learning_rate,
-            weight_decay=weight_decay,
-            eps=self._settings.epsilon,
-            maximize=False,
-        )
+        for part in self._moments.parts(weights, gradients, step=int(self._num_steps)):
+            adamw(
+                part.weights,
+                part.gradients,
+                part.first,
+                part.second,
+                [],
+                [self._num_steps.clone() for _ in part.weights],  # each of them is counted up
+                fused=True,
+                amsgrad=False,
+                beta1=self._settings.beta1,
+                beta2=self._settings.beta2,
+                lr=learning_rate,
+                weight_decay=weight_decay,
+                eps=self._settings.epsilon,
+                maximize=False,
+            )
+
+
+def state_bytes(parameters: Mapping[str, Tensor], settings: Optimizer) -> int:
+    """Of AdamW's state of these parameters, but for its counter."""
+    total = 0
+    for parameter in parameters.values():
+        items, wide = parameter.numel(), main_dtype(parameter).itemsize
+        total += moments_bytes(items, wide, float8=settings.moments_dtype == "float8")
+        total += items * wide * needs_main(parameter)
+    return total
 
 
 def _gradient(parameter: Tensor, name: str) -> Tensor:

@@ -15,8 +15,10 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
+from rljob_runtime.backends.host_swap import HostSwap
 from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.accumulation import LossFn
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
@@ -130,6 +132,8 @@ class RolloutSetup:
 
     spec: resolved. model: Hugging Face directory of the first weights, version 0. dtype: of the
     weights. max_length: of the longest prompt and response together. ledger: the device's memory.
+    groups: of the devices that share the model; None where this one has all of it. beside: directories of
+    other models on this device, by name.
     """
 
     spec: RLJobSpec
@@ -137,6 +141,8 @@ class RolloutSetup:
     dtype: torch.dtype
     max_length: int
     ledger: MemoryLedger
+    groups: RolloutGroups | None = None
+    beside: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def params(self) -> Mapping[str, JsonValue]:
@@ -187,8 +193,8 @@ class UpdateEngine(Protocol[Step]):
         """Take the step on what was added; returns metrics over the global batch.
 
         At least `loss`, `gradient_norm`, `learning_rate` and `skipped`. The weights stay as they are,
-        and `skipped` is 1, when all ranks together have fewer groups with a signal or no response token.
-        Raises WorkerError on every rank, with nothing applied, when a loss or gradient is not finite.
+        and `skipped` is 1, when all ranks together have fewer groups with a signal or no response token;
+        and, with a gradient_norm of NaN, when a loss or gradient of one of them is not finite.
         """
         ...
 
@@ -213,6 +219,7 @@ class UpdateSetup:
     train. Rollout and checkpoints read the policy's tensors: an engine that computes on tensors of
     its own copies them back before `finish` ends. purposes: who adds up the gradient of each parameter,
     where ranks share the model. total_steps: optimizer steps of the whole run. ranks: those that train.
+    swap: moves what spec.update.offload names to the host; None for nothing.
     """
 
     spec: RLJobSpec
@@ -222,6 +229,7 @@ class UpdateSetup:
     ranks: UpdateRanks
     ledger: MemoryLedger
     purposes: Mapping[str, Purpose] | None = None
+    swap: HostSwap | None = None
 
     @property
     def params(self) -> Mapping[str, JsonValue]:

@@ -13,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.engines.precision import main_dtype, widen_gradients
 
 
 class StepGradients(Protocol):
@@ -46,7 +47,8 @@ class StepGradients(Protocol):
 class GradientBuffer:
     """A `StepGradients` where every parameter's `grad` is a view of one tensor. Parameters share one type.
 
-    group: ranks that hold the whole model too.
+    group: ranks that hold the whole model too. Dividing and clipping are one pass over the gradients, made
+    by `clip`, and one rank takes their norm once.
     """
 
     def __init__(
@@ -57,34 +59,44 @@ class GradientBuffer:
     ) -> None:
         self._group = group
         self._parameters = list(parameters.values())
+        widen_gradients(parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
         first = self._parameters[0]
-        ledger.require(MemoryKind.GRADIENTS, sum(sizes) * first.element_size())
-        self._flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        ledger.require(MemoryKind.GRADIENTS, sum(sizes) * main_dtype(first).itemsize)
+        self._flat = torch.zeros(sum(sizes), dtype=main_dtype(first), device=first.device)
         ledger.track(MemoryKind.GRADIENTS, [self._flat])
         for parameter, part in zip(self._parameters, torch.split(self._flat, sizes), strict=True):
             parameter.grad = part.view_as(parameter)
+        self._divisor = 1.0
+        self._norm: float | None = None
 
     def end_pass(self) -> None:
-        """Nothing to do: gradients are where they belong."""
+        """Gradients are where they belong."""
+        self._norm = None
 
     def divide(self, by: float) -> None:
-        """Divide all gradients."""
-        self._flat.div_(by)
+        """Divide all gradients, once they are clipped."""
+        self._divisor *= by
 
     def norm(self) -> float:
         """Euclidean norm of all gradients together."""
-        return float(torch.linalg.vector_norm(self._flat))
+        if self._norm is None:
+            self._norm = float(torch.linalg.vector_norm(self._flat))
+        return self._norm / self._divisor
 
     def sum_over_ranks(self) -> None:
         """All of the model's bytes, [parameters] → [parameters]."""
         sum_over_ranks(self._flat, self._group)
+        if self._group is not None:
+            self._norm = None
 
     def clip(self, limit: float) -> float:
         """Scale the gradients down to norm `limit` if they exceed it; returns the norm before."""
         norm = self.norm()
-        if norm > limit:
-            self._flat.mul_(limit / norm)
+        scale = (limit / norm if norm > limit else 1.0) / self._divisor
+        if scale != 1.0:
+            self._flat.mul_(scale)
+        self._divisor, self._norm = 1.0, None
         return norm
 
     def free(self) -> None:

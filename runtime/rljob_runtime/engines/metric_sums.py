@@ -7,7 +7,11 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.algorithms.base import LossOutput
-from rljob_runtime.backends.collectives import max_over_ranks, sum_over_ranks
+from rljob_runtime.backends.collectives import (
+    max_over_ranks,
+    sum_over_ranks,
+    union_over_ranks,
+)
 from rljob_runtime.models.base import TokenLogprobs
 
 
@@ -38,20 +42,24 @@ class MetricSums:
             self._maxima[name] = max(self._maxima.get(name, -torch.inf), float(value))
 
     def reduce(self, group: ProcessGroup | None, *, num_tokens: int) -> dict[str, float]:
-        """Metrics over all ranks; 8 bytes each, and as many for each expert of each layer.
+        """Metrics over all ranks, 8 bytes each after their names, and as many for each expert of each layer.
 
-        A step without tokens reports zeros.
+        A step without tokens reports zeros; what a rank without samples does not tell counts 0.
         """
-        sums = torch.tensor([self.loss, *self._token_sums.values()], dtype=torch.float64)
-        maxima = torch.tensor(list(self._maxima.values()), dtype=torch.float64)
+        names = union_over_ranks(self._token_sums, group)
+        highest = union_over_ranks(self._maxima, group)
+        told = [self._token_sums.get(name, 0.0) for name in names]
+        sums = torch.tensor([self.loss, *told], dtype=torch.float64)
+        found = [self._maxima.get(name, -torch.inf) for name in highest]
+        maxima = torch.tensor(found, dtype=torch.float64)
         sum_over_ranks(sums, group)
         max_over_ranks(maxima, group)
         means = (sums[1:] / max(num_tokens, 1)).tolist()
         largest = maxima.tolist() if num_tokens else [0.0] * len(maxima)
         return {
             "loss": float(sums[0]),
-            **dict(zip(self._token_sums, means, strict=True)),
-            **dict(zip(self._maxima, largest, strict=True)),
+            **dict(zip(names, means, strict=True)),
+            **dict(zip(highest, largest, strict=True)),
             **self._expert_shares(group),
         }
 

@@ -5,10 +5,11 @@ Called by `rollout_torch`. Here is the form of one rank; `parallel_rollout.share
 
 # B sequences, V vocabulary of the share
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from rljob_runtime.engines.base import Sampling
@@ -18,7 +19,7 @@ from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.decoder import FusedDecoder
 from rljob_runtime.models.fused.part import NoJoins, whole_part
 from rljob_runtime.models.fused.weights import New, Weights, floats
-from rljob_runtime.models.weights import check_weights, load_weights, weights_checksum
+from rljob_runtime.models.weights import load_weights, weights_checksum
 
 
 class ModelShare(Protocol):
@@ -26,13 +27,15 @@ class ModelShare(Protocol):
 
     model: FusedDecoder
     views: dict[str, Weights]
+    shapes: dict[str, torch.Size]
+    """Of the whole model's weights by Hugging Face name."""
 
     def load(self, path: Path) -> None:
         """Fill the views from a directory. Raises as `load_weights`."""
         ...
 
-    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
-        """Fill the views from whole tensors. Changes nothing if it raises WeightsError."""
+    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Fill the views from whole tensors of the model's names and shapes, each as it comes."""
         ...
 
     def checksum(self) -> str:
@@ -45,6 +48,10 @@ class ModelShare(Protocol):
         """Tokens and log-probs, [B] both, as `sampling.draw` of all logits."""
         ...
 
+    def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+        """Of these tokens at temperature 1, [B] float."""
+        ...
+
 
 class WholeModel:
     """A `ModelShare`. new, max_length: as in `FusedDecoder`."""
@@ -53,16 +60,16 @@ class WholeModel:
         part = whole_part(read_architecture(read_config(path)))
         self.model = FusedDecoder(part, NoJoins(), new, max_length=max_length)
         self.views = self.model.hf_views()
+        self.shapes = {name: view.shape for name, view in self.views.items()}
 
     def load(self, path: Path) -> None:
         """See ModelShare."""
         load_weights(self.views, path)
 
-    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See ModelShare."""
-        check_weights(tensors, {n: view.shape for n, view in self.views.items()}, where=where)
-        for name, view in self.views.items():
-            view.copy_(tensors[name])
+        for name, tensor in weights:
+            self.views[name].copy_(tensor)
 
     def checksum(self) -> str:
         """See ModelShare."""
@@ -73,3 +80,7 @@ class WholeModel:
     ) -> tuple[Tensor, Tensor]:
         """See ModelShare."""
         return draw(logits_BV, uniforms_B, sampling)
+
+    def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+        """See ModelShare."""
+        return logits_BV.log_softmax(-1).gather(1, tokens_B[:, None])[:, 0]

@@ -11,7 +11,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
+from rljob_runtime.engines.adamw import AdamW, state_bytes
 from rljob_runtime.engines.gradients import GradientBuffer, StepGradients
 
 
@@ -38,7 +38,7 @@ class StepOptimizer(Protocol):
 class WholeOptimizer:
     """A `StepOptimizer` of a whole model. group: ranks that hold it too, for other samples.
 
-    Raises DeviceMemoryError when the moments do not fit.
+    Raises DeviceMemoryError when AdamW's state does not fit.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class WholeOptimizer:
 def tracked_adamw(
     parameters: Mapping[str, Tensor], settings: Optimizer, ledger: MemoryLedger
 ) -> AdamW:
-    """AdamW whose moments are in the ledger. Raises DeviceMemoryError when they do not fit."""
-    ledger.require(MemoryKind.OPTIMIZER, 2 * sum(p.nbytes for p in parameters.values()))
+    """AdamW whose state is in the ledger. Raises DeviceMemoryError when they do not fit."""
+    ledger.require(MemoryKind.OPTIMIZER, state_bytes(parameters, settings))
     adamw = AdamW(parameters, settings)
     ledger.track(MemoryKind.OPTIMIZER, adamw.state_dict().values())
     return adamw

@@ -18,7 +18,11 @@ from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.optimizers import tracked_adamw
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.parallel.buckets import plan_buckets
-from rljob_runtime.parallel.fully_sharded import take_gradients, weight_shards
+from rljob_runtime.parallel.fully_sharded import (
+    held_rows,
+    take_gradients,
+    weight_shards,
+)
 from rljob_runtime.parallel.gradients import (
     GradientShards,
     ScatteredGradients,
@@ -213,15 +217,20 @@ class _Rows:
         self.purpose, self.kept, self._parameters = purpose, GradientShards([]), parameters
         repeated = purpose is Purpose.WHOLE_GRADIENTS
         self._group = groups[Purpose.TENSOR] if repeated else None
-        self._rows = weight_shards(parameters)
-        ledger.track(MemoryKind.UPDATE_WEIGHTS, self._rows.values())
+        self._rows, self._ledger = weight_shards(parameters), ledger
         self.adamw = tracked_adamw(self._rows, settings, ledger)
 
     def begin(self) -> None:
         self.free()
+        self._ledger.require(
+            MemoryKind.GRADIENTS,
+            sum(rows.untyped_storage().nbytes() for rows in self._rows.values()),
+        )
 
     def end_pass(self) -> None:
-        """Its gradients are in the rows already."""
+        """Its gradients are in the rows already, where they stay until `free`."""
+        found = (p.grad for p in self._parameters.values())
+        self._ledger.track(MemoryKind.GRADIENTS, (held_rows(g) for g in found if g is not None))
 
     def held(self) -> list[Tensor]:
         take_gradients(self._parameters, self._rows)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import PolicyModel
@@ -35,24 +36,38 @@ def probe_gap(
 
     vocab_size: ids below it are drawn. max_length: that of the engine; a sequence stays below it.
     """
-    sequences = _sequences(vocab_size, min(NUM_TOKENS, max_length - 1))
+    sequences = probe_sequences(vocab_size, max_length)
+    return gap_of(engine.probe(sequences), policy_logprobs(policy, sequences))
+
+
+def probe_sequences(vocab_size: int, max_length: int) -> list[list[int]]:
+    """The fixed token ids. Arguments as in `probe_gap`."""
+    return _sequences(vocab_size, min(NUM_TOKENS, max_length - 1))
+
+
+def policy_logprobs(policy: PolicyModel, sequences: Sequence[Sequence[int]]) -> Tensor:
+    """Of all tokens from each sequence's second on [T]. Ranks that share the policy call it together."""
     batch = SampleBatch(
         prompts=[torch.tensor(ids[:1]) for ids in sequences],
         group_of_B=torch.arange(len(sequences)),
         responses=[torch.tensor(ids[1:]) for ids in sequences],
     )
     with torch.no_grad():
-        expected_T = policy.logprobs(batch, temperature=1.0).logprobs_T
-    found_T = torch.tensor([value for values in engine.probe(sequences) for value in values])
-    return float((found_T - expected_T.float()).abs().max())
+        return policy.logprobs(batch, temperature=1.0).logprobs_T.float().cpu()
 
 
-def check_probe(gap: float, *, dtype: torch.dtype, version: int) -> None:
-    """Raise WeightsError if the gap is more than the engine's dtype explains."""
+def gap_of(found: Sequence[Sequence[float]], expected_T: Tensor) -> float:
+    """Largest distance, in nats."""
+    found_T = torch.tensor([value for values in found for value in values])
+    return float((found_T - expected_T).abs().max())
+
+
+def check_probe(gap: float, *, dtype: torch.dtype, version: int, where: str = "") -> None:
+    """Raise WeightsError if the gap is more than the engine's dtype explains. where: " of rank 3"."""
     limit = TOLERANCE[dtype]
     if not gap <= limit:  # also when it is not a number
         raise WeightsError(
-            f"weights version {version} did not arrive in the rollout engine: its log-probs are off "
+            f"weights version {version} did not arrive in the rollout engine{where}: its log-probs are off "
             f"by {gap:.3g} nats where {dtype} explains {limit}; the run stops, resume from the last "
             "checkpoint"
         )

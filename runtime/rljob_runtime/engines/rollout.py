@@ -1,24 +1,37 @@
 """The table of rollout engines: makes the one that the job names, on this device."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
 
+from rljob_api.architecture import Shape, read_shape
+from rljob_api.base import parse_quantity
+from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.base import RolloutEngine, RolloutSetup
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
+from rljob_runtime.models.config import read_config
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def make_rollout(spec: RLJobSpec, *, model: Path, ledger: MemoryLedger) -> RolloutEngine:
-    """The engine `spec.rollout.engine` with the weights of `model`.
+def make_rollout(
+    spec: RLJobSpec,
+    *,
+    model: Path,
+    ledger: MemoryLedger,
+    groups: RolloutGroups | None = None,
+    beside: Mapping[str, Path] | None = None,
+) -> RolloutEngine:
+    """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.
 
-    Room for spec.rollout.maxSequences sequences of the longest prompt and response. Raises
-    ConfigError where the engine is not installed or cannot run the model, DeviceMemoryError.
+    spec: resolved. beside: directories of other models on this device, by name. Raises ConfigError where
+    the engine is not installed or cannot run the model, DeviceMemoryError.
     """
     setup = RolloutSetup(
         spec=spec,
@@ -26,6 +39,8 @@ def make_rollout(spec: RLJobSpec, *, model: Path, ledger: MemoryLedger) -> Rollo
         dtype=DTYPES[spec.rollout.dtype],
         max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
         ledger=ledger,
+        groups=groups,
+        beside=beside or {},
     )
     return ENGINES.get(spec.rollout.engine, make_extension)(setup)
 
@@ -39,7 +54,9 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         dtype=setup.dtype,
         max_sequences=setup.spec.rollout.max_sequences,
         max_length=setup.max_length,
+        cache_tokens=planned_cache_tokens(setup),
         ledger=setup.ledger,
+        groups=setup.groups,
         quantization=setup.spec.rollout.quantization,
     )
 
@@ -56,7 +73,29 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         max_length=setup.max_length,
         seed=setup.spec.seed,
         truncates=rollout.top_p < 1 or rollout.top_k > 0,
+        tensor=rollout.parallelism.tensor,
+        kv_cache_bytes=parse_quantity(rollout.kv_cache_memory) if rollout.kv_cache_memory else None,
     )
+
+
+def _shape(model: Path) -> Shape | None:
+    return read_shape(read_config(model), name=f"{model}/config.json")
+
+
+def planned_cache_tokens(setup: RolloutSetup) -> int | None:
+    """Tokens of the KV cache, as `rljob plan` has them; None for a model of unknown shape, which has no
+    spec.rollout.kvCacheMemory (ConfigError)."""
+    shape = _shape(setup.model)
+    if shape is not None:
+        found = {name: _shape(path) for name, path in setup.beside.items()}
+        others = {name: other for name, other in found.items() if other is not None}
+        return plan_memory(setup.spec, shape, others).kv_cache.tokens
+    if setup.spec.rollout.kv_cache_memory is not None:
+        raise ConfigError(
+            f"spec.rollout.kvCacheMemory is for models whose shape is known, which that of {setup.model} "
+            "is not; leave it out and bound the cache by spec.rollout.maxSequences"
+        )
+    return None
 
 
 def make_extension(setup: RolloutSetup) -> RolloutEngine:

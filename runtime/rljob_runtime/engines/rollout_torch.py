@@ -1,14 +1,11 @@
-"""Rollout in plain torch: a KV cache with rows, prompts computed once a group, rows refilled.
+"""Rollout in plain torch: a bounded KV cache, prompts computed once a group, rows refilled.
 
-Made by the device worker for `rollout.engine: torch`. Finished sequences leave the batch at once
-and waiting ones take their rows in order; the same groups, weights and sampling give bitwise the
-same output. Which ranks share the model is known to `model_share` alone.
+Made by the device worker for `rollout.engine: torch`. How the cache is laid out is `cache_layout`, what
+happens in a call `generation`; the same groups, weights and sampling give bitwise the same output. Which
+ranks share the model is known to `model_share` alone.
 """
 
-# B sequences, G groups, P longest prompt, V vocabulary of this process, S rows
-
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,19 +14,21 @@ from torch import Tensor
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.engines.cache_layout import choose_layout, layer_items, new_cache
+from rljob_runtime.engines.generation import Generation
 from rljob_runtime.engines.model_share import ModelShare, WholeModel
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.parallel_rollout.share import RankShare
-from rljob_runtime.engines.sampling import uniforms
-from rljob_runtime.engines.slots import Slots, new_cache
+from rljob_runtime.engines.prompts import RowPrompts, SharedPrompts
+from rljob_runtime.engines.slots import Slots
 from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
-from rljob_runtime.models.fused.weights import New, tensors_in
-from rljob_runtime.models.weights import stored_weights, weights_checksum
+from rljob_runtime.models.fused.weights import New, floats, tensors_in
+from rljob_runtime.models.weight_stream import checked
+from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 
 Quantization = Literal["none", "int8"]
-REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 
 
 def make_torch_rollout(
@@ -38,6 +37,7 @@ def make_torch_rollout(
     dtype: torch.dtype,
     max_sequences: int,
     max_length: int,
+    cache_tokens: int | None = None,
     device: str = "cpu",
     ledger: MemoryLedger | None = None,
     groups: RolloutGroups | None = None,
@@ -45,10 +45,11 @@ def make_torch_rollout(
 ) -> RolloutEngine:
     """An engine for the directory's model: `TorchRollout`, or `TransformersRollout` for other models.
 
-    max_sequences: generated at the same time. max_length: prompt and response, in tokens. groups: of the
-    ranks that share the model; None for one rank. quantization: of the layers' matrices. Raises
-    ConfigError and WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot
-    have.
+    max_sequences: most that are generated at the same time. max_length: prompt and response, in tokens.
+    cache_tokens: that the KV cache has room for; None for max_sequences of max_length. groups: of the ranks
+    that share the model; None for one rank. quantization: of the layers' matrices. Raises ConfigError and
+    WeightsError as `load_policy` does, and ConfigError for degrees that the model cannot have and for a
+    cache without room for one longest sequence.
     """
     try:
         return TorchRollout(
@@ -56,6 +57,7 @@ def make_torch_rollout(
             dtype=dtype,
             max_sequences=max_sequences,
             max_length=max_length,
+            cache_tokens=cache_tokens,
             device=device,
             ledger=ledger,
             groups=groups,
@@ -65,6 +67,8 @@ def make_torch_rollout(
         _check_transformers(path, error, groups, quantization)
         from rljob_runtime.engines.rollout_transformers import TransformersRollout
 
+        if cache_tokens is not None:
+            max_sequences = min(max_sequences, cache_tokens // max_length)
         return TransformersRollout(
             path, dtype=dtype, max_sequences=max_sequences, max_length=max_length, device=device
         )
@@ -86,6 +90,14 @@ def _check_transformers(
         ) from reason
 
 
+def _check_cache(tokens: int, max_length: int) -> None:
+    if tokens < max_length:
+        raise ConfigError(
+            f"a KV cache of {tokens} tokens has no room for one sequence of {max_length}; raise "
+            "spec.rollout.kvCacheMemory or shorten spec.batch.maxPromptLength and maxResponseLength"
+        )
+
+
 class TorchRollout:
     """A `RolloutEngine` for the families of `models.families`.
 
@@ -102,14 +114,17 @@ class TorchRollout:
         dtype: torch.dtype,
         max_sequences: int,
         max_length: int,
+        cache_tokens: int | None = None,
         device: str = "cpu",
         ledger: MemoryLedger | None = None,
         groups: RolloutGroups | None = None,
         quantization: Quantization = "none",
     ) -> None:
         self.version = 0
-        self._path = path
+        self.path = path
         self._rows, self._length = max_sequences, max_length
+        self._tokens = max_sequences * max_length if cache_tokens is None else cache_tokens
+        _check_cache(self._tokens, max_length)
         self._dtype, self._device, self._ledger = dtype, device, ledger
         new = New(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
@@ -138,38 +153,73 @@ class TorchRollout:
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
-        model = self._share.model
-        batch = _Batch(
+        if groups:
+            generation = self._begin(self._cache, groups, sampling)
+            yield from generation.run(lambda: self.version)
+        with torch.inference_mode():
+            while self._share.model.idle():
+                pass
+
+    def _begin(
+        self, cache: Tensor, groups: Sequence[PromptGroup], sampling: Sampling
+    ) -> Generation:
+        sizes = self._share.model.sizes
+        layout = choose_layout(
+            groups,
+            sampling,
+            tokens=self._tokens,
+            max_sequences=self._rows,
+            layer_token_bytes=layer_items(sizes) * self._dtype.itemsize,
+        )
+        kept = layout.views(cache, sizes)
+        prompts = RowPrompts(kept) if layout.in_rows else SharedPrompts(kept)
+        return Generation(
             share=self._share,
-            slots=Slots(self._cache, sampling),
-            waiting=Waiting(model, groups, self._device),
+            slots=Slots(kept, prompts, sampling),
+            waiting=Waiting(self._share.model, groups, self._device),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
         )
-        at_once = max(1, self._rows // REFILL_SHARE)
-        finished: list[Generated] = []
-        while batch.waiting.left or batch.slots.seats:
-            with torch.inference_mode():
-                finished += batch.step(refill=at_once, version=self.version)
-            if len(finished) >= at_once:
-                yield finished
-                finished = []
-        if finished:
-            yield finished
-        with torch.inference_mode():
-            while model.idle():
-                pass
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        """Replace all weights; names are Hugging Face's. Changes nothing if it raises WeightsError.
+        """Replace all weights; names are Hugging Face's.
 
-        weights: any float type, read during the call, not kept.
+        weights: any float type, each copied as it comes and not kept: of a generator, one is held at a
+        time. Raises WeightsError with nothing changed for wrong names and shapes in a collection or in
+        `Announced`; of others, and where a source fails, the engine keeps what it got until then, and is of
+        no use until it gets all.
         """
-        tensors = {name: tensor.detach() for name, tensor in weights}
-        self._share.copy(tensors, where=f"the rollout engine of {self._path}")
+        where = f"the rollout engine of {self.path}"
+        arriving = checked(weights, self._share.shapes, where=where)
         if self._rounded:
-            self._taken = weights_checksum(tensors.items(), dtype=self._dtype)
+            digest = WeightsDigest(self._dtype)
+            self._share.copy(digest.of(arriving))
+            self._taken = digest.hex()
+        else:
+            self._share.copy(arriving)
         self.version = version
+
+    def slices(self) -> dict[str, Tensor]:
+        """The weights that this process holds by Hugging Face name, the live tensors; none in 8 bits."""
+        return dict(floats(self._share.views))
+
+    def filled(self, version: int) -> None:
+        """Somebody else has filled all `slices`."""
+        self.version = version
+
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
+        sequences have one length. Ranks of a model, and models that share experts, call it together."""
+        ids = torch.tensor(sequences, device=self._device)
+        rows, width = len(ids), ids.shape[1] - 1
+        prefixes = ids[:, None, :-1].expand(rows, width, width).reshape(-1, width)
+        lengths = torch.arange(1, width + 1, device=self._device).repeat(rows)
+        with torch.inference_mode():
+            logits = self._share.model.prefill(prefixes, lengths, lambda layer, kept: None)
+            found = self._share.logprobs(logits, ids[:, 1:].reshape(-1))
+            while self._share.model.idle():
+                pass
+        return [part.tolist() for part in torch.split(found.cpu(), width)]
 
     def checksum(self) -> str:
         """`weights_checksum` of the weights as held, of the whole model; where they are rounded to 8 bits,
@@ -177,7 +227,7 @@ class TorchRollout:
         if not self._rounded:
             return self._share.checksum()
         if self._taken is None:
-            self._taken = weights_checksum(stored_weights(self._path), dtype=self._dtype)
+            self._taken = weights_checksum(stored_weights(self.path), dtype=self._dtype)
         return self._taken
 
     def sleep(self) -> None:
@@ -190,74 +240,9 @@ class TorchRollout:
             return
         self._cache = new_cache(
             self._share.model.sizes,
-            rows=self._rows,
-            length=self._length,
+            tokens=self._tokens,
             dtype=self._dtype,
             device=self._device,
         )
         if self._ledger is not None:
             self._ledger.track(MemoryKind.KV_CACHE, [self._cache])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Batch:
-    """One call of `generate`. eos: end tokens. stops at sampling's limits and not before."""
-
-    share: ModelShare
-    slots: Slots
-    waiting: Waiting
-    sampling: Sampling
-    eos: Tensor
-
-    def step(self, *, refill: int, version: int) -> list[Generated]:
-        """One token for every running sequence; first tokens for new ones once `refill` rows are free."""
-        finished: list[Generated] = []
-        slots, waiting = self.slots, self.waiting
-        if waiting.left and slots.num_free >= min(refill, waiting.left):
-            while waiting.left and slots.num_free:
-                admitted = waiting.admit(slots.num_free, version)
-                finished += self._advance(slots.add(admitted), admitted.logits_BV)
-        if slots.seats:
-            running = slice(0, len(slots.seats))
-            slots.window += 1
-            logits_BV = self.share.model.decode(
-                slots.last_S[running], slots.lengths_S[running], slots.cache, slots.window
-            )
-            slots.lengths_S[running] += 1
-            finished += self._advance(running, logits_BV)
-        return finished
-
-    def _advance(self, rows: slice, logits_BV: Tensor) -> list[Generated]:
-        """Draw a token for each of these rows; returns the responses that it ends."""
-        slots, sampling = self.slots, self.sampling
-        uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
-        tokens_B, logprobs_B = self.share.draw(logits_BV, uniforms_B, sampling)
-        slots.append(rows, tokens_B, logprobs_B)
-        stopped_B = torch.isin(tokens_B, self.eos)
-        if sampling.stopped is not None:
-            texts = (
-                slots.seats[row].group.begun + slots.response(row)[0]
-                for row in range(rows.start, rows.stop)
-            )
-            stopped_B |= torch.tensor([sampling.stopped(text) for text in texts]).to(
-                self.eos.device
-            )
-        ended_B = stopped_B | (slots.counts_S[rows] >= slots.limits_S[rows])
-        ended = (ended_B.nonzero()[:, 0] + rows.start).tolist()
-        if not ended:
-            return []
-        stopped = stopped_B.tolist()
-        finished = [self._generated(row, stopped[row - rows.start]) for row in ended]
-        slots.remove(ended)
-        return finished
-
-    def _generated(self, row: int, stopped: bool) -> Generated:
-        token_ids, logprobs = self.slots.response(row)
-        seat = self.slots.seats[row]
-        return Generated(
-            uid=seat.uid,
-            token_ids=token_ids,
-            logprobs=logprobs,
-            finish=seat.group.finish(stopped, len(token_ids), self.sampling),
-            version=seat.version,
-        )

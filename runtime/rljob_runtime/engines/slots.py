@@ -4,57 +4,102 @@ Called by the `torch` rollout engine. Running sequences fill the first rows with
 every step costs what they cost; the last ones move into rows that become free.
 """
 
-# S rows, B rows of a call, T longest response, L longest sequence
-# N kept heads of a token, W width of each
+# S rows, B rows of a call, T longest response, R tokens of a row
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import Sampling
-from rljob_runtime.engines.waiting import Admitted, Seat
-from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.prompts import Prompts
+from rljob_runtime.models.fused.kept import Kept, Prefixes, Reach
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The sequence of a row. seed: of its uniforms. version: of the weights that it began with."""
+
+    uid: str
+    seed: int
+    group: PromptGroup
+    version: int
+
+    @property
+    def prefix_length(self) -> int:
+        """Tokens before its first new one."""
+        return len(self.group.token_ids) + len(self.group.begun)
 
 
 class Slots:
     """Rows of sequences and the counters of each, on the cache's device.
 
-    cache: [layers, tensors, S, N, L, W], owned by the engine. tokens_ST, logprobs_ST: new tokens so far.
+    kept: the cache, owned by the engine. prompts: in it. tokens_ST, logprobs_ST: new tokens so far.
     counts_S: how many; limits_S: how many at most. begun_S: response tokens before them. lengths_S:
-    tokens in the cache. seeds_S: of the uniforms. last_S: newest token, not yet in the cache. window:
-    longest of the running lengths.
+    tokens in the cache; places_S: those of them in the row. seeds_S: of the uniforms. last_S: newest
+    token, not yet in the cache. window: longest of the running places.
     """
 
-    def __init__(self, cache: Tensor, sampling: Sampling) -> None:
-        rows, device = cache.shape[2], cache.device
+    def __init__(self, kept: Kept, prompts: Prompts, sampling: Sampling) -> None:
+        rows, device = kept.rows.shape[2], kept.rows.device
         longest_response = sampling.max_response_length
-        self.cache, self._sampling = cache, sampling
+        self.kept, self.prompts, self._sampling = kept, prompts, sampling
         self.seats: list[Seat] = []
         self.window = 0
         self.tokens_ST = torch.zeros(rows, longest_response, dtype=torch.int64, device=device)
         self.logprobs_ST = torch.zeros(rows, longest_response, device=device)
-        counters = torch.zeros(6, rows, dtype=torch.int64, device=device)
+        counters = torch.zeros(7, rows, dtype=torch.int64, device=device)
         self.counts_S, self.limits_S, self.begun_S = counters[:3]
-        self.lengths_S, self.seeds_S, self.last_S = counters[3:]
+        self.lengths_S, self.places_S, self.seeds_S, self.last_S = counters[3:]
         self._counters = counters
+        self._prefixes: Prefixes | None = None
+        self._moved = True
 
     @property
     def num_free(self) -> int:
         """Rows without a sequence."""
-        return self.cache.shape[2] - len(self.seats)
+        return len(self.counts_S) - len(self.seats)
 
-    def add(self, admitted: Admitted) -> slice:
+    @property
+    def running(self) -> list[PromptGroup]:
+        """The group of each row with a sequence."""
+        return [seat.group for seat in self.seats]
+
+    def add(self, seats: list[Seat]) -> slice:
         """Seat sequences in the next rows; returns the rows."""
-        seats = admitted.seats
         rows = slice(len(self.seats), len(self.seats) + len(seats))
-        self.cache[:, :, rows, :, : admitted.cache.shape[4]] = admitted.cache
+        lengths = torch.tensor([seat.prefix_length for seat in seats])
         self.counts_S[rows] = 0
         self.limits_S[rows] = torch.tensor([seat.group.limit(self._sampling) for seat in seats])
         self.begun_S[rows] = torch.tensor([len(seat.group.begun) for seat in seats])
-        self.lengths_S[rows] = torch.tensor([seat.prefix_length for seat in seats])
+        self.lengths_S[rows] = lengths
+        self.places_S[rows] = lengths if self.prompts.in_rows else 0
         self.seeds_S[rows] = torch.tensor([seat.seed for seat in seats])
         self.seats += seats
-        self.window = max(self.window, *(seat.prefix_length for seat in seats))
+        if self.prompts.in_rows:
+            self.window = max(self.window, int(lengths.max()))
+        self._moved = True
         return rows
+
+    def reach(self) -> Reach:
+        """Where the newest token of each running sequence goes."""
+        if self._moved:
+            self._prefixes, self._moved = self.prompts.prefixes(self.running), False
+        running = slice(0, len(self.seats))
+        return Reach(
+            positions_B=self.lengths_S[running],
+            places_B=self.places_S[running],
+            window=self.window + 1,
+            prefixes=self._prefixes,
+        )
+
+    def advance(self) -> None:
+        """Note that they have got there."""
+        running = slice(0, len(self.seats))
+        self.lengths_S[running] += 1
+        self.places_S[running] += 1
+        self.window += 1
 
     def append(self, rows: slice, tokens_B: Tensor, logprobs_B: Tensor) -> None:
         """Note one more new token of each of these rows."""
@@ -70,8 +115,11 @@ class Slots:
         count = int(self.counts_S[row])
         return self.tokens_ST[row, :count].tolist(), self.logprobs_ST[row, :count].tolist()
 
-    def remove(self, rows: list[int]) -> None:
-        """Free these rows; running ones from the end move into the holes, in order."""
+    def remove(self, rows: list[int], *, waiting: Iterable[PromptGroup]) -> None:
+        """Free these rows; running ones from the end move into the holes, in order.
+
+        waiting: groups whose prompts are needed again.
+        """
         num_left = len(self.seats) - len(rows)
         gone = set(rows)
         holes = [row for row in rows if row < num_left]
@@ -80,21 +128,12 @@ class Slots:
             self.seats[hole] = self.seats[row]
         del self.seats[num_left:]
         if holes:
-            target, source = (torch.tensor(x, device=self.cache.device) for x in (holes, moved))
-            self.cache[:, :, target, :, : self.window] = self.cache[:, :, source, :, : self.window]
+            cache = self.kept.rows
+            target, source = (torch.tensor(x, device=cache.device) for x in (holes, moved))
+            cache[:, :, target, :, : self.window] = cache[:, :, source, :, : self.window]
             self._counters[:, target] = self._counters[:, source]
             self.tokens_ST[target] = self.tokens_ST[source]
             self.logprobs_ST[target] = self.logprobs_ST[source]
-        self.window = int(self.lengths_S[:num_left].max()) if num_left else 0
-
-
-def new_cache(
-    architecture: Architecture, *, rows: int, length: int, dtype: torch.dtype, device: str
-) -> Tensor:
-    """An empty KV cache [layers, tensors, S, N, L, W]: of each token what `kept_shape` says.
-
-    Zeros, for masked garbage must stay finite.
-    """
-    tensors, heads, width = architecture.kept_shape
-    shape = (architecture.num_layers, tensors, rows, heads, length, width)
-    return torch.zeros(shape, dtype=dtype, device=device)
+        self.window = int(self.places_S[:num_left].max()) if num_left else 0
+        self.prompts.retain([*self.running, *waiting])
+        self._moved = True

@@ -20,6 +20,8 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
     """`torch`; engines of packages may wrap it."""
     from rljob_runtime.engines import update_torch
 
+    if setup.spec.update.recompute == "full":
+        setup.policy.recompute_layers()
     return update_torch.UpdateEngine(
         setup.policy,
         optimizer=setup.spec.update.optimizer,
@@ -28,6 +30,7 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
         ranks=setup.ranks,
         purposes=setup.purposes,
         ledger=setup.ledger,
+        swap=setup.swap,
     )
 
 

@@ -58,8 +58,8 @@ class UpdateRanks:
 
 
 def _passes_meet(grid: RankGrid) -> bool:
-    """Whether experts are shared, or gradients scattered pass by pass, over replicas."""
+    """Whether experts or weights are shared, or gradients scattered pass by pass, over replicas."""
     over_data = any(
         len({grid.place(rank).data for rank in group}) > 1 for group in grid.groups(Purpose.EXPERT)
     )
-    return over_data or (grid.degrees.zero == 2 and grid.degrees.data != 1)
+    return over_data or (grid.degrees.zero >= 2 and grid.degrees.data != 1)

@@ -8,6 +8,7 @@ how the batch was split.
 
 # T response tokens of all samples together
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -18,19 +19,24 @@ from torch import Tensor
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
+from rljob_runtime.backends.host_swap import HostSwap
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.accumulation import Accumulation, LossFn, Pipeline, add_all
 from rljob_runtime.engines.gradients import StepGradients
+from rljob_runtime.engines.offload import OffloadedOptimizer
 from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
+from rljob_runtime.engines.precision import check_types
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.errors import ConfigError, WorkerError
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.sample import SampleBatch
+
+log = logging.getLogger(__name__)
 
 
 class UpdateEngine:
@@ -39,9 +45,10 @@ class UpdateEngine:
 
     temperature: that of the rollout, which the log-probs are taken under. total_steps: optimizer
     steps of the whole run, for the schedule. purposes: who adds up the gradient of each parameter, where
-    ranks share the model. step: optimizer steps so far, skipped ones included.
-    version: steps that changed the weights. Raises ConfigError for weights of less than single precision, and
-    DeviceMemoryError when weights and optimizer do not fit.
+    ranks share the model. swap: moves the optimizer's state to the host between steps; None: it stays.
+    step: optimizer steps so far, skipped ones included. version: steps that changed the weights. Raises
+    ConfigError for weights of a type that it does not train, and DeviceMemoryError when weights and
+    optimizer do not fit.
     """
 
     def __init__(
@@ -54,6 +61,7 @@ class UpdateEngine:
         ranks: UpdateRanks | None = None,
         purposes: Mapping[str, Purpose] | None = None,
         ledger: MemoryLedger | None = None,
+        swap: HostSwap | None = None,
     ) -> None:
         self.step = 0
         self.version = 0
@@ -64,8 +72,8 @@ class UpdateEngine:
         self._ranks = ranks or UpdateRanks()
         ledger = ledger or MemoryLedger(device="unlimited")
         parameters = dict(model.trained_parameters())
-        _check_types(parameters)
-        ledger.track(MemoryKind.UPDATE_WEIGHTS, parameters.values())
+        check_types(parameters)
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, map(held_rows, parameters.values()))
         self._optimizer: StepOptimizer
         if self._ranks.groups is None:
             self._optimizer = WholeOptimizer(
@@ -81,6 +89,8 @@ class UpdateEngine:
                 everyone=self._ranks.everyone,
                 ledger=ledger,
             )
+        if swap is not None:
+            self._optimizer = OffloadedOptimizer(self._optimizer, swap, ledger)
 
     def logprobs(self, batch: SampleBatch) -> Tensor:
         """Log-probs of the batch's response tokens [T], float, without gradient."""
@@ -108,8 +118,8 @@ class UpdateEngine:
 
         groups_with_signal: of this replica, each group counted in one only. The weights stay as
         they are, and `skipped` is 1, when all ranks together have fewer than min_groups_with_signal
-        or no response token. Raises WorkerError on every rank, with nothing applied, when a loss or a
-        gradient is not finite.
+        or no response token; and, with a gradient_norm of NaN, when a loss or a gradient of one of them is
+        not finite.
         """
         try:
             begun.close()
@@ -118,6 +128,7 @@ class UpdateEngine:
             rate = learning_rate(self.step + 1, self._settings, self._total_steps)
             skip = signal < min_groups_with_signal or totals.num_tokens == 0
             norm = 0.0 if skip else self._apply(begun, rate)
+            skip |= math.isnan(norm)
         finally:
             begun.discard()
         self.step += 1
@@ -197,36 +208,32 @@ class UpdateEngine:
         return Totals(num_tokens=tokens, num_sequences=sequences), signal
 
     def _apply(self, begun: Accumulation, rate: float) -> float:
-        """Sum, clip, step; returns the norm of the model's gradient before clipping."""
+        """Sum, clip, step; returns the norm of the model's gradient before clipping. NaN, on all ranks and
+        with nothing applied, where a rank's loss or gradient is not finite."""
         loss, gradients = begun.metrics.loss, begun.gradients
-        self._check_finite(loss, gradients.norm())
+        if not self._all_finite(loss, gradients.norm()):
+            return math.nan
         gradients.sum_over_ranks()
         norm = gradients.clip(self._settings.gradient_clip)
-        self._check_finite(loss, norm)
+        if not self._all_finite(loss, norm):
+            return math.nan
         self._optimizer.step(rate)
         return norm
 
-    def _check_finite(self, loss: float, norm: float) -> None:
-        """Raise WorkerError on every rank if a rank's loss or gradient norm is not finite."""
+    def _all_finite(self, loss: float, norm: float) -> bool:
+        """Whether every rank's loss and gradient norm are; all ranks learn the same. [ranks] → [ranks]."""
         everyone = self._ranks.everyone
         bad = torch.zeros(size_of(everyone), dtype=torch.int64)
-        rank = rank_of(everyone)
-        bad[rank] = not math.isfinite(loss + norm)
+        bad[rank_of(everyone)] = not math.isfinite(loss + norm)
         sum_over_ranks(bad, everyone)
         if bad.any():
-            raise WorkerError(
-                f"optimizer step {self.step + 1}: loss or gradient is not finite on update ranks "
-                f"{bad.nonzero().flatten().tolist()} (rank {rank}: loss {loss}, gradient norm "
-                f"{norm}); nothing was applied. Look for huge rewards or log-probs of -inf, lower "
-                "spec.update.optimizer.learningRate, and resume from the last checkpoint"
+            log.warning(
+                "optimizer step %d: loss or gradient is not finite on update ranks %s (rank %d: loss %s, "
+                "gradient norm %s); nothing was applied",
+                self.step + 1,
+                bad.nonzero().flatten().tolist(),
+                rank_of(everyone),
+                loss,
+                norm,
             )
-
-
-def _check_types(parameters: Mapping[str, Tensor]) -> None:
-    types = {parameter.dtype for parameter in parameters.values()}
-    if len(types) != 1 or not types <= {torch.float32, torch.float64}:
-        named = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in types))
-        raise ConfigError(
-            f"the update engine `torch` cannot train weights of type {named} (spec.update.dtype): "
-            "AdamW's small steps are lost below single precision; use float32"
-        )
+        return not bad.any()

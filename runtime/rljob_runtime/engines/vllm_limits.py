@@ -50,13 +50,18 @@ def refuse_long(groups: Sequence[PromptGroup], sampling: Sampling, max_length: i
 
 
 def kv_cache_bytes_of(
-    config: dict[str, Any], dtype: torch.dtype, max_sequences: int, max_length: int
+    config: dict[str, Any],
+    dtype: torch.dtype,
+    max_sequences: int,
+    max_length: int,
+    *,
+    tensor: int = 1,
 ) -> int:
-    """Room for max_sequences of max_length in whole blocks, and one block that vLLM keeps empty."""
+    """Room for max_sequences of max_length in whole blocks, and one block that vLLM keeps empty, on one of
+    `tensor` devices."""
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    token_values = (
-        2 * config["num_hidden_layers"] * config.get("num_key_value_heads", heads) * head_dim
-    )
+    kv_heads = max(1, config.get("num_key_value_heads", heads) // tensor)
+    token_values = 2 * config["num_hidden_layers"] * kv_heads * head_dim
     blocks = max_sequences * math.ceil(max_length / KV_BLOCK_TOKENS) + 1
     return int(blocks * KV_BLOCK_TOKENS * token_values * dtype.itemsize)

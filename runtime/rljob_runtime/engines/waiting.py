@@ -1,46 +1,22 @@
 """Samples that wait for a row of the running batch, in order, and their prompts' states.
 
-Called by the `torch` rollout engine. A prompt is computed once, when its first sample gets a row,
-and kept until its last one has got one.
+Called by the `torch` rollout engine. A prompt is computed once, when its first sample gets a row; where
+each row holds its own, it is computed again if a later sample finds none running.
 """
 
-# B samples, G groups, P longest prompt, V vocabulary, N kept heads of a token, W width of each
+# B samples, G groups, P longest prompt, V vocabulary
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.fused.decoder import FusedDecoder
+from rljob_runtime.models.fused.decoder import FusedDecoder, Keep
 
 PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """The sequence of a row. seed: of its uniforms. version: of the weights that it began with."""
-
-    uid: str
-    seed: int
-    group: PromptGroup
-    version: int
-
-    @property
-    def prefix_length(self) -> int:
-        """Tokens before its first new one."""
-        return len(self.group.token_ids) + len(self.group.begun)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admitted:
-    """Sequences to be seated. cache: [layers, tensors, B, N, P, W]. logits_BV: of the first token."""
-
-    seats: list[Seat]
-    cache: Tensor
-    logits_BV: Tensor
 
 
 class Waiting:
@@ -49,48 +25,60 @@ class Waiting:
     def __init__(self, model: FusedDecoder, groups: Sequence[PromptGroup], device: str) -> None:
         self._model, self._groups, self._device = model, groups, device
         self._next_group = self._next_sample = 0
-        self._left_over: tuple[Tensor, Tensor] | None = None  # state of a half seated group
+        self._logits_1V = torch.empty(0)  # after the prompt of a half seated group
         self.left = sum(len(group.uids) for group in groups)
 
-    def admit(self, rows: int, version: int) -> Admitted:
-        """The next samples, at most `rows`: the rest of one group, or the start of fresh ones."""
-        begun = self._left_over
-        if begun is not None:
-            counts = [min(rows, self._remaining())]
-            cache, logits_GV = begun
-        else:
-            counts = self._fresh_counts(rows)
-            cache, logits_GV = self._prefill(len(counts))
-        seats = [seat for count in counts for seat in self._take(count, version)]
-        self._left_over = (cache[:, :, -1:].clone(), logits_GV[-1:]) if self._next_sample else None
+    @property
+    def begun(self) -> list[PromptGroup]:
+        """The group that is half seated, if one is."""
+        return [self._groups[self._next_group]] if self._next_sample else []
+
+    def can_admit(self, slots: Slots) -> bool:
+        """Whether there is a sample, a row for it, and room for its prompt."""
+        return bool(self.left and slots.num_free and (self._next_sample or slots.prompts.num_free))
+
+    def admit(self, slots: Slots, version: int) -> tuple[slice, Tensor]:
+        """Seat the next samples: the rest of one group, or the start of fresh ones.
+
+        Returns their rows and the logits of their first tokens.
+        """
+        first_row, running = len(slots.seats), slots.running
+        if self._next_sample:
+            count = min(slots.num_free, self._remaining(self._next_group))
+            rows = slice(first_row, first_row + count)
+            if slots.prompts.repeat(self._groups[self._next_group], running, rows):
+                slots.add(self._take(count, version))
+                return rows, self._logits_1V.expand(count, -1)
+        counts = self._fresh_counts(slots.num_free, slots.prompts.num_free)
+        groups = self._groups[self._next_group : self._next_group + len(counts)]
+        logits_GV = self._prefill(groups, slots.prompts.keep(groups, counts, first_row))
+        rows = slots.add([seat for count in counts for seat in self._take(count, version)])
+        self._logits_1V = logits_GV[-1:]
         group_of_B = torch.repeat_interleave(torch.tensor(counts)).to(self._device)
-        return Admitted(
-            seats=seats,
-            cache=cache.index_select(2, group_of_B),
-            logits_BV=logits_GV.index_select(0, group_of_B),
-        )
+        return rows, logits_GV.index_select(0, group_of_B)
 
-    def _remaining(self) -> int:
-        return len(self._groups[self._next_group].uids) - self._next_sample
+    def _remaining(self, group: int) -> int:
+        begun = self._next_sample if group == self._next_group else 0
+        return len(self._groups[group].uids) - begun
 
-    def _fresh_counts(self, rows: int) -> list[int]:
+    def _fresh_counts(self, rows: int, prompts: int) -> list[int]:
         """How many samples each of the next groups gets; their padded prompts fit one prefill."""
         counts: list[int] = []
         width = 0
-        for group in self._groups[self._next_group :]:
-            width = max(width, len(group.prefix))
+        last = min(len(self._groups), self._next_group + prompts)
+        for group in range(self._next_group, last):
+            width = max(width, len(self._groups[group].prefix))
             if rows <= 0 or (counts and (len(counts) + 1) * width > PREFILL_TOKENS):
                 break
-            counts.append(min(rows, len(group.uids)))
+            counts.append(min(rows, self._remaining(group)))
             rows -= counts[-1]
         return counts
 
-    def _prefill(self, num_groups: int) -> tuple[Tensor, Tensor]:
-        first = self._next_group
-        prompts = [torch.tensor(g.prefix) for g in self._groups[first : first + num_groups]]
+    def _prefill(self, groups: Sequence[PromptGroup], keep: Keep) -> Tensor:
+        prompts = [torch.tensor(group.prefix) for group in groups]
         tokens_GP = torch.nn.utils.rnn.pad_sequence(prompts, batch_first=True)
         lengths_G = torch.tensor([len(prompt) for prompt in prompts])
-        return self._model.prefill(tokens_GP.to(self._device), lengths_G.to(self._device))
+        return self._model.prefill(tokens_GP.to(self._device), lengths_G.to(self._device), keep)
 
     def _take(self, count: int, version: int) -> list[Seat]:
         group, first = self._groups[self._next_group], self._next_sample

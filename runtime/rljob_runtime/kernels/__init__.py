@@ -14,5 +14,6 @@ Gradients on Ascend: torch_npu registers autograd for npu_fusion_attention, npu_
 npu_rotary_mul, npu_moe_token_permute and npu_moe_token_unpermute (its library has their `Backward0`
 nodes), and its nodes keep what the backward operators need. So these are called as they are; calling
 the backward operators from here would only repeat torch_npu's bookkeeping, which changes with its
-versions. npu_grouped_matmul has no such node: its gradient is written out in `grouped_matmul`.
+versions. npu_grouped_matmul has no such node: its gradient is written out in `grouped_matmul`. A block
+of ring attention has its gradient from npu_fusion_attention_grad, given the sums over all blocks.
 """

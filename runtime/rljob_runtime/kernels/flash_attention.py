@@ -76,12 +76,14 @@ class Sequences:
 class Rectangle:
     """Sequences that are computed in one call, padded with tokens of their own.
 
-    mask_BSL: added to scores; None where query s sees the keys up to s.
+    mask_BSL: added to scores; None where query s sees the keys up to s. in_order: queries and keys are the
+    first packed tokens, in order.
     """
 
     query_places_BS: Tensor
     key_places_BL: Tensor
     mask_BSL: Tensor | None
+    in_order: bool
 
     @classmethod
     def of(
@@ -100,10 +102,13 @@ class Rectangle:
         seen_BSL = key_L <= torch.minimum(last_seen_BS, keys_B[:, None] - 1)[..., None]
         square = len(set(lengths)) == 1 and lengths[0][0] == lengths[0][1]
         mask_BSL = torch.zeros(seen_BSL.shape).masked_fill_(~seen_BSL, float("-inf"))
+        places = _clamped(first_query_B, query_S, queries_B), places_K[key_places_BL.to(device)]
+        count = torch.arange(places[0].numel(), device=device)
         return cls(
-            query_places_BS=_clamped(first_query_B, query_S, queries_B).to(device),
-            key_places_BL=places_K[key_places_BL.to(device)],
+            query_places_BS=places[0].to(device),
+            key_places_BL=places[1],
             mask_BSL=None if square else mask_BSL.to(device),
+            in_order=all(count.equal(each.to(device).flatten()) for each in places),
         )
 
 
@@ -131,6 +136,8 @@ def flash_attention(
         _rectangle(query_TAD, key_TND, value_TNW, rectangle, scale, inner)
         for rectangle in sequences.rectangles
     ]
+    if len(mixed) == 1 and sequences.rectangles[0].in_order:
+        return mixed[0].to(dtype)
     return torch.cat(mixed).index_select(0, sequences.row_of_Q).to(dtype)
 
 
@@ -193,7 +200,7 @@ def flash_attention_ascend(
                     head_num=query.shape[1],
                     input_layout="TND",
                     scale=width**-0.5 if scale is None else scale,
-                    atten_mask=_npu_causal_mask(query.device),
+                    atten_mask=npu_causal_mask(query.device),
                     sparse_mode=RIGHT_DOWN_CAUSAL,
                     actual_seq_qlen=query_ends,
                     actual_seq_kvlen=key_ends,
@@ -201,6 +208,13 @@ def flash_attention_ascend(
             )
         first_query, first_key = first_query + query_ends[-1], first_key + key_ends[-1]
     return torch.cat(mixed)
+
+
+@cache
+def npu_causal_mask(device: torch.device) -> Tensor:
+    """True where nothing is seen. Made outside inference mode, since training uses it too."""
+    with torch.inference_mode(False):
+        return torch.ones(MASK_SIDE, MASK_SIDE, dtype=torch.bool, device=device).triu(1)
 
 
 def _rectangle(
@@ -213,21 +227,27 @@ def _rectangle(
 ) -> Tensor:
     """[B * S, A, W]."""
     mask_BSL, key_places_BL = rectangle.mask_BSL, rectangle.key_places_BL
+    in_order = rectangle.in_order
+    width, value_width = query_TAD.shape[2], value_TNW.shape[2]
+    value_BNLW = _take(value_TNW, key_places_BL, in_order, dtype)
     mixed_BASW = F.scaled_dot_product_attention(
-        _take(query_TAD, rectangle.query_places_BS, dtype),
-        _take(key_TND, key_places_BL, dtype),
-        _take(value_TNW, key_places_BL, dtype),
+        _take(query_TAD, rectangle.query_places_BS, in_order, dtype),
+        _take(key_TND, key_places_BL, in_order, dtype),
+        # Of another width it would keep all scores.
+        F.pad(value_BNLW, (0, width - value_width)) if value_width < width else value_BNLW,
         attn_mask=None if mask_BSL is None else mask_BSL[:, None].to(dtype),
         is_causal=mask_BSL is None,
         scale=scale,
         enable_gqa=query_TAD.shape[1] > key_TND.shape[1],
     )
-    return mixed_BASW.transpose(1, 2).flatten(0, 1)
+    return mixed_BASW[..., :value_width].transpose(1, 2).flatten(0, 1)
 
 
-def _take(x_TNX: Tensor, places_BL: Tensor, dtype: torch.dtype) -> Tensor:
-    """[T, N, X] → [B, N, L, X]."""
-    taken = x_TNX.flatten(1).index_select(0, places_BL.view(-1))
+def _take(x_TNX: Tensor, places_BL: Tensor, in_order: bool, dtype: torch.dtype) -> Tensor:
+    """[T, N, X] → [B, N, L, X]; a view where the places are all of them, in order."""
+    taken = x_TNX.flatten(1)
+    if not (in_order and len(taken) == places_BL.numel()):
+        taken = taken.index_select(0, places_BL.view(-1))
     return taken.view(*places_BL.shape, *x_TNX.shape[1:]).transpose(1, 2).to(dtype)
 
 
@@ -262,10 +282,3 @@ def _each(query_TAD: Tensor, sequences: Sequences) -> Iterator[tuple[Tensor, Ten
     queries = torch.split(query_TAD[: sum(num_queries)], num_queries)
     places = torch.split(sequences.places_K, num_keys)
     yield from (pair for pair in zip(queries, places, strict=True) if len(pair[0]))
-
-
-@cache
-def _npu_causal_mask(device: torch.device) -> Tensor:
-    """True where nothing is seen. Made outside inference mode, since training uses it too."""
-    with torch.inference_mode(False):
-        return torch.ones(MASK_SIDE, MASK_SIDE, dtype=torch.bool, device=device).triu(1)

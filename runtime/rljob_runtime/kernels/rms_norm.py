@@ -1,17 +1,18 @@
-"""RMSNorm: normalisation in float32 over the last dim. Called by the decoders."""
+"""RMSNorm: normalisation over the last dim, in float32 at least. Called by the decoders."""
 
 # D last dim, R heads
 
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_runtime.kernels.device import on_npu
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
-    """x / sqrt(mean(x²) + epsilon) * weight over the last dim, normalised in float32.
+    """x / sqrt(mean(x²) + epsilon) * weight over the last dim, normalised in float32 or wider.
 
     x: [..., D]. weight: [D], or one a head, [R, D]. Source: arXiv:1910.07467.
     """
@@ -20,6 +21,10 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     if torch.is_grad_enabled():
         output: Tensor = _RmsNorm.apply(x, weight, epsilon)  # type: ignore[no-untyped-call]
         return output
+    if x.dtype == torch.float32:
+        shared = weight if weight.dim() == 1 else None
+        normed = F.rms_norm(x, x.shape[-1:], shared, epsilon)
+        return normed * weight if shared is None else normed
     return _normalised(x, epsilon)[0].to(x.dtype) * weight
 
 
@@ -41,7 +46,7 @@ def rms_norm_ascend(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
 
 
 def _normalised(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
-    wide = x.float()
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
     scale = torch.linalg.vecdot(wide, wide)[..., None].div_(x.shape[-1]).add_(epsilon).rsqrt_()
     return wide * scale, scale
 
@@ -58,9 +63,9 @@ class _RmsNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
         normed, scale, weight = ctx.saved_tensors
-        gradient = gradients[0].float()
+        gradient = gradients[0].to(normed.dtype)
         weight_gradient = (gradient * normed).flatten(0, -1 - weight.dim()).sum(0)
         gradient = gradient * weight
         inner = torch.linalg.vecdot(gradient, normed)[..., None].div_(-normed.shape[-1])
         x_gradient = torch.addcmul(gradient, normed, inner).mul_(scale)
-        return x_gradient.to(gradients[0].dtype), weight_gradient.to(weight.dtype), None
+        return x_gradient.to(gradients[0].dtype), weight_gradient, None

@@ -4,11 +4,14 @@ Made by `families` from a Hugging Face config.json; read by the decoders and the
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from rljob_api.architecture import SEQUENCE_SCORER
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.rope import Rope
+
+CAUSAL = "ForCausalLM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +77,8 @@ class Architecture:
     """Sizes and switches of a decoder.
 
     latent: None for attention with heads of their own. With it num_kv_heads equals num_heads, and
-    head_dim is the width of queries and keys. experts: None for a dense model.
+    head_dim is the width of queries and keys. experts: None for a dense model. scores: the head is one
+    number a token, with a bias where score_bias is set, in place of the vocabulary's logits.
     """
 
     name: str
@@ -95,6 +99,8 @@ class Architecture:
     max_length: int
     latent: Latent | None = None
     experts: Experts | None = None
+    scores: bool = False
+    score_bias: bool = False
 
     def __post_init__(self) -> None:
         if self.num_heads % self.num_kv_heads:
@@ -102,6 +108,13 @@ class Architecture:
                 f"num_key_value_heads={self.num_kv_heads} does not divide "
                 f"num_attention_heads={self.num_heads} (config.json)"
             )
+
+    def scorer(self) -> "Architecture":
+        """The same with a head of one number a token, where it has another."""
+        if self.scores:
+            return self
+        name = self.name.removesuffix(CAUSAL) + SEQUENCE_SCORER
+        return replace(self, name=name, tied=False, scores=True)
 
     @property
     def repeats(self) -> int:

@@ -18,6 +18,8 @@ class TokenLogprobs:
 
     entropy_T: entropy of the distribution in nats, without gradient; None unless asked for.
     router_load: where the experts' tokens went, None for a model without experts.
+    A model with a scalar head says its values in place of log-probs: each of the position that the token
+    follows, and entropies of 0.
     """
 
     logprobs_T: Tensor
@@ -42,4 +44,9 @@ class PolicyModel(Protocol):
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The leaf tensors that an optimizer changes, by unique name; one may hold several of
         `named_hf_parameters`, and some of these none may hold."""
+        ...
+
+    def recompute_layers(self) -> None:
+        """From here on keep of each layer only its input for the backward pass, which computes the rest
+        again. Raises ConfigError for a model whose layers are not known."""
         ...

@@ -3,8 +3,29 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from rljob_api.model_places import model_folder
 from rljob_api.rljob import RLJob
 from rljob_runtime.errors import ConfigError
+
+PROBE = "The 3 quick foxes; naïve über-日本語 = 12,345.67?\n\tdef f(x): return x"
+
+
+def model_paths(
+    job: RLJob, *, base_dir: Path, cache_dir: Path, progress: Callable[[str], None]
+) -> dict[str, Path]:
+    """Hugging Face directories of the job's models by name; raises and progress as `policy_path`."""
+    policy = policy_path(job, base_dir=base_dir, cache_dir=cache_dir, progress=progress)
+    paths = {"policy": policy}
+    if job.spec.has_critic:
+        own = job.spec.critic.path if job.spec.critic else None
+        paths["critic"] = _own(base_dir, own, "spec.critic.path") if own else policy
+    if (scorer := job.spec.reward_model) is not None:
+        paths["reward-model"] = _own(base_dir, scorer.path, "the reward model's path, spec.rewards")
+        _check_tokens(policy, paths["reward-model"], what="reward model")
+    if job.spec.teacher is not None:
+        paths["teacher"] = _own(base_dir, job.spec.teacher.path, "spec.teacher.path")
+        _check_tokens(policy, paths["teacher"], what="teacher")
+    return paths
 
 
 def policy_path(
@@ -16,12 +37,7 @@ def policy_path(
     """
     spec = job.spec
     if spec.model.path is not None:
-        folder = base_dir / spec.model.path
-        if not (folder / "config.json").is_file():
-            raise ConfigError(
-                f"{folder} holds no config.json (spec.model.path); name a Hugging Face directory"
-            )
-        return folder.resolve()
+        return _own(base_dir, spec.model.path, "spec.model.path")
     if spec.model.builtin == "smollm2-135m-instruct":
         from rljob_runtime.models.smollm2 import make_smollm2
 
@@ -29,3 +45,26 @@ def policy_path(
     from rljob_runtime.models.tiny import make_tiny
 
     return make_tiny(job, base_dir=base_dir, cache_dir=cache_dir, progress=progress)
+
+
+def _own(base_dir: Path, path: str, field: str) -> Path:
+    """The user's directory."""
+    found = model_folder(base_dir / path)
+    if found is None:
+        raise ConfigError(
+            f"{base_dir / path} holds no config.json ({field}); name a Hugging Face directory, or the folder "
+            "of a run that has saved a checkpoint"
+        )
+    return found.resolve()
+
+
+def _check_tokens(policy: Path, scorer: Path, *, what: str) -> None:
+    """Raise ConfigError where the same ids are other text for a model that gets the policy's ids."""
+    from rljob_runtime.models.tokenizer import load_tokenizer
+
+    known, own = load_tokenizer(policy), load_tokenizer(scorer)
+    if known.vocab_size != own.vocab_size or known.encode(PROBE) != own.encode(PROBE):
+        raise ConfigError(
+            f"the {what} {scorer} has another tokenizer than the policy {policy}, and gets the "
+            f"policy's token ids; use a {what} that was trained from the same base model"
+        )

@@ -26,13 +26,17 @@ from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.ends import Ends, WholeEnds
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
+from rljob_runtime.models.recompute import recomputed_counting
 from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.sample import SampleBatch
 
 
 class Decoder(nn.Module):
-    """A `PolicyModel`. Weights are uninitialised until `initialize`, `load_state_dict`, or a copy
-    into `named_hf_parameters`. first_expert: number of the first one that is held."""
+    """A `PolicyModel`, or with a scalar head a critic or a reward model by the same methods.
+
+    Weights are uninitialised until `initialize`, `load_state_dict`, or a copy into `named_hf_parameters`.
+    first_expert: number of the first one that is held.
+    """
 
     ends: Ends
 
@@ -41,7 +45,11 @@ class Decoder(nn.Module):
         self.architecture = architecture
         self.ends, self.first_expert = WholeEnds(), 0
         self.model = Backbone(architecture, dtype)
-        if not architecture.tied:
+        if architecture.scores:
+            self.score = Matrix(
+                1, architecture.hidden_size, dtype, with_bias=architecture.score_bias
+            )
+        elif not architecture.tied:
             self.lm_head = Matrix(architecture.vocab_size, architecture.hidden_size, dtype)
 
     def logprobs(
@@ -56,6 +64,12 @@ class Decoder(nn.Module):
         if batch.num_tokens == 0:
             none_T, load = torch.zeros(0), RouterLoad(experts) if experts else None
             return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T, router_load=load)
+        return self.compute(batch, temperature=temperature, with_entropy=with_entropy)
+
+    def compute(
+        self, batch: SampleBatch, *, temperature: float, with_entropy: bool
+    ) -> TokenLogprobs:
+        """The same of a batch with a token at least."""
         packing, load = self.pack(batch)
         hidden_UH = self.model(self.ends.share(packing), load, self.ends)
         found = self.read(hidden_UH, packing, temperature=temperature, with_entropy=with_entropy)
@@ -72,6 +86,10 @@ class Decoder(nn.Module):
         self, hidden_UH: Tensor, packing: Packing, *, temperature: float, with_entropy: bool
     ) -> TokenLogprobs:
         """What hidden states behind the last norm say of the response tokens."""
+        if self.architecture.scores:
+            values_T = self.ends.values(hidden_UH, self.score, packing)
+            no_entropy_T = torch.zeros_like(values_T) if with_entropy else None
+            return TokenLogprobs(logprobs_T=values_T, entropy_T=no_entropy_T)
         tied = self.architecture.tied
         weight_VH = self.model.embed_tokens.weight if tied else self.lm_head.weight
         return self.ends.logprobs(
@@ -86,6 +104,12 @@ class Decoder(nn.Module):
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters; all experts of a layer are two of them."""
         yield from self.named_parameters()
+
+    def recompute_layers(self) -> None:
+        """Keep of each layer only its input, [U, H], for the backward pass."""
+        for layer in self.model.layers:
+            if isinstance(layer, Layer):
+                layer.recompute = True
 
     def initialize(self, seed: int, *, std: float = 0.02) -> None:
         """Draw all matrices from N(0, std²) with this seed; norms are 1 and biases 0."""
@@ -133,10 +157,13 @@ class Backbone(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and feed-forward, each behind a norm and a residual."""
+    """Attention and feed-forward, each behind a norm and a residual. recompute: keep the input alone."""
+
+    recompute: bool
 
     def __init__(self, architecture: Architecture, index: int, dtype: torch.dtype) -> None:
         super().__init__()
+        self.recompute = False
         hidden, epsilon = architecture.hidden_size, architecture.norm_epsilon
         self.self_attn = _attention(architecture, dtype)
         self.mlp = _feed_forward(architecture, index, dtype)
@@ -151,6 +178,17 @@ class Layer(nn.Module):
         load: RouterLoad | None,
     ) -> Tensor:
         """[U, H] -> [U, H]."""
+        if not self.recompute:
+            return self._run(hidden_UH, packing, rotation, load)
+        return recomputed_counting(self._run, hidden_UH, packing, rotation, once=load)
+
+    def _run(
+        self,
+        hidden_UH: Tensor,
+        packing: Packing,
+        rotation: tuple[Tensor, Tensor],
+        load: RouterLoad | None,
+    ) -> Tensor:
         hidden_UH = hidden_UH + self.self_attn(self.input_layernorm(hidden_UH), packing, rotation)
         normed_UH = self.post_attention_layernorm(hidden_UH)
         sparse = isinstance(self.mlp, MixtureOfExperts)

@@ -8,13 +8,14 @@ share vocabulary and tokens.
 
 from typing import Protocol
 
-import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.linear import embedding
+from rljob_runtime.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.packing import Packing
-from rljob_runtime.models.projection import project_logprobs
 from rljob_runtime.models.router_load import RouterLoad
 
 
@@ -41,6 +42,10 @@ class Ends(Protocol):
         """Log-probs of all of the packing's response tokens."""
         ...
 
+    def values(self, hidden_UH: Tensor, score: Matrix, packing: Packing) -> Tensor:
+        """Of a scalar head, float32 [T]: at the position that each response token follows."""
+        ...
+
     def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
         """An empty one, for the tokens that this rank's layers compute."""
         ...
@@ -55,7 +60,7 @@ class WholeEnds:
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
         """See Ends."""
-        return F.embedding(packing.tokens_U, weight_VH)
+        return embedding(packing.tokens_U, weight_VH)
 
     def logprobs(
         self,
@@ -67,7 +72,7 @@ class WholeEnds:
         with_entropy: bool,
     ) -> TokenLogprobs:
         """See Ends."""
-        return project_logprobs(
+        logprobs_T, entropy_T = linear_logprobs(
             hidden_UH.index_select(0, packing.predicting_L),
             weight_VH,
             packing.target_T,
@@ -75,6 +80,14 @@ class WholeEnds:
             temperature=temperature,
             with_entropy=with_entropy,
         )
+        return TokenLogprobs(
+            logprobs_T=logprobs_T, entropy_T=None if entropy_T is None else entropy_T.detach()
+        )
+
+    def values(self, hidden_UH: Tensor, score: Matrix, packing: Packing) -> Tensor:
+        """See Ends."""
+        values_L1: Tensor = score(hidden_UH.index_select(0, packing.predicting_L))
+        return values_L1[:, 0].float()[packing.row_of_T]
 
     def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
         """See Ends."""

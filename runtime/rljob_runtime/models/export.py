@@ -3,11 +3,14 @@
 Called by `rljob export`. Copies tensor by tensor, so that a model may be larger than memory.
 """
 
+import json
 from functools import partial
 from pathlib import Path
 
 import torch
 
+from rljob_api.model_places import model_folder
+from rljob_runtime.best import BEST_FILE
 from rljob_runtime.checkpoint import MODEL_FOLDER, CheckpointStore
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.expert_names import held_dtype
@@ -21,15 +24,16 @@ def export_model(
     target: Path,
     *,
     dtype: torch.dtype | None = None,
+    best: bool = False,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> Path:
     """Write the model at `place` to `target`; returns the directory that it came from.
 
-    place: a run's folder (its newest checkpoint), a checkpoint or a model's directory. dtype: of the
-    weights, None to leave it; a router's correction bias stays float32. Raises ConfigError where there
+    place: a run's folder (its newest checkpoint, or the best), a checkpoint or a model's directory. dtype:
+    of the weights, None to leave it; a router's correction bias stays float32. Raises ConfigError where there
     is no model or `target` holds something, WeightsError for unreadable files.
     """
-    source = find_model(place)
+    source = find_best(place) if best else find_model(place)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise ConfigError(f"{target} is not empty; name a folder that does not exist yet")
     files = TensorFiles(source)
@@ -48,14 +52,32 @@ def export_model(
 
 def find_model(place: Path) -> Path:
     """The Hugging Face directory of a run, a checkpoint or a model. Raises ConfigError."""
-    newest = CheckpointStore(folder=place / "checkpoints", keep=1).latest()
-    for folder in (place, place / MODEL_FOLDER, *([newest / MODEL_FOLDER] if newest else [])):
-        if (folder / "config.json").is_file():
-            return folder
+    if (found := model_folder(place)) is not None:
+        return found
     raise ConfigError(
         f"{place} holds neither a checkpoint nor a model; name the folder of a run that has saved "
         "one, a checkpoint in it (checkpoints/step-000020), or a Hugging Face directory"
     )
+
+
+def find_best(run: Path) -> Path:
+    """The model of a run's best checkpoint. Raises ConfigError."""
+    store = CheckpointStore(folder=run / "checkpoints", keep=1)
+    try:
+        found = json.loads((store.folder / BEST_FILE).read_text())
+        model = store.path(int(found["step"])) / MODEL_FOLDER
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            f"{run} has no best checkpoint; name the folder of a run with spec.checkpoint.keepBest: "
+            "true that has evaluated a step, or leave --best out"
+        ) from error
+    if not (model / "config.json").is_file():
+        raise ConfigError(
+            f"the best evaluation of {run} was after step {found['step']}, and {model} is not there: "
+            "no step was better than the model that the run began with, or spec.checkpoint.keepBest was "
+            "not true; leave --best out"
+        )
+    return model
 
 
 def _exported_dtype(name: str, stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:

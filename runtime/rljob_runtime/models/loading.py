@@ -1,14 +1,19 @@
-"""A Hugging Face directory as a policy that can be trained.
+"""A Hugging Face directory as a policy that can be trained, or as a critic or reward model.
 
 Called by the device worker. Our own decoder where it computes the architecture, transformers
-otherwise.
+otherwise; a scorer is always our own.
 """
 
 import logging
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from rljob_api.tensors import HEAD, SCORE, SCORE_BIAS
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
@@ -41,3 +46,43 @@ def load_decoder(path: Path, *, dtype: torch.dtype) -> Decoder:
     decoder = Decoder(read_architecture(read_config(path)), dtype=dtype)
     load_weights(dict(decoder.named_hf_parameters()), path)
     return decoder
+
+
+def load_scorer(path: Path, *, dtype: torch.dtype) -> Decoder:
+    """A classifier of one label, or a causal language model with a scalar head of zeros in place of its own.
+
+    Raises ConfigError for a model that the decoder does not compute, and as `load_policy`.
+    """
+    decoder = Decoder(read_scorer(path), dtype=dtype)
+    load_weights(
+        dict(without_new_head(decoder.named_hf_parameters(), path)), path, left_out=new_head(path)
+    )
+    return decoder
+
+
+def read_scorer(path: Path) -> Architecture:
+    """The architecture of `load_scorer`. Raises ConfigError."""
+    try:
+        return read_architecture(read_config(path)).scorer()
+    except UnsupportedArchitecture as reason:
+        raise ConfigError(
+            f"{path} cannot be a critic or a reward model, since {reason}; use a model of these families"
+        ) from reason
+
+
+def new_head(path: Path) -> tuple[str, ...]:
+    """What a scorer leaves out of a directory: the head of a language model."""
+    return () if read_architecture(read_config(path)).scores else (HEAD,)
+
+
+def without_new_head(
+    weights: Iterable[tuple[str, Tensor]], path: Path
+) -> Iterator[tuple[str, Tensor]]:
+    """A scorer's weights that the directory has; the others become 0."""
+    made = new_head(path)
+    for name, weight in weights:
+        if made and name in (SCORE, SCORE_BIAS):
+            with torch.no_grad():
+                weight.zero_()
+        else:
+            yield name, weight

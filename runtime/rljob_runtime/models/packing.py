@@ -1,13 +1,15 @@
 """Where each token of a batch lies when every prompt is computed once for all of its samples.
 
-The decoder packs the batch's unique tokens into one sequence, for its linear layers and for attention.
-This module makes the indices; it knows no weights.
+The decoder packs the batch's unique tokens into one sequence, for its linear layers and for attention;
+a prompt with one sample alone is one sequence with it. This module makes the indices; it knows no weights.
 """
 
 # B samples, M tokens of responses less the last one of each
-# U packed tokens: all prompts, then all responses less their last token
+# U packed tokens: all prompts, each with the response of its only sample, then all other responses; responses
+# less their last token
 # T response tokens, L positions whose logits are needed
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -22,7 +24,8 @@ from rljob_runtime.sample import SampleBatch
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
     """What is packed, by lengths alone, on the host. lengths: of each prompt, then of each response less
-    its last token. prompt_of: which prompt each response goes on from."""
+    its last token, which is 0 where it counts with its prompt. prompt_of: which prompt each response goes
+    on from."""
 
     lengths: tuple[int, ...]
     prompt_of: tuple[int, ...]
@@ -30,9 +33,14 @@ class Segments:
     @classmethod
     def of(cls, batch: SampleBatch) -> "Segments":
         """Those of a batch."""
-        inner = (max(len(response) - 1, 0) for response in batch.responses)
-        prompts = (len(prompt) for prompt in batch.prompts)
-        return cls(lengths=(*prompts, *inner), prompt_of=tuple(batch.group_of_B.tolist()))
+        prompt_of = batch.group_of_B.tolist()
+        samples = Counter(prompt_of)
+        lengths = [len(prompt) for prompt in batch.prompts]
+        for group, response in zip(prompt_of, batch.responses, strict=True):
+            inner = max(len(response) - 1, 0)
+            lengths.append(0 if samples[group] == 1 else inner)
+            lengths[group] += inner - lengths[-1]
+        return cls(lengths=tuple(lengths), prompt_of=tuple(prompt_of))
 
     @property
     def num_tokens(self) -> int:
@@ -74,7 +82,9 @@ class Packing:
             places[len(lengths) - len(prompt_of) :],
         )
         continued = [
-            (prompts[g], response) for response, g in zip(responses, prompt_of, strict=True)
+            (prompts[g], response)
+            for response, g in zip(responses, prompt_of, strict=True)
+            if len(response)
         ]
         keys = [*prompts, *chain.from_iterable(continued)]
         return Sequences(
@@ -90,24 +100,34 @@ class Packing:
 
 def pack(batch: SampleBatch, *, device: torch.device) -> Packing:
     """Indices of the batch on `device`. Every prompt needs a token."""
-    prompt_G = _lengths(batch.prompts)
-    response_B = _lengths(batch.responses)
-    inner_B = (response_B - 1).clamp(min=0)
+    prompt_G, response_B = _lengths(batch.prompts), _lengths(batch.responses)
     assert bool((prompt_G > 0).all()), "a prompt without tokens predicts nothing"
-    place_N, _ = _ragged_positions(prompt_G)
+    inner_B, prompt_B = (response_B - 1).clamp(min=0), prompt_G[batch.group_of_B]
+    segments = Segments.of(batch)
+    lengths_S = torch.tensor(segments.lengths, dtype=torch.int64)
+    starts_S = lengths_S.cumsum(0) - lengths_S
+    place_U, segment_U = _ragged_positions(lengths_S)
     place_M, sample_M = _ragged_positions(inner_B)
-    prompt_B = prompt_G[batch.group_of_B]
+    with_prompt_B = lengths_S[len(prompt_G) :] < inner_B
+    behind_B = starts_S[batch.group_of_B] + prompt_B
+    first_B = torch.where(with_prompt_B, behind_B, starts_S[len(prompt_G) :])
+    place_of_M = first_B[sample_M] + place_M
+    first_G = starts_S[: len(prompt_G)]
+    place_N, group_N = _ragged_positions(prompt_G)
+    place_of_N = first_G[group_N] + place_N
+    tokens_U = torch.empty(segments.num_tokens, dtype=torch.int64)
+    tokens_U[torch.cat([place_of_N, place_of_M])] = torch.cat(
+        [*batch.prompts, *(r[:-1] for r in batch.responses)]
+    )
     index = {
-        "tokens_U": torch.cat([*batch.prompts, *(r[:-1] for r in batch.responses)]),
-        "positions_U": torch.cat([place_N, place_M + prompt_B[sample_M]]),
-        "predicting_L": torch.cat(
-            [prompt_G.cumsum(0) - 1, len(place_N) + torch.arange(len(sample_M))],
-        ),
+        "tokens_U": tokens_U,
+        "positions_U": place_U + torch.cat([torch.zeros_like(prompt_G), prompt_B])[segment_U],
+        "predicting_L": torch.cat([first_G + prompt_G - 1, place_of_M]),
         "target_T": torch.cat(batch.responses) if batch.responses else torch.zeros(0).long(),
         "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, len(prompt_G)),
     }
     return Packing(
-        segments=Segments.of(batch),
+        segments=segments,
         longest=max([*prompt_G.tolist(), *(prompt_B + inner_B).tolist()]),
         **{name: value.to(device) for name, value in index.items()},
     )

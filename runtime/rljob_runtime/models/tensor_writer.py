@@ -89,8 +89,13 @@ def _write_bytes(tensor: Written, file: BinaryIO) -> None:
     held = tensor.read().detach().to("cpu", tensor.dtype).contiguous()
     assert held.shape == tensor.shape, f"{tensor.name} changed its shape while it was saved"
     if held.numel():
-        file.write(held.view(-1).view(torch.uint8).numpy().data)
+        file.write(bytes_in(held))
 
 
 def _write_json(entries: Mapping[str, object], path: Path) -> None:
     path.write_text(json.dumps(entries, indent=2) + "\n")
+
+
+def bytes_in(tensor: Tensor) -> memoryview:
+    """A copy of a tensor's bytes: numpy would keep a live tensor's storage from being freed by its owner."""
+    return tensor.reshape(-1).clone().view(torch.uint8).numpy().data

@@ -93,6 +93,8 @@ def _key(job: RLJob, recipe: Recipe) -> str:
         "max_prompt_length": spec.batch.max_prompt_length,
         "held_out": num_held_out(job),
     }
+    if spec.evaluation and spec.evaluation.suites:
+        decided["suites"] = [suite.model_dump(mode="json") for suite in spec.evaluation.suites]
     text = json.dumps(decided, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 

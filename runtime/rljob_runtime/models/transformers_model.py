@@ -7,15 +7,18 @@ nothing. Called by `loading`.
 # B samples, S positions of the longest sample, T response tokens of all samples
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rljob_runtime.errors import WeightsError
+from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.padded import logprobs_of_logits, padded
+from rljob_runtime.models.recompute import recomputed
 from rljob_runtime.sample import SampleBatch
 
 
@@ -65,3 +68,14 @@ class TransformersModel(nn.Module):
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """The parameters."""
         yield from self.model.named_parameters()
+
+    def recompute_layers(self) -> None:
+        """Those that the library marks; its own way would switch dropout on."""
+        layers = [m for m in self.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+        if not layers:
+            raise ConfigError(
+                f"spec.update.recompute is full, but transformers marks no layers of "
+                f"{type(self.model).__name__} that can be computed again; use none"
+            )
+        for layer in layers:
+            layer.forward = partial(recomputed, layer.forward)

@@ -7,7 +7,7 @@ import torch
 
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Warmup
-from rljob_runtime.data.source import Prompt, PromptSource
+from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
@@ -31,6 +31,7 @@ def warm_up(
         seed=job.spec.seed,
         base_dir=base_dir,
         held_out=num_held_out(job),
+        suites=suites_of(job.spec.evaluation),
     )
     decoder = Decoder(read_architecture(CONFIG))
     decoder.initialize(derive_seed(job.spec.seed, "tiny"))

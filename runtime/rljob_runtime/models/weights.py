@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -20,7 +20,7 @@ from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.tensor_files import Box, TensorFiles
-from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, write_tensors
+from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, bytes_in, write_tensors
 
 NOT_COPIED = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
@@ -57,16 +57,24 @@ def stored_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
         yield name, files.read(name)
 
 
-def load_weights(into: Mapping[str, Filled], path: Path, *, part_of: PartOf | None = None) -> None:
+def load_weights(
+    into: Mapping[str, Filled],
+    path: Path,
+    *,
+    part_of: PartOf | None = None,
+    left_out: Collection[str] = (),
+) -> None:
     """Copy a directory's tensors into these, all or none, one at a time.
 
     into: by Hugging Face name, of the shape of the part that `part_of` names; without it, whole.
+    left_out: tensors that are not wanted.
     Raises as `TensorFiles`, and WeightsError naming every tensor that is missing, extra or misshapen.
     """
     files = TensorFiles(path).split_stacks(kept=into)
-    parts: dict[str, Box | None] = dict.fromkeys(files.tensors)
+    stored_in = {n: stored for n, stored in files.tensors.items() if n not in left_out}
+    parts: dict[str, Box | None] = dict.fromkeys(stored_in)
     if part_of is not None:
-        named = ((name, part_of(name, stored.shape)) for name, stored in files.tensors.items())
+        named = ((name, part_of(name, stored.shape)) for name, stored in stored_in.items())
         parts = {name: part for name, part in named if part is not None}
     found = {name: files.tensors[name].cut(part) for name, part in parts.items()}
     check_weights(found, {name: held.shape for name, held in into.items()}, where=str(path))
@@ -173,7 +181,7 @@ class WeightsDigest:
         for name, tensor in weights:
             held, dtype = tensor.detach(), self._dtype
             held = held.to("cpu", held_dtype(name, dtype) if dtype else held.dtype).contiguous()
-            digest = hashlib.blake2b(held.view(-1).view(torch.uint8).numpy().data, digest_size=16)
+            digest = hashlib.blake2b(bytes_in(held), digest_size=16)
             self._lines.append(f"{name} {held.dtype} {list(held.shape)} {digest.hexdigest()}")
             yield name, tensor
 

@@ -4,7 +4,7 @@ Called where a model is put on ranks, and by the optimizer, which steps the shar
 module takes seconds to import, so that is done when weights are sharded.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,20 +15,33 @@ from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes
 
 
 def shard_weights(
-    model: nn.Module, blocks: Iterable[nn.Module], group: ProcessGroup, *, forward: str = "forward"
+    model: nn.Module,
+    blocks: Iterable[nn.Module],
+    group: ProcessGroup,
+    *,
+    forward: str = "forward",
+    dtype: torch.dtype | None = None,
 ) -> None:
     """Each rank keeps its rows of every parameter; a block's are gathered when it runs and dropped after.
 
     blocks: parts of the model that are gathered one at a time; what is in none of them is gathered for
     the whole pass. forward: the method that engines call, followed by a backward pass or called without
-    gradients. Gradients are sums over the ranks, not means. All ranks run equally many passes.
+    gradients. dtype: of what is gathered and computed, where it is not the rows'; gradients are added up in
+    the rows'. Gradients are sums over the ranks, not means. All ranks run equally many passes.
     """
     from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import (
+        FSDPModule,
+        MixedPrecisionPolicy,
+        fully_shard,
+        register_fsdp_forward_method,
+    )
 
     mesh = DeviceMesh.from_group(group, next(model.parameters()).device.type)
+    rows = next(model.parameters()).dtype
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=rows, cast_forward_inputs=False)
     for block in [*blocks, model]:
-        sharded = fully_shard(block, mesh=mesh)
+        sharded = fully_shard(block, mesh=mesh, mp_policy=policy)
         assert isinstance(sharded, FSDPModule)
         sharded.set_gradient_divide_factor(1.0)
         sharded.set_force_sum_reduction_for_comms(True)  # gloo has no sum that scales
@@ -47,20 +60,49 @@ def shard_weights(
 
 def weight_shards(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """This rank's rows of each parameter by name, the live tensors, which an optimizer may step."""
-    return {name: _rows(parameter) for name, parameter in parameters.items()}
+    return {name: held_rows(parameter) for name, parameter in parameters.items()}
+
+
+def held_rows(weight: Tensor) -> Tensor:
+    """This rank's rows of a parameter, the live tensor; of one that is not shared, all of them."""
+    local = getattr(weight, "to_local", None)
+    return weight if local is None else local().detach()
+
+
+def first_row(weight: Any) -> int:
+    """Number of the first of `held_rows`: ranks have equally many, but for the last ones."""
+    mesh = getattr(weight, "device_mesh", None)
+    return (
+        0
+        if mesh is None
+        else min(-(-len(weight) // mesh.size()) * mesh.get_local_rank(), len(weight))
+    )
 
 
 def take_gradients(parameters: Mapping[str, Tensor], shards: Mapping[str, Tensor]) -> None:
     """Give each shard the gradient of its rows; 0 where the parameter was not used."""
     for name, parameter in parameters.items():
         gradient = parameter.grad
-        shards[name].grad = zeros_like(shards[name]) if gradient is None else _rows(gradient)
+        shards[name].grad = zeros_like(shards[name]) if gradient is None else held_rows(gradient)
 
 
-def whole_weight(weight: Tensor) -> Tensor:
-    """All rows of a parameter, on all ranks that share it: a gather. Other tensors as they are."""
-    gather = getattr(weight, "full_tensor", None)
-    return weight if gather is None else gather().detach()
+def whole_weight(weight: Any, *, at: Callable[[Tensor], Tensor] = lambda rows: rows) -> Tensor:
+    """All rows of a parameter, on all ranks that share it: a gather. Other tensors as they are. at: where
+    the values of this rank's rows are now."""
+    rows = at(held_rows(weight)).to(weight.device)
+    if not hasattr(weight, "full_tensor"):
+        return rows
+    from torch.distributed.tensor import DTensor
+
+    shared = DTensor.from_local(
+        rows,
+        weight.device_mesh,
+        weight.placements,
+        shape=weight.shape,
+        stride=weight.stride(),
+    )
+    whole: Tensor = shared.full_tensor().detach()
+    return whole
 
 
 def fully_sharded_bytes(
@@ -72,11 +114,3 @@ def fully_sharded_bytes(
     part, again = parameters // ranks * item_bytes, (parameters - kept) // ranks * item_bytes
     gathers = gather_bytes(part, ranks) + gather_bytes(again, ranks)
     return passes * (gathers + scatter_sum_bytes(part, ranks))
-
-
-def _rows(parameter: Tensor) -> Tensor:
-    from torch.distributed.tensor import DTensor
-
-    assert isinstance(parameter, DTensor), "shard_weights comes first"
-    rows: Tensor = parameter.to_local()
-    return rows.detach()

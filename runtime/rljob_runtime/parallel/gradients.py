@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.engines.precision import main_dtype, widen_gradients
 from rljob_runtime.parallel.buckets import Bucket
 from rljob_runtime.parallel.wire import Pending, start_scatter_sum, start_sum
 
@@ -112,6 +113,7 @@ class WholeGradients:
         ledger: MemoryLedger,
     ) -> None:
         self._parameters, self._buckets, self._group = dict(parameters), buckets, group
+        widen_gradients(parameters)
         self.shards = GradientShards([])
         self._flats = [_zeros(bucket.items, parameters, ledger) for bucket in buckets]
         for bucket, flat in zip(buckets, self._flats, strict=True):
@@ -172,6 +174,7 @@ class ScatteredGradients:
     ) -> None:
         self._parameters, self._buckets, self._group = dict(parameters), buckets, group
         self._ledger = ledger
+        widen_gradients(parameters)
         self._places = {p.name: (i, p.place) for i, b in enumerate(buckets) for p in b.pieces}
         parts = [_zeros(bucket.items // bucket.ranks, parameters, ledger) for bucket in buckets]
         self.shards = GradientShards(parts)
@@ -218,7 +221,8 @@ class ScatteredGradients:
 
 def _zeros(items: int, parameters: Mapping[str, Tensor], ledger: MemoryLedger) -> Tensor:
     first = next(iter(parameters.values()))
-    ledger.require(MemoryKind.GRADIENTS, items * first.element_size())
-    zeros = torch.zeros(items, dtype=first.dtype, device=first.device)
+    dtype = main_dtype(first)
+    ledger.require(MemoryKind.GRADIENTS, items * dtype.itemsize)
+    zeros = torch.zeros(items, dtype=dtype, device=first.device)
     ledger.track(MemoryKind.GRADIENTS, [zeros])
     return zeros

@@ -10,6 +10,7 @@ from enum import StrEnum
 from rljob_api.architecture import Shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import Part
+from rljob_api.parts import update_part
 from rljob_api.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.topology import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError
@@ -145,14 +146,7 @@ class RankGrid:
 
     def part(self, shape: Shape, rank: int) -> Part:
         """What the rank holds of a model."""
-        place, degrees = self.place(rank), self.degrees
-        return Part.of_stages(
-            shape,
-            tuple(self.chunks(rank)),
-            degrees.pipeline * degrees.virtual_pipeline,
-            tensor=(place.tensor, degrees.tensor),
-            expert=(place.expert, degrees.expert),
-        )
+        return update_part(shape, self.degrees, rank)
 
     def _axes(self, purpose: Purpose) -> tuple[Mesh, tuple[str, ...]]:
         match purpose:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.backends.collectives import rank_of
-from rljob_runtime.parallel.attention import BlockKernel, CpuFlash
+from rljob_runtime.kernels.block_attention import Block, attend_blocks, attend_blocks_backward
 from rljob_runtime.parallel.context import Half, ZigZag
 from rljob_runtime.parallel.wire import Pending, start_shift
 
@@ -30,7 +30,6 @@ def ring_attention(
     group: ProcessGroup | None,
     *,
     scale: float | None = None,
-    kernel: BlockKernel | None = None,
 ) -> Tensor:
     """Causal attention of each sample over itself, and over its prefix, [U, A, D] → [U, A, D].
 
@@ -41,7 +40,7 @@ def ring_attention(
     num_tokens = layout.num_tokens(rank_of(group))
     assert len(query_UAD) == num_tokens, f"{len(query_UAD)} tokens, not the layout's {num_tokens}"
     scale = query_UAD.shape[-1] ** -0.5 if scale is None else scale
-    ring = _Ring(layout, group, kernel or CpuFlash(), scale)
+    ring = _Ring(layout, group, scale)
     output: Tensor = _RingAttention.apply(query_UAD, key_UND, value_UND, ring)  # type: ignore[no-untyped-call]
     return output
 
@@ -64,7 +63,6 @@ def ring_attention_bytes(
 class _Ring:
     layout: ZigZag
     group: ProcessGroup | None
-    kernel: BlockKernel
     scale: float
 
     def sources(self) -> list[int]:
@@ -86,20 +84,18 @@ class _Ring:
     def room_for(self, source: int, like: Tensor) -> Tensor:
         return like.new_empty(self.layout.num_tokens(source), *like.shape[1:])
 
-    def blocks(self, source: int) -> Iterator[tuple[slice, slice, bool]]:
-        """Queries and keys of each sample that meet now, and whether they are the same tokens."""
+    def blocks(self, source: int) -> list[Block]:
+        """Queries and keys of each sample that meet now."""
         rank = rank_of(self.group)
         same, earlier = source == rank, source < rank
         own, other = self.layout.halves(rank), self.layout.halves(source)
         blocks = [
-            (*_meeting(mine, theirs, earlier=earlier, same=same), same)
+            Block(*_meeting(mine, theirs, earlier=earlier, same=same), same)
             for mine, theirs in zip(own, other, strict=True)
         ]
         for sample, prefix in self.layout.prefixes:
-            blocks.append((own[sample].all, other[prefix].all, False))
-        for queries, keys, causal in blocks:
-            if queries.start < queries.stop and keys.start < keys.stop:
-                yield queries, keys, causal
+            blocks.append(Block(own[sample].all, other[prefix].all, False))
+        return [block for block in blocks if min(block.sizes) > 0]
 
 
 def _meeting(mine: Half, theirs: Half, *, earlier: bool, same: bool) -> tuple[slice, slice]:
@@ -117,15 +113,10 @@ class _RingAttention(torch.autograd.Function):
         output_UAD = torch.zeros_like(query_UAD, dtype=torch.float32)
         log_sum_UA = output_UAD.new_full(query_UAD.shape[:2], float("-inf"))
         for source, key_value in ring.travel(torch.stack([key, value], dim=1)):
-            for queries, keys, causal in ring.blocks(source):
-                output, log_sum = ring.kernel.forward(
-                    query_UAD[queries],
-                    key_value[keys, 0],
-                    key_value[keys, 1],
-                    causal=causal,
-                    scale=ring.scale,
-                )
-                _add_block(output_UAD[queries], log_sum_UA[queries], output, log_sum)
+            blocks, (keys, values) = ring.blocks(source), key_value.unbind(1)
+            found = attend_blocks(query_UAD, keys, values, blocks, scale=ring.scale)
+            for block, (output, log_sum) in zip(blocks, found, strict=True):
+                _add_block(output_UAD[block.queries], log_sum_UA[block.queries], output, log_sum)
         ctx.ring = ring
         rounded_UAD = output_UAD.to(query_UAD.dtype)
         ctx.save_for_backward(query_UAD, key, value, rounded_UAD, log_sum_UA)
@@ -140,20 +131,21 @@ class _RingAttention(torch.autograd.Function):
         coming: Pending | None = None  # gradients of the keys that are here, by the ranks before
         for source, key_value in ring.travel(torch.stack([key, value], dim=1)):
             here = torch.zeros_like(key_value, dtype=torch.float32)
-            for queries, keys, causal in ring.blocks(source):
-                query_part, key_part, value_part = ring.kernel.backward(
-                    gradient_UAD[queries],
-                    query_UAD[queries],
-                    key_value[keys, 0],
-                    key_value[keys, 1],
-                    output_UAD[queries],
-                    log_sum_UA[queries],
-                    causal=causal,
-                    scale=ring.scale,
-                )
-                query_gradient[queries] += query_part
-                here[keys, 0] += key_part
-                here[keys, 1] += value_part
+            blocks, (keys, values) = ring.blocks(source), key_value.unbind(1)
+            found = attend_blocks_backward(
+                gradient_UAD,
+                query_UAD,
+                keys,
+                values,
+                output_UAD,
+                log_sum_UA,
+                blocks,
+                scale=ring.scale,
+            )
+            for block, (query_part, key_part, value_part) in zip(blocks, found, strict=True):
+                query_gradient[block.queries] += query_part
+                here[block.keys, 0] += key_part
+                here[block.keys, 1] += value_part
             if coming is not None:
                 here += coming.wait()
             following = (source - 1) % ring.layout.ranks

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rljob_runtime.kernels.linear import bias_gradient, linear, weight_gradient
 from rljob_runtime.parallel.sequence import scatter_sum_rows
 from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes
 from rljob_runtime.parallel.wire import start_gather, start_scatter_sum
@@ -47,7 +48,7 @@ def row_linear(
     weight_HK: this rank's columns of the whole matrix. bias_H: whole, added after the sum; its
     gradient is of this rank's tokens.
     """
-    output_SH = scatter_sum_rows(F.linear(x_UK, weight_HK), group)
+    output_SH = scatter_sum_rows(linear(x_UK, weight_HK), group)
     return output_SH if bias_H is None else output_SH + bias_H
 
 
@@ -81,22 +82,26 @@ class _ColumnLinear(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         weights, biases = both[:count], both[count:]
         ctx.group, ctx.biased = group, [bias is not None for bias in biases]
-        ctx.save_for_backward(x_SH, *weights)
+        ctx.save_for_backward(x_SH)
+        ctx.weights = weights  # not saved: `weight_gradient` needs the parameters
         x_UH = start_gather(x_SH, group).wait()
         return tuple(F.linear(x_UH, *each) for each in zip(weights, biases, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients_UK: Tensor) -> tuple[Tensor | None, ...]:
-        x_SH, *weights_KH = ctx.saved_tensors
+        (x_SH,), weights_KH = ctx.saved_tensors, ctx.weights
         gathered = start_gather(x_SH, ctx.group)
         gradient_UH = gradients_UK[0] @ weights_KH[0]
         for gradient_UK, weight_KH in zip(gradients_UK[1:], weights_KH[1:], strict=True):
             gradient_UH.addmm_(gradient_UK, weight_KH)
         scattered = start_scatter_sum(gradient_UH, ctx.group)
         x_UH = gathered.wait()
-        weight_gradients = [gradient_UK.T @ x_UH for gradient_UK in gradients_UK]
+        weight_gradients = [
+            weight_gradient(weight_KH, gradient_UK, x_UH)
+            for weight_KH, gradient_UK in zip(weights_KH, gradients_UK, strict=True)
+        ]
         bias_gradients = [
-            gradient_UK.sum(0) if biased else None
+            bias_gradient(gradient_UK) if biased else None
             for gradient_UK, biased in zip(gradients_UK, ctx.biased, strict=True)
         ]
         return scattered.wait(), None, None, *weight_gradients, *bias_gradients

@@ -78,6 +78,16 @@ def start_sum(values: Tensor, group: ProcessGroup | None) -> Pending:
     return Pending(values, [work])
 
 
+def start_broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> Pending:
+    """The source's values on every rank, in place, [...] → [...]; source: rank in the group."""
+    if group is None:
+        return Pending(values)
+    assert values.is_contiguous(), "what arrives must be in `values` itself"
+    work = dist.broadcast(values, group=group, group_src=source, async_op=True)
+    assert work is not None, "a rank hears its own group alone"
+    return Pending(values, [work], [values])
+
+
 def broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> Tensor:
     """The source's values on every rank, [...] → [...]; source: rank in the group."""
     if group is not None:

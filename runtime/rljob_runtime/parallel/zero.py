@@ -15,7 +15,8 @@ from torch.distributed import ProcessGroup
 from rljob_api.engines import Optimizer
 from rljob_runtime.backends.collectives import rank_of
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
+from rljob_runtime.engines.optimizers import tracked_adamw
+from rljob_runtime.engines.precision import widen_gradients
 from rljob_runtime.parallel.buckets import Bucket
 from rljob_runtime.parallel.gradients import GradientShards
 from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes, sum_bytes
@@ -25,7 +26,7 @@ from rljob_runtime.parallel.wire import start_gather
 class ShardedAdamW:
     """AdamW on this rank's parts. The parameters' storage becomes the buckets'.
 
-    Raises DeviceMemoryError when the moments do not fit.
+    Raises DeviceMemoryError when AdamW's state does not fit.
     """
 
     def __init__(
@@ -53,10 +54,8 @@ class ShardedAdamW:
             for part, owned in zip(self._parts, self._owned, strict=True)
             for piece in owned
         }
-        moments = 2 * sum(piece.nbytes for piece in self._pieces.values())
-        ledger.require(MemoryKind.OPTIMIZER, moments)
-        self._adamw = AdamW(self._pieces, settings)
-        ledger.track(MemoryKind.OPTIMIZER, self._adamw.state_dict().values())
+        widen_gradients(self._pieces)
+        self._adamw = tracked_adamw(self._pieces, settings, ledger)
 
     def step(self, gradients: GradientShards, learning_rate: float) -> None:
         """Apply the gradients to this rank's parts, and gather the weights: their bytes once."""

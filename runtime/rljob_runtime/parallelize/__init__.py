@@ -9,7 +9,7 @@ Techniques are applied in this order, each to what the ones before left:
 3. `experts`: expert parallel feed-forwards, or experts that are cut as matrices are.
 4. `attention`: context parallel attention, by Ulysses or in a ring.
 5. `ends`: the vocabulary's embedding and log-probs, and tokens cut to the shares that 2 to 4 take.
-6. `policy.share_weights`, once they are loaded: rows of each tensor a rank (ZeRO 3).
+6. `policy.share_weights`: rows of each tensor a rank (ZeRO 3).
 
 What a model returns is then the same on all ranks of a replica (context × tensor), and gradients are
 a rank's part of a sum over the group that `parallel.ranks.gradient_purpose` names for the tensor.

@@ -14,14 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.packing import Packing, Segments
 from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallel.sequence import gather_rows, sum_parts
-from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens, token_logprobs
+from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens
 from rljob_runtime.parallelize.tokens import TokenShare, token_share
 
 
@@ -68,21 +70,35 @@ class SharedEnds:
         own_T = position_T >= 0
         position_l, row_t = torch.unique(position_T[own_T], return_inverse=True)
         hidden_lH = gather_rows(hidden_SH, self._tensor).index_select(0, position_l)
-        logprobs_t, entropy_t = token_logprobs(
+        logprobs_t, entropy_t = linear_logprobs(
             hidden_lH,
             weight_VH,
             packing.target_T[own_T],
             row_t,
-            self._held,
             temperature=temperature,
+            with_entropy=True,
+            ids=None if self._tensor is None else self._held,
         )
+        assert entropy_t is not None, "it was asked for"
         found_2T = torch.zeros(2, len(own_T), device=hidden_SH.device)
-        found_2T = found_2T.masked_scatter(own_T, torch.stack([logprobs_t, entropy_t]))
+        found_2T = found_2T.masked_scatter(own_T, torch.stack([logprobs_t, entropy_t.detach()]))
         logprobs_T, entropy_T = sum_parts(found_2T, self._context)
         return TokenLogprobs(
             logprobs_T=logprobs_T.clone(),  # not a view: FSDP2 hooks what a model returns
             entropy_T=entropy_T.detach() if with_entropy else None,
         )
+
+    def values(self, hidden_SH: Tensor, score: Matrix, packing: Packing) -> Tensor:
+        """[S, H] → [T] on all ranks: each computes those of its own tokens."""
+        share = self.share_of(packing.segments)
+        first, count = share.outside.start, share.real_outside
+        own = torch.tensor(
+            share.places[first : first + count], dtype=torch.int64, device=hidden_SH.device
+        )
+        values_S: Tensor = score(hidden_SH)[:count, 0].float()
+        values_P = values_S.new_zeros(packing.num_tokens).index_put((own,), values_S)
+        values_P = sum_parts(sum_parts(values_P, self._tensor), self._context)
+        return values_P[packing.predicting_L[packing.row_of_T]]
 
     def router_load(self, experts: Experts, packing: Packing) -> RouterLoad:
         """Counts this rank's tokens without padding, and adds up those of the replica."""

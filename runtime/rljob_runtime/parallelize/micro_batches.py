@@ -100,6 +100,9 @@ class _Run:
         self._hidden = architecture.hidden_size
         self._sums = 2 * architecture.experts.count if architecture.experts else 0
         self._first = next(decoder.parameters())
+        # Sums of the routers are wider than hidden states in bfloat16, and the two go together.
+        wide = torch.promote_types(self._first.dtype, torch.float32)
+        self._sent_dtype = wide if self._sums else self._first.dtype
         sizes = [batch.num_tokens for batch in self._batches]
         self.findings = _Findings(architecture.experts, sizes, self._first.device)
 
@@ -108,7 +111,7 @@ class _Run:
         shares = [self._ends.share_of(Segments.of(batch)) for batch in self._batches]
         return Hidden(
             shapes=[(len(share.outside) * self._hidden + self._sums,) for share in shares],
-            dtype=self._first.dtype,
+            dtype=self._sent_dtype,
             device=self._first.device,
         )
 
@@ -148,15 +151,14 @@ class _Run:
         size = len(given) - self._sums
         if load is not None:
             load.go_on_from(given[size:].view(2, -1))
-        return given[:size].view(-1, self._hidden)
+        return given[:size].view(-1, self._hidden).to(self._first.dtype)
 
 
 def _joined(hidden_SH: Tensor, load: RouterLoad | None) -> Tensor:
     if load is None:
         return hidden_SH.flatten()
     sums_2E = load.sums_2E().to(hidden_SH.device)
-    assert sums_2E.dtype == hidden_SH.dtype, f"routers of {sums_2E.dtype}, not {hidden_SH.dtype}"
-    return torch.cat([hidden_SH.flatten(), sums_2E.flatten()])
+    return torch.cat([hidden_SH.flatten().to(sums_2E.dtype), sums_2E.flatten()])
 
 
 class _Findings:

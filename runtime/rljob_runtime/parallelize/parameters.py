@@ -3,7 +3,7 @@
 Called by `policy`, and by whoever saves what several ranks have trained.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -16,12 +16,21 @@ from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.expert_names import Place, places_in_stack
+from rljob_runtime.models.loading import new_head, without_new_head
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
-from rljob_runtime.parallel.fully_sharded import whole_weight
+from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 from rljob_runtime.parallel.wire import broadcast
+
+ValuesAt = Callable[[Tensor], Tensor]
+"""Gives a live tensor's values, wherever they are at the time."""
+
+
+def as_they_are(tensor: Tensor) -> Tensor:
+    """Values are where the tensor is."""
+    return tensor
 
 
 def on_meta(architecture: Architecture, dtype: torch.dtype) -> Decoder:
@@ -45,7 +54,9 @@ def keep_stages(decoder: Decoder, part: Part) -> None:
         backbone.register_module("embed_tokens", None)
     if not part.last:
         backbone.register_module("norm", None)
-        if not decoder.architecture.tied:
+        if decoder.architecture.scores:
+            decoder.register_module("score", None)
+        elif not decoder.architecture.tied:
             decoder.register_module("lm_head", None)
 
 
@@ -64,15 +75,43 @@ def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
 
 
 def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, Slice]) -> None:
-    """Read this rank's slices of a Hugging Face directory. Raises as `load_weights`."""
+    """Read this rank's slices of a Hugging Face directory, or its rows of them. Raises as `load_weights`."""
     known = {tensor.name for tensor in tensors_of(shape)}
+    rows = dict(_rows_of(decoder, held))
 
     def part_of(name: str, size: torch.Size) -> Box | None:
-        if name in held:
-            return box_of(held[name])
-        return None if name in known else tuple(slice(0, length) for length in size)
+        if name in known:
+            return rows[name][1] if name in rows else None
+        return tuple(slice(0, length) for length in size)
 
-    load_weights(dict(decoder.named_hf_parameters()), path, part_of=part_of)
+    own = ((name, held) for name, (held, _) in rows.items())
+    if decoder.architecture.scores:
+        into, left_out = dict(without_new_head(own, path)), new_head(path)
+    else:
+        into, left_out = dict(own), ()
+    load_weights(into, path, part_of=part_of, left_out=left_out)
+
+
+def slices_of(decoder: Decoder, held: Mapping[str, Slice]) -> dict[str, Tensor]:
+    """This rank's slices by Hugging Face name, or its rows of them: the live tensors."""
+    return {name: own.detach() for name, (own, _) in _rows_of(decoder, held)}
+
+
+def _rows_of(
+    decoder: Decoder, held: Mapping[str, Slice]
+) -> Iterator[tuple[str, tuple[Tensor, Box]]]:
+    """What this rank has of each tensor by Hugging Face name, and where in the whole tensor it lies; with
+    ZeRO 3 rows of its slices, and only of those that it has any of."""
+    for stored, tensor in chain(decoder.named_parameters(), decoder.named_buffers()):
+        own, first = held_rows(tensor), first_row(tensor)
+        number = decoder.first_expert + first
+        places = places_in_stack(stored, own.shape, first=number)
+        if places is not None:
+            yield from ((name, (own[place], box_of(held[name]))) for name, place in places)
+        elif len(own):
+            rows, *others = box_of(held[stored])
+            at = rows.start + first
+            yield stored, (own, (slice(at, at + len(own)), *others))
 
 
 def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
@@ -88,14 +127,14 @@ def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
 
 
 def whole_weights(
-    decoder: Decoder, shape: Shape, groups: ProcessGroups
+    decoder: Decoder, shape: Shape, groups: ProcessGroups, *, at: ValuesAt = as_they_are
 ) -> Iterator[tuple[str, Tensor]]:
     """All of the model's weights by Hugging Face name, whole, one at a time, as one rank would give them.
 
     All ranks go through it together; each slice is sent once to the ranks that share its tensor, and each
-    tensor once to the other stages of the pipeline.
+    tensor once to the other stages of the pipeline. at: where the values of a live tensor are now.
     """
-    own = _Held(decoder)
+    own = _Held(decoder, at)
     stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
     parts = [groups.grid.part(shape, stage) for stage in stages]
     tensors, grid = {tensor.name: tensor for tensor in tensors_of(shape)}, groups.grid
@@ -130,7 +169,8 @@ class _Held:
     """This rank's slices by Hugging Face name; where ZeRO 3 shares their rows, put together one at a time by
     all ranks that hold the same slices."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, at: ValuesAt) -> None:
+        self._at = at
         self._tensors = dict(chain(decoder.named_parameters(), decoder.named_buffers()))
         self._last: tuple[str, Tensor] | None = None
         self._places: dict[str, tuple[str, Place | None]] = {}
@@ -145,7 +185,7 @@ class _Held:
         """One of them, without gradient."""
         tensor, place = self._places[name]
         if self._last is None or self._last[0] != tensor:
-            self._last = tensor, whole_weight(self._tensors[tensor].detach())
+            self._last = tensor, whole_weight(self._tensors[tensor].detach(), at=self._at)
         return self._last[1] if place is None else self._last[1][place]
 
 

@@ -16,6 +16,7 @@ from rljob_runtime.models.blocks.latent_attention import LatentAttention
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.parallel.fully_sharded import shard_weights
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
@@ -35,20 +36,25 @@ from rljob_runtime.parallelize.rules import check_degrees
 from rljob_runtime.parallelize.tokens import is_ring
 
 
-def load_parallel(path: Path, groups: ProcessGroups, *, dtype: torch.dtype) -> Decoder:
+def load_parallel(
+    path: Path, groups: ProcessGroups, *, dtype: torch.dtype, scores: bool = False
+) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
+    scores: as `loading.load_scorer` has it.
     Where there is a pipeline, `micro_batches.run_micro_batches` trains it; its `logprobs` scores alone.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
     """
     entries = read_config(path)
-    decoder = on_meta(read_architecture(entries), dtype)
+    held = torch.float32 if shares_weights(groups) else dtype
+    decoder = on_meta(read_scorer(path) if scores else read_architecture(entries), held)
     shape = read_shape(entries, name=f"{path}/config.json")
     assert shape is not None, f"the contract lacks {decoder.architecture.name}"
+    shape = shape.scorer() if scores else shape
     parallelize(decoder, shape, groups)
+    share_weights(decoder, groups, dtype=dtype)
     load_slices(decoder, path, shape, held_slices(shape, groups.grid, groups.rank))
-    share_weights(decoder, groups)
     return decoder
 
 
@@ -102,11 +108,17 @@ def share_attention(decoder: Decoder, groups: ProcessGroups) -> None:
             block.attend = attention(groups[Purpose.CONTEXT])
 
 
-def share_weights(decoder: Decoder, groups: ProcessGroups) -> None:
-    """ZeRO 3: each of the ranks that repeat a slice for other tokens keeps rows of it, layer by layer."""
+def shares_weights(groups: ProcessGroups) -> bool:
+    """Whether ranks have rows of weights, which are main weights then: float32, whatever is computed in."""
+    return groups.grid.degrees.zero == 3 and groups[Purpose.CUT_GRADIENTS] is not None
+
+
+def share_weights(decoder: Decoder, groups: ProcessGroups, *, dtype: torch.dtype) -> None:
+    """ZeRO 3: each of the ranks that repeat a slice for other tokens keeps rows of it, layer by layer. dtype:
+    of weights that are gathered, and of what is computed."""
     group = groups[Purpose.CUT_GRADIENTS]
-    if groups.grid.degrees.zero == 3 and group is not None:
-        shard_weights(decoder, decoder.model.layers, group, forward="logprobs")
+    if shares_weights(groups) and group is not None:
+        shard_weights(decoder, decoder.model.layers, group, forward="compute", dtype=dtype)
 
 
 def share_ends(decoder: Decoder, groups: ProcessGroups) -> None:

@@ -24,6 +24,12 @@ READ_BYTES = 65_536
 __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
 
 
+def processes_of(rewards: Sequence[Reward]) -> int:
+    """Children that the rewards want: one where they compute, as many as requests may wait for services."""
+    services = (reward.http or reward.judge for reward in rewards)
+    return max((service.concurrency for service in services if service is not None), default=1)
+
+
 class RewardPool:
     """`processes` children, each with all of the job's rewards.
 
@@ -40,12 +46,12 @@ class RewardPool:
             "data": data.model_dump_json(by_alias=True),
             "base_dir": str(base_dir),
         }
-        self._children = [_Child(json.dumps(config)) for _ in range(processes)]
+        self._children = [_Child(json.dumps(config)) for _ in range(processes if rewards else 0)]
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="reward")
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
         """One result a request, in order."""
-        count = len(self._children)
+        count = max(len(self._children), 1)
         parts = [list(range(first, len(requests), count)) for first in range(count)]
         results: list[RewardResult | None] = [None] * len(requests)
 
@@ -53,6 +59,8 @@ class RewardPool:
             for i in indices:
                 results[i] = self._score(child, requests[i])
 
+        if not self._rewards:
+            return [RewardResult(total=0.0, parts={}, errors={}) for _ in requests]
         for future in [
             self._threads.submit(work, child, part)
             for child, part in zip(self._children, parts, strict=True)

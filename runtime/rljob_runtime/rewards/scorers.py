@@ -22,25 +22,41 @@ Scorer = Callable[[RewardRequest], float]
 
 
 def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The scorer of one reward; a threshold turns its score into 0 or 1."""
+    """The scorer of one reward; a threshold turns its score into 0 or 1.
+
+    It is compared without tolerance: partial credit that comes a rounding error short of the whole is not
+    right, and what passes by a hair is what training finds.
+    """
     score = SCORERS.get(reward.type, _extension)(reward, data, base_dir)
     threshold = reward.threshold
     if threshold is None:
         return score
-    return lambda request: float(score(request) >= threshold - 1e-9)
+    return lambda request: float(score(request) >= threshold)
 
 
 def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The dataset's own scorer; outer white space does not count."""
-    from rljob_runtime.data.gym import make_dataset
+    """The scorer of the dataset that the item is of; outer white space does not count."""
+    from rljob_runtime.data.gym import make_dataset, params_of
 
-    assert data.reasoning_gym is not None, "the rules ask for reasoningGym with type dataset"
-    source = make_dataset(data.reasoning_gym.dataset, data.reasoning_gym.params, seed=0, size=1)
+    own = data.reasoning_gym
+    assert own is not None, "the rules ask for reasoningGym with type dataset"
+    sources = {own.dataset: make_dataset(own.dataset, params_of(own), seed=0, size=1)}
 
     def score(request: RewardRequest) -> float:
-        return float(source.score_answer(request.response.strip(), from_json(request.entry)))
+        entry = from_json(request.entry)
+        name = entry["metadata"].get("source_dataset", own.dataset)
+        if name not in sources:  # of an evaluation's suite
+            sources[name] = make_dataset(name, {}, seed=0, size=1)
+        return _without_overshoot(
+            float(sources[name].score_answer(request.response.strip(), entry))
+        )
 
     return score
+
+
+def _without_overshoot(score: float) -> float:
+    """Full marks are exactly 1; what exceeds it is partial credit, added up with rounding errors."""
+    return score if score <= 1.0 else math.nextafter(1.0, 0.0)
 
 
 def _math_verify(reward: Reward, data: Data, base_dir: Path) -> Scorer:
@@ -120,6 +136,20 @@ def _number(value: Any, name: str) -> float:
     raise TypeError(f"{name} returned {value!r}; it must return a finite number")
 
 
+def _http(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    from rljob_runtime.rewards.services import service_scorer
+
+    assert reward.http is not None, "the rules ask for http with type http"
+    return service_scorer(reward.http, deadline_seconds=reward.timeout_seconds)
+
+
+def _judge(reward: Reward, data: Data, base_dir: Path) -> Scorer:
+    from rljob_runtime.rewards.services import judge_scorer
+
+    assert reward.judge is not None, "the rules ask for judge with type judge"
+    return judge_scorer(reward.judge, deadline_seconds=reward.timeout_seconds)
+
+
 SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
     "dataset": _dataset,
     "math-verify": _math_verify,
@@ -127,4 +157,6 @@ SCORERS: dict[str, Callable[[Reward, Data, Path], Scorer]] = {
     "regex": _regex,
     "format": _format,
     "python": _python,
+    "http": _http,
+    "judge": _judge,
 }

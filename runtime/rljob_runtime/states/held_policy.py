@@ -4,7 +4,7 @@ Made by `device_states`; the engine trains it, the weight sync and the checkpoin
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -17,14 +17,18 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.loading import load_policy
+from rljob_runtime.models.loading import load_policy, load_scorer
 from rljob_runtime.models.weights import load_weights_into
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.parameters import (
+    ValuesAt,
+    as_they_are,
     held_slices,
     load_slices,
+    on_meta,
     purposes,
+    slices_of,
     whole_weights,
 )
 from rljob_runtime.parallelize.policy import load_parallel
@@ -43,9 +47,18 @@ class HeldPolicy(Protocol):
         """By the parameter's name."""
         ...
 
-    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
         """All weights by Hugging Face name, whole, one at a time. All ranks that share it go through them
-        together, each to the end."""
+        together, each to the end. at: where the values of a live tensor are now."""
+        ...
+
+    def outlines(self) -> Mapping[str, Tensor]:
+        """The same tensors in the same order, of which shapes and types alone count. Every rank has them."""
+        ...
+
+    def slices(self) -> dict[str, Tensor]:
+        """What this device holds, the live tensors by Hugging Face name: slices, with ZeRO 3 rows of
+        them."""
         ...
 
     def load(self, folder: Path) -> None:
@@ -53,21 +66,35 @@ class HeldPolicy(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WholePolicy:
     """A `HeldPolicy` that no other device is needed for."""
 
     model: PolicyModel
+    _views: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def purposes(self) -> None:
         """No rank shares it."""
         return None
 
-    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The live tensors."""
+    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
+        """The live tensors, or views of what lies on the host; those only after `slices`: an expert's weight
+        is a part of a tensor that has no memory then."""
+        if at is not as_they_are and self._views:
+            yield from ((name, at(view)) for name, view in self._views.items())
+            return
         for name, weight in self.model.named_hf_parameters():
-            yield name, weight.detach()
+            yield name, at(weight.detach())
+
+    def outlines(self) -> Mapping[str, Tensor]:
+        """The live tensors, too."""
+        return dict(self.whole_weights())
+
+    def slices(self) -> dict[str, Tensor]:
+        """All weights."""
+        self._views = dict(self.whole_weights())
+        return self._views
 
     def load(self, folder: Path) -> None:
         """All of it."""
@@ -87,9 +114,18 @@ class PolicyPart:
         """As the model's layout has them."""
         return purposes(self.model, self.shape)
 
-    def whole_weights(self) -> Iterator[tuple[str, Tensor]]:
+    def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
         """Each is put together, and belongs to the caller."""
-        return whole_weights(self.model, self.shape, self.groups)
+        return whole_weights(self.model, self.shape, self.groups, at=at)
+
+    def outlines(self) -> Mapping[str, Tensor]:
+        """Without memory."""
+        dtype = next(self.model.parameters()).dtype
+        return dict(on_meta(self.model.architecture, dtype).named_hf_parameters())
+
+    def slices(self) -> dict[str, Tensor]:
+        """This rank's."""
+        return slices_of(self.model, held_slices(self.shape, self.groups.grid, self.groups.rank))
 
     def load(self, folder: Path) -> None:
         """This rank's slices."""
@@ -97,15 +133,18 @@ class PolicyPart:
         load_slices(self.model, folder, self.shape, held)
 
 
-def load_held(path: Path, ranks: UpdateRanks, *, dtype: torch.dtype) -> HeldPolicy:
-    """A directory's model as a rank of the update layout holds it.
+def load_held(
+    path: Path, ranks: UpdateRanks, *, dtype: torch.dtype, scores: bool = False
+) -> HeldPolicy:
+    """A directory's model as a rank of the update layout holds it. scores: as `loading.load_scorer` has it.
 
     Raises ConfigError for degrees that the model cannot have, and as `load_policy`.
     """
     if ranks.groups is None:
-        return WholePolicy(model=load_policy(path, dtype=dtype))
+        load = load_scorer if scores else load_policy
+        return WholePolicy(model=load(path, dtype=dtype))
     try:
-        model = load_parallel(path, ranks.groups, dtype=dtype)
+        model = load_parallel(path, ranks.groups, dtype=dtype, scores=scores)
     except UnsupportedArchitecture as reason:
         raise ConfigError(
             f"{path} is computed by transformers, since {reason}, and cannot be shared by devices "
@@ -113,6 +152,7 @@ def load_held(path: Path, ranks: UpdateRanks, *, dtype: torch.dtype) -> HeldPoli
         ) from reason
     shape = shape_of(path)
     assert shape is not None, f"the contract lacks {model.architecture.name}"
+    shape = shape.scorer() if scores else shape
     return PolicyPart(model=model, shape=shape, groups=ranks.groups)
 
 

@@ -1,8 +1,8 @@
 """The generate state of a partial rollout: open groups in, complete groups and open ones out.
 
-Called by the device worker once a step in place of `generate`. A group is put into the step's batch as
-soon as its last sample has ended, so that rewards and the update begin while others still grow; which
-ones, and which go on in the next step's pool, is decided by `open_groups`.
+Called by the device worker once a step in place of `generate`, on all devices of a replica. A group is put
+into the step's batch as soon as its last sample has ended, so that rewards and the update begin while others
+still grow; which ones, and which go on in the next step's pool, is decided by `open_groups`.
 """
 
 import time
@@ -13,7 +13,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
 from rljob_runtime.flow import state_graph, written_bytes
 from rljob_runtime.open_groups import OpenGroups
 from rljob_runtime.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
@@ -21,13 +21,14 @@ from rljob_runtime.pools import Round
 from rljob_runtime.seeds import derive_seed
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import GenerateReport
+from rljob_runtime.states.rollout_replica import RolloutReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartialRollout:
-    """Works on one worker's share of each step's pool."""
+    """Works on one replica's share of each step's pool."""
 
-    engine: RolloutEngine
+    replica: RolloutReplica
     dock: DockClient
     spec: RLJobSpec
 
@@ -36,26 +37,37 @@ class PartialRollout:
     ) -> GenerateReport:
         """Complete the share's part of the batch, and put the other groups into the next pool.
 
-        share: (place among the rollout workers, their number). Raises DockTimeout when groups do not
-        come.
+        share: (number of the replica, their number). Raises DockTimeout when groups do not come, and
+        DockError on all devices that generate together when one of them cannot read or write.
         """
-        started = time.time()
+        started, replica = time.time(), self.replica
+        work: _Work | None = None
+        with replica.agreed():
+            if replica.leads:
+                work = self._begin(batch, now, share)
+        asked = work.asked() if work else []
+        while True:
+            replica.generate(asked, sampling, work.add if work else _take_nothing)
+            if not replica.any_of(work is not None and not work.choice.full):
+                break
+            asked = work.asked() if work and not work.choice.full else []
+        with replica.agreed():
+            if work:
+                work.put_going_on()
+        return work.report(started) if work else GenerateReport(span=Span.since(started))
+
+    def _begin(self, batch: BatchName, now: Round, share: tuple[int, int]) -> "_Work":
+        """The share's groups; those that are complete already are in the batch."""
         timeout = self.spec.flow.stage_timeout_seconds
         claim = self.dock.claim(str(now.pool), share=share, timeout_seconds=timeout)
         work = self._work(batch, now, read_pool(self.dock, claim.rows))
         work.put_complete(group for group in work.groups if work.groups[group].complete)
-        while True:
-            for ended in self.engine.generate(work.asked(), sampling):
-                work.add(ended)
-            if work.choice.full:
-                break
-        work.put_going_on()
-        return work.report(started)
+        return work
 
     def _work(self, batch: BatchName, now: Round, groups: dict[int, OpenGroup]) -> "_Work":
         partial, sizes = self.spec.flow.partial_rollout, self.spec.batch
         assert partial is not None, "this state is of a partial rollout"
-        version = self.engine.version
+        version = self.replica.engine.version
         choice = OpenGroups(
             step=batch.step,
             max_staleness=self.spec.flow.most_stale,
@@ -70,7 +82,7 @@ class PartialRollout:
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """One step's groups of one worker. members: place of each sample in pool and group by its uid."""
+    """One step's groups of one replica. members: place of each sample in pool and group by its uid."""
 
     dock: DockClient
     spec: RLJobSpec
@@ -191,3 +203,7 @@ class _Work:
         """The seed that the sample has in a run that finishes every sample in its step."""
         step, index = divmod(group.position, self.spec.batch.global_batch_size)
         return derive_seed(self.spec.seed, "train", step + 1, index, sample)
+
+
+def _take_nothing(_: Sequence[Generated]) -> None:
+    """Samples are the leader's."""

@@ -9,17 +9,17 @@ from rljob_runtime.spans import Span
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReport:
-    """Sums over one worker's share of a batch.
+    """Sums over one worker's share of a batch; of a replica's devices, the first alone has any.
 
     response_tokens: that were made; sample_tokens: of the samples' responses, which a partial rollout
     has made in several steps. going_on: groups that were put into the next step's pool.
     """
 
-    samples: int
-    prompt_tokens: int
-    response_tokens: int
-    sample_tokens: int
-    clipped: int
+    samples: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    sample_tokens: int = 0
+    clipped: int = 0
     going_on: int = 0
     span: Span
 
@@ -28,18 +28,61 @@ class GenerateReport:
 class UpdateReport:
     """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
     rows by the number of weight versions that their first tokens were behind. lineage: of a partial
-    rollout."""
+    rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics."""
 
     metrics: dict[str, float]
     rows_by_age: Counter[int]
     lineage: Lineage | None = None
+    tokens: int = 0
+    taught: dict[str, float] | None = None
     span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareReport:
+    """margins: β·h of each of this worker's held-out pairs."""
+
+    margins: list[float]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReshardFigures:
+    """Of one device. seconds: from the first step of the plan to the last, without checks. received_bytes:
+    from other devices. released_bytes, kept_bytes: of update weights, that went to the host and that are on
+    the device while it generates. peak_bytes: of both layouts' weights and buffers; bound_bytes: what it
+    may be. probe_gap: nats. back_seconds: of the copy that brought the update's weights back before;
+    waited_seconds: of it, what the device did nothing else in. gather, select, swap: seconds of exchanges,
+    of selection and copies, and of copies to the host, which overlap; swap_waited: of the last, what the
+    device did nothing else in. check_seconds: of sums and log-probs; checks: how many sums and sequences
+    were compared. host_bytes: kept there. course: of the device's
+    memory until the KV cache is there, as `memory` of the event (docs/events.md) without the device.
+    """
+
+    seconds: float
+    received_bytes: int
+    released_bytes: int
+    kept_bytes: int
+    peak_bytes: int
+    bound_bytes: int
+    probe_gap: float
+    back_seconds: float
+    waited_seconds: float
+    gather_seconds: float
+    select_seconds: float
+    swap_seconds: float
+    swap_waited_seconds: float
+    check_seconds: float
+    checks: int
+    host_bytes: int
+    course: dict[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
     """checksum: of the weights that this device holds, the same on all devices of a job; empty where
-    the engine was probed instead."""
+    they were checked otherwise. reshard: None where weights came as a stream."""
 
     checksum: str
     span: Span
+    reshard: ReshardFigures | None = None

@@ -4,20 +4,18 @@ Called by the reference and update states. What fails on one rank fails on all t
 a pass, before any of them begins it: one that computes alone would wait until the group's deadline.
 """
 
-import contextlib
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import broadcast_bytes, sum_over_ranks
+from rljob_runtime.backends.collectives import broadcast_bytes
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.sample import SampleBatch
+from rljob_runtime.states.meetings import agreed
 
 Claims = Callable[[], Iterator[list[RowMeta]]]
 Read = Callable[[list[RowMeta]], SampleBatch]
@@ -48,22 +46,6 @@ def read_together(ranks: UpdateRanks, claims: Claims, read: Read, *, parts: int)
             samples = unpack(broadcast_bytes(pack(samples) if samples else b"", ranks.replica))
         assert samples is not None, "who reads alone leads"
         yield Part(rows=rows, samples=samples)
-
-
-@contextlib.contextmanager
-def agreed(group: ProcessGroup | None) -> Iterator[None]:
-    """Raises the body's DockError, and DockLost on the other ranks of the group, once all are there."""
-    failure: DockError | None = None
-    try:
-        yield
-    except DockError as error:
-        failure = error
-    failed = torch.tensor([int(failure is not None)])
-    sum_over_ranks(failed, group)
-    if failure is not None:
-        raise failure
-    if failed.item():
-        raise DockLost(f"{int(failed)} other update ranks could not read or write their share")
 
 
 def pack(samples: SampleBatch) -> bytes:

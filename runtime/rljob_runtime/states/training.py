@@ -5,66 +5,113 @@ a micro-batch depends on this order alone, so a batch that comes in parts and on
 give the same bits.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
 
+from rljob_api.algorithms.sampling import BatchReweighting
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.algorithms import ALGORITHMS, LossOutput, Totals
+from rljob_api.topology import off_policy
+from rljob_runtime.algorithms.filtering import filtered
 from rljob_runtime.algorithms.functional import groups_with_signal
+from rljob_runtime.algorithms.kl_control import KlControl
+from rljob_runtime.algorithms.reweighting import reweighted
+from rljob_runtime.algorithms.whitening import whiten
+from rljob_runtime.backends.collectives import sum_over_ranks
 from rljob_runtime.engines.base import OptimizerStep
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.sample import SampleBatch
-from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step
+from rljob_runtime.seeds import derive_seed
+from rljob_runtime.states.lessons import MakeLesson, policy_lesson
+from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step, score
 
 
 class Training:
-    """ranks: as the engine has them. Until `finish`, no weight changes and `discard` undoes everything."""
+    """ranks: as the engine has them. control: of the run; default: one of its own. teaches: what by.
 
-    def __init__(self, engine: AnyUpdateEngine, spec: RLJobSpec, ranks: UpdateRanks) -> None:
+    Until `finish`, no weight changes and `discard` undoes everything.
+    """
+
+    def __init__(
+        self,
+        engine: AnyUpdateEngine,
+        spec: RLJobSpec,
+        ranks: UpdateRanks,
+        control: KlControl | None = None,
+        teaches: MakeLesson = policy_lesson,
+    ) -> None:
         batch = spec.batch
         assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
         assert batch.micro_batch_size is not None, "the resolved spec names microBatchSize"
         self._engine = engine
         self._spec = spec
-        self._algorithm = ALGORITHMS[spec.algorithm.name]
+        self._control = control or KlControl.of(spec.algorithm.params)
+        self._lesson = teaches(spec, self._control)
+        self._ranks = ranks
         self._mini_groups = batch.mini_batch_size // ranks.share[1]
         self._meeting = ranks.everyone if ranks.passes_meet else None
-        self._several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
+        several = batch.global_batch_size // batch.mini_batch_size * batch.epochs > 1
+        self._keeps_old = several and self._lesson.of_policy
+        self._waits = self._lesson.whole_batch or self._reweighting is not None
         self._groups: list[SampleBatch] = []
+        self._signals: list[int] = []
         self._cut = self._micro_batches()
         self._first: OptimizerStep | None = None
 
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
-        samples.scalars["advantage"] = self._algorithm.advantages(
-            samples.scalars["reward"], samples.group_of_B, self._spec.algorithm.params
-        )
-        if self._several:  # what the ratio is taken against: the weights before the step
+        if self._keeps_old:  # what the ratio is taken against: the weights before the step
             lengths = [len(response) for response in samples.responses]
-            old_T = self._engine.logprobs(samples)
+            tokens = self._spec.batch.micro_batch_tokens
+            old_T = score(samples, self._engine.logprobs, tokens=tokens, group=self._meeting)
             samples.fields["old_logprobs"] = list(torch.split(old_T, lengths))
-        if self._spec.flow.off_policy:
+        if off_policy(self._spec) and "rollout_logprobs" in samples.fields:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
+        self._lesson.prepare(samples)
+        self._signals += [
+            groups_with_signal(group.scalars["reward"], group.group_of_B)
+            for group in samples.by_group()
+        ]
+        chosen = self._spec.algorithm.params.sample_filter
+        if chosen is not None:
+            samples = filtered(samples, chosen, seed=self._draw_seed)
         for group in samples.by_group():
-            if len(self._groups) < self._mini_groups:
+            if len(self._groups) < self._mini_groups and not self._waits:
                 self._add_to(self._begun(), group)
             self._groups.append(group)
 
     def finish(self) -> dict[str, float]:
         """All optimizer steps of the batch, on all ranks at once; metrics, the mean of the steps'."""
+        if self._lesson.whole_batch:
+            whiten(self._groups, lambda sums: sum_over_ranks(sums, self._ranks.data))
+        if self._reweighting is not None:
+            self._groups = reweighted(
+                self._groups,
+                self._reweighting,
+                seed=self._draw_seed,
+                share=self._ranks.share,
+                add_up=lambda values: sum_over_ranks(values, self._ranks.data),
+            )
         reports = []
         for epoch in range(self._spec.batch.epochs):
             for first in range(0, max(len(self._groups), 1), self._mini_groups):
                 members = self._groups[first : first + self._mini_groups]
                 begun = self._begun()
-                if epoch or first:
+                if epoch or first or self._waits:
                     for group in members:
                         self._add_to(begun, group)
-                reports.append(self._step(begun, members))
-        return _mean(reports)
+                with_signal = sum(self._signals[first : first + self._mini_groups])
+                reports.append(self._step(begun, with_signal))
+        metrics = _mean(reports)
+        if "kl" not in metrics:
+            return metrics
+        used, sizes = self._control.coefficient, self._spec.batch
+        num_samples = sizes.global_batch_size * sizes.samples_per_prompt
+        if math.isfinite(metrics["kl"]):
+            self._control.follow(metrics["kl"], num_samples=num_samples)
+        return metrics | {"kl/coefficient": used}
 
     def discard(self) -> None:
         """Throw the gradient away that was not finished."""
@@ -75,19 +122,26 @@ class Training:
     def _begun(self) -> OptimizerStep:
         """The optimizer step that is being made."""
         if self._first is None:
-            self._first = self._engine.begin(self._loss)
+            self._first = self._engine.begin(self._lesson.loss)
             self._cut = self._micro_batches()
         return self._first
 
-    def _step(self, begun: OptimizerStep, members: Sequence[SampleBatch]) -> dict[str, float]:
+    @property
+    def _reweighting(self) -> BatchReweighting | None:
+        return self._spec.algorithm.params.batch_reweighting
+
+    @property
+    def _draw_seed(self) -> int:
+        """The same samples are drawn for the policy and a critic."""
+        return derive_seed(self._spec.seed, "step", self._engine.step)
+
+    def _step(self, begun: OptimizerStep, with_signal: int) -> dict[str, float]:
         self._run(begun, self._cut.rest())
         self._first = None
         return self._engine.finish(
             begun,
-            groups_with_signal=sum(
-                groups_with_signal(group.scalars["reward"], group.group_of_B) for group in members
-            ),
-            min_groups_with_signal=self._spec.algorithm.params.min_groups_with_signal,
+            groups_with_signal=with_signal,
+            min_groups_with_signal=self._lesson.min_groups_with_signal,
         )
 
     def _add_to(self, begun: OptimizerStep, group: SampleBatch) -> None:
@@ -97,12 +151,13 @@ class Training:
         for micro_batch in in_step(own, self._meeting):
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
 
-    def _loss(self, logprobs_T: Tensor, part: SampleBatch, totals: Totals) -> LossOutput:
-        return self._algorithm.loss(logprobs_T, part, self._spec.algorithm.params, totals)
-
     def _micro_batches(self) -> MicroBatches:
-        size = self._spec.batch.micro_batch_size or 1
-        return MicroBatches(size=size, all_teach=self._spec.algorithm.params.kl_coefficient > 0)
+        batch = self._spec.batch
+        return MicroBatches(
+            size=batch.micro_batch_size or 1,
+            tokens=batch.micro_batch_tokens,
+            all_teach=self._lesson.every_sample_teaches,
+        )
 
 
 def _mean(reports: Sequence[dict[str, float]]) -> dict[str, float]:

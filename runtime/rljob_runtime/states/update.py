@@ -1,4 +1,4 @@
-"""The update state: a rank's share of the samples in, an optimizer step a mini-batch out.
+"""The update state, and the critic's: a rank's share of the samples in, an optimizer step a mini-batch out.
 
 Called by the device worker on every update rank at the same time; the ranks meet in the engine's
 sums. Rows are taken as they become ready, in the share's order.
@@ -7,51 +7,109 @@ sums. Rows are taken as they become ready, in the share's order.
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from rljob_api.rljob import RLJobSpec
+from rljob_api.topology import most_stale
+from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.spans import Span
+from rljob_runtime.states.lessons import MakeLesson, policy_lesson
+from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
-from rljob_runtime.states.shared_reading import agreed, read_together
+from rljob_runtime.states.shared_reading import read_together
 from rljob_runtime.states.training import Training
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Begun:
+    """A batch whose share was read, and whose first gradient is there; no weight has moved."""
+
+    batch: BatchName
+    training: Training
+    rows: list[RowMeta]
+    lineage: Lineage | None
+    started: float
+
+
+@dataclass(slots=True, kw_only=True)
 class Update:
-    """Trains on one replica's share. ranks: as the engine has them."""
+    """Trains on one replica's share. ranks: as the engine has them. control: of the run's KL
+    coefficient, which each step of the policy moves. teaches: what by; of the critic, `spec` has it in the
+    policy's place. ready: called before the first pass, once there are samples: the weights are on the device
+    afterwards. critic: moves with the policy, or not at all, so that a step that starts over has taught
+    neither."""
 
     engine: AnyUpdateEngine
     dock: DockClient
     ranks: UpdateRanks
     spec: RLJobSpec
+    control: KlControl
+    teaches: MakeLesson = policy_lesson
+    ready: Callable[[], None] = lambda: None
+    critic: "Update | None" = None
+    _begun: _Begun | None = field(default=None, init=False)
 
     def run(self, batch: BatchName) -> UpdateReport:
-        """All mini-batches and epochs of a step.
+        """All mini-batches and epochs of a step, of the critic first, which has read its share.
 
-        Raises DockError, on every rank and before any weight changed, when one of them cannot read
+        Raises DockError, on every rank and before any weight changed, when one of them could not read
         its share; WorkerError from the engine.
         """
+        if self.critic is not None and not self.critic.has_read(batch):
+            raise DockLost(
+                f"the critic could not read its share of {batch}, so nothing trains on it"
+            )
+        self.read(batch)
+        taught = self.critic.finish() if self.critic is not None else None
+        report = self.finish()
+        return replace(report, taught=taught.metrics if taught is not None else None)
+
+    def has_read(self, batch: BatchName) -> bool:
+        """Whether `finish` would train on this batch."""
+        return self._begun is not None and self._begun.batch == batch
+
+    def read(self, batch: BatchName) -> Span:
+        """Take the share in; no weight moves before `finish`. What was read before and not finished is thrown
+        away. Raises as `run`."""
+        if self._begun is not None:
+            self._begun.training.discard()
+            self._begun = None
         rows: list[RowMeta] = []
-        lineage = Lineage() if self.spec.flow.partial_rollout else None
-        training = Training(self.engine, self.spec, self.ranks)
+        followed = self.spec.flow.partial_rollout and self.teaches is policy_lesson
+        lineage = Lineage() if followed else None
+        training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
         try:
             started = self._read(batch, rows, training, lineage)
-            metrics = training.finish()
-        finally:
+        except BaseException:
             training.discard()
+            raise
+        self._begun = _Begun(
+            batch=batch, training=training, rows=rows, lineage=lineage, started=started
+        )
+        return Span.since(started)
+
+    def finish(self) -> UpdateReport:
+        """Train on what was read."""
+        assert self._begun is not None, "a batch is read before it trains"
+        begun, self._begun = self._begun, None
+        batch, rows, lineage, started = begun.batch, begun.rows, begun.lineage, begun.started
+        try:
+            metrics = begun.training.finish()
+        finally:
+            begun.training.discard()
         try:
             if self.ranks.leads:
                 self.dock.acknowledge(rows)
@@ -59,7 +117,11 @@ class Update:
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
         ages = Counter(batch.step - 1 - row.version for row in rows)
         return UpdateReport(
-            metrics=metrics, rows_by_age=ages, lineage=lineage, span=Span.since(started)
+            metrics=metrics,
+            rows_by_age=ages,
+            lineage=lineage,
+            tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
+            span=Span.since(started),
         )
 
     def _read(
@@ -81,6 +143,7 @@ class Update:
             ):
                 started = started or time.time()
                 rows += part.rows
+                self.ready()
                 training.add(part.samples)
         return started
 
@@ -95,9 +158,8 @@ class Update:
     ) -> SampleBatch:
         if lineage is not None:
             lineage.add(self.dock, rows, version=batch.step - 1)
-        reference = self.spec.algorithm.params.kl_coefficient > 0
-        fields = ["rollout_logprobs", *(["reference_logprobs"] if reference else [])]
-        return read_samples(self.dock, rows, fields=fields, scalars=["reward"])
+        params = self.spec.algorithm.params
+        return read_samples(self.dock, rows, fields=params.fields, scalars=params.scalars)
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:
         sizes = self.spec.batch
@@ -108,7 +170,7 @@ class Update:
             self.dock,
             batch,
             Share(*self.ranks.share, window=sizes.mini_batch_size if balance else 0),
-            min_version=batch.step - 1 - self.spec.flow.most_stale,
+            min_version=batch.step - 1 - most_stale(self.spec),
             num_groups=self._num_groups,
             pass_groups=sizes.micro_batch_size,
             pass_rows=sizes.micro_batch_size * sizes.samples_per_prompt,

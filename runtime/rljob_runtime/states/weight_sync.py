@@ -2,21 +2,26 @@
 
 Ranks that share a model put each tensor together first. Colocated, every device then gives it to its own
 rollout engine. Separated, update rank 0 broadcasts it to every rollout device; the group of these may be
-another one in every step.
+another one in every step. A device that generates with others keeps its part of each tensor, and all of
+them check what they hold together.
 """
 
 import collections
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.sync_group import SyncGroup
 from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.probe import Probing, check_probe, probe_gap
+from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.errors import WeightsError
+from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest
 from rljob_runtime.spans import Span
 from rljob_runtime.states.held_policy import HeldPolicy
@@ -27,15 +32,16 @@ from rljob_runtime.states.reports import SyncReport
 class WeightSync:
     """One device's part.
 
-    policy: what this device holds of the model in the update layout; separated rollout devices fill
-    theirs from the broadcast. dtype: of the rollout engine's weights. max_length: of the longest
-    sequence that it takes. group: who exchanges weights with this device; None for a device that has
-    its own.
+    policy: what this device holds of the model in the update layout; a separated rollout device has one
+    only where its engine is probed, and fills it from the broadcast. dtype: of the rollout engine's
+    weights; synced: of what is sent. max_length: of the longest sequence that the engine takes. group:
+    who exchanges weights with this device; None for a device that has its own.
     """
 
-    policy: HeldPolicy
+    policy: HeldPolicy | None
     rollout: RolloutEngine | None
     dtype: torch.dtype
+    synced: torch.dtype
     vocab_size: int
     max_length: int
     group: SyncGroup | None = None
@@ -44,28 +50,64 @@ class WeightSync:
         """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
         started = time.time()
         checksum = ""
+        arriving = self._arriving()
         if isinstance(self.rollout, Probing):
-            self.rollout.load_weights(self._arriving(), version=version)
+            self.rollout.load_weights(arriving, version=version)
+            assert self.policy is not None, "what an engine is probed against"
             model, size = self.policy.model, self.vocab_size
             gap = probe_gap(self.rollout, model, vocab_size=size, max_length=self.max_length)
             check_probe(gap, dtype=self.dtype, version=version)
         else:
             sent = WeightsDigest(self.dtype)
-            arriving = sent.of(self._arriving())
+            counted = Announced(outlines=arriving.outlines, weights=sent.of(arriving))
             if self.rollout is None:
-                collections.deque(arriving, maxlen=0)
+                collections.deque(counted, maxlen=0)
             else:
-                self.rollout.load_weights(arriving, version=version)
+                self.rollout.load_weights(counted, version=version)
                 _compare(sent.hex(), self.rollout.checksum(), version)
             checksum = sent.hex()
         return SyncReport(checksum=checksum, span=Span.since(started))
 
-    def _arriving(self) -> Iterator[tuple[str, Tensor]]:
-        """Each weight once all devices that exchange it have it."""
-        for name, tensor in self.policy.whole_weights():
-            if self.group is not None:
-                self.group.broadcast(tensor)
+    def _arriving(self) -> Announced:
+        """All weights, each once all devices that exchange it have it."""
+        policy, group = self.policy, self.group
+        if group is not None and not group.is_source:
+            outlines = unpack_outlines(group.broadcast_bytes())
+            return Announced(outlines=outlines, weights=self._received(outlines, group))
+        assert policy is not None, "a device that takes no weights has them"
+        outlines = dict(policy.outlines())
+        if group is None:
+            return Announced(outlines=outlines, weights=policy.whole_weights())
+        for name, outline in outlines.items():
+            outlines[name] = outline.to("meta", held_dtype(name, self.synced))
+        group.broadcast_bytes(pack_outlines(outlines))
+        return Announced(outlines=outlines, weights=_sent(policy, outlines, group))
+
+    def _received(
+        self, outlines: Mapping[str, Tensor], group: SyncGroup
+    ) -> Iterator[tuple[str, Tensor]]:
+        """One at a time, into the policy where there is one."""
+        held = dict(self.policy.whole_weights()) if self.policy is not None else {}
+        for name, outline in outlines.items():
+            tensor = held[name] if held else torch.empty_like(outline, device="cpu")
+            group.broadcast(tensor)
             yield name, tensor
+
+
+def synced_dtype(spec: RLJobSpec) -> torch.dtype:
+    """Of weights on their way to other devices: the narrower of both sides', as no more is to be known."""
+    return min(
+        DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype], key=lambda dtype: dtype.itemsize
+    )
+
+
+def _sent(
+    policy: HeldPolicy, outlines: Mapping[str, Tensor], group: SyncGroup
+) -> Iterator[tuple[str, Tensor]]:
+    for name, tensor in policy.whole_weights():
+        sent = tensor.to(outlines[name].dtype)
+        group.broadcast(sent)
+        yield name, sent
 
 
 def _compare(sent: str, held: str, version: int) -> None:

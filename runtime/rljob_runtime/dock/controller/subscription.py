@@ -11,6 +11,7 @@ from typing import Any
 
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.wire.peer import Peer, Reply
+from rljob_runtime.dock.wire.tcp import open_connection
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +61,10 @@ class Subscription:
 
     async def _run(self) -> None:
         pause = FIRST_PAUSE_SECONDS
-        loop = asyncio.get_running_loop()
         while True:
             try:
                 place = await asyncio.to_thread(self._find)
-                transport, peer = await loop.create_connection(self._new_peer, *place)
+                transport, peer = await open_connection(self._new_peer, place)
             except OSError as error:
                 log.debug("warehouse %d is not reached: %s", self._index, error)
             else:

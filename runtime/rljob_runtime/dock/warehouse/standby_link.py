@@ -18,6 +18,7 @@ from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
 from rljob_runtime.dock.wire.frames import Frame, Kind
 from rljob_runtime.dock.wire.peer import Peer, Reply
+from rljob_runtime.dock.wire.tcp import open_connection
 from rljob_runtime.errors import DockError, DockRefused
 
 log = logging.getLogger(__name__)
@@ -161,10 +162,9 @@ class StandbyLink:
 
     async def _converse(self, place: Place) -> None:
         """One connection, from its beginning to its end, which raises."""
-        loop = asyncio.get_running_loop()
         async with asyncio.timeout(SILENT_SECONDS):
             where = await asyncio.to_thread(place) if callable(place) else place
-            transport, peer = await loop.create_connection(self._new_peer, *where)
+            transport, peer = await open_connection(self._new_peer, where)
         try:
             await self._ask(peer, Reply(kind=Kind.HELLO, header=self._hello))
             if self.ready.is_set() or not await self._take_over(peer):

@@ -6,7 +6,6 @@ until its deadline.
 
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Buffer, Scattered
-from rljob_runtime.dock.wire import unix
+from rljob_runtime.dock.wire import tcp, unix
 from rljob_runtime.dock.wire.failures import error_of
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
 from rljob_runtime.dock.wire.stream import Stream
@@ -113,7 +112,7 @@ class Channel:
             return
         left = max(PAUSE_SECONDS, deadline - time.monotonic())
         place = self._find().server(self.role)
-        self._stream = Stream(socket.create_connection(place, timeout=left))
+        self._stream = Stream(tcp.connect(place, left))
         try:
             self._welcomed(self._hello(deadline), deadline)
         except DockError:
@@ -151,16 +150,16 @@ class Channel:
     @contextlib.contextmanager
     def _over_socket(self, path: Path, deadline: float) -> Iterator[Fields]:
         """Go on over the unix socket, with its welcome; over TCP again when that or the block fails."""
-        tcp, self._stream = self._stream, None
-        assert tcp is not None, "move before connect"
+        over_tcp, self._stream = self._stream, None
+        assert over_tcp is not None, "move before connect"
         try:
             self._stream = Stream(unix.connect(path, max(0.1, deadline - time.monotonic())))
             yield self._hello(deadline)
         except BaseException:
             Channel.close(self)
-            self._stream = tcp
+            self._stream = over_tcp
             raise
-        tcp.close()
+        over_tcp.close()
 
     def _send(
         self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float

@@ -24,6 +24,7 @@ from rljob_runtime.dock.wire.frames import (
     read_header,
 )
 from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.tcp import notice_silence
 
 READ_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
@@ -95,7 +96,7 @@ class Peer(asyncio.BufferedProtocol):
         self.local = sock.family == socket.AF_UNIX
         if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            notice_silence(sock)
         self._transport = transport
 
     @property

@@ -18,7 +18,7 @@ from rljob_runtime.engines.base import Sampling
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.sampling import draw
-from rljob_runtime.parallel.wire import broadcast, start_gather
+from rljob_runtime.parallel.wire import broadcast, start_gather, start_sum
 
 LARGEST_UNIFORM = 1.0 - 2.0**-53
 
@@ -43,6 +43,18 @@ class RankDraw:
             )
         tokens_B, logprobs_B = broadcast(told_2B, self._last, self._pipeline)
         return tokens_B.long(), logprobs_B.float()
+
+    def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+        """Of these tokens. Sums [B] over tensor ranks, and broadcasts [B] over the stages."""
+        found_B = logits_BV.new_empty(len(tokens_B))
+        if rank_of(self._pipeline) == self._last:
+            ids = share(self._vocabulary, rank_of(self._tensor), size_of(self._tensor))
+            place_B, own_B = tokens_B - ids.start, (tokens_B >= ids.start) & (tokens_B < ids.stop)
+            logit_B = logits_BV.gather(1, place_B.clamp(0, len(ids) - 1)[:, None])[:, 0]
+            logit_B = start_sum(logit_B.masked_fill(~own_B, 0.0), self._tensor).wait()
+            norm_RB = start_gather(logits_BV.logsumexp(-1)[None], self._tensor).wait()
+            found_B = logit_B - norm_RB.logsumexp(0)
+        return broadcast(found_B, self._last, self._pipeline)
 
     def _drawn(
         self, logits_BV: Tensor, uniforms_B: Tensor, sampling: Sampling

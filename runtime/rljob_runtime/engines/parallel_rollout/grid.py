@@ -10,7 +10,8 @@ from enum import StrEnum
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism
 from rljob_api.layout import Part
-from rljob_api.topology import Mesh
+from rljob_api.parts import rollout_part
+from rljob_api.topology import Mesh, expert_degrees
 from rljob_runtime.errors import ConfigError
 
 
@@ -25,6 +26,8 @@ class Purpose(StrEnum):
     """Share a layer's experts."""
     SHARERS = "sharers"
     """Share experts and have tokens of their own: one rank of each such model."""
+    REPLICA = "replica"
+    """Have the same prompts."""
     MODEL = "model"
     """Hold all of a model together."""
 
@@ -34,6 +37,7 @@ AXES: dict[Purpose, tuple[str, ...]] = {
     Purpose.PIPELINE: ("pipeline",),
     Purpose.EXPERT: ("sharer", "inside"),
     Purpose.SHARERS: ("sharer",),
+    Purpose.REPLICA: ("pipeline", "copy", "inside"),
     Purpose.MODEL: ("sharer", "pipeline", "copy", "inside"),
 }
 
@@ -49,8 +53,8 @@ class RolloutGrid:
 
     def __post_init__(self) -> None:
         data, tensor, expert = self.degrees.data or 1, self.degrees.tensor, self.degrees.expert
-        if max(tensor, expert) % min(tensor, expert) or (data * tensor) % expert:
-            legal = [e for e in range(1, data * tensor + 1) if _fits(e, tensor, data)]
+        legal = expert_degrees(data=data, tensor=tensor)
+        if expert not in legal:
             raise ConfigError(
                 f"expert={expert} (spec.rollout.parallelism) shares experts among parts of models on "
                 f"data={data} × tensor={tensor} ranks; use one of {', '.join(map(str, legal))}"
@@ -88,20 +92,4 @@ class RolloutGrid:
 
     def part(self, shape: Shape, rank: int) -> Part:
         """What the rank holds of a model."""
-        degrees = self.degrees
-        return Part.of_stages(
-            shape,
-            (self.stage(rank),),
-            degrees.pipeline,
-            tensor=(self._place(Purpose.TENSOR, rank), degrees.tensor),
-            expert=(self._place(Purpose.EXPERT, rank), degrees.expert),
-        )
-
-    def _place(self, purpose: Purpose, rank: int) -> int:
-        return self.group(purpose, rank).index(rank)
-
-
-def _fits(expert: int, tensor: int, data: int) -> bool:
-    if expert <= tensor:
-        return tensor % expert == 0
-    return expert % tensor == 0 and (data * tensor) % expert == 0
+        return rollout_part(shape, self.degrees, rank)

@@ -19,6 +19,7 @@ from torch import Tensor
 from rljob_runtime.backends.collectives import max_over_ranks, rank_of
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.kernels.product import product
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 from rljob_runtime.parallel.wire import start_gather, start_receive, start_send, start_sum
 
@@ -56,7 +57,7 @@ class RankJoins:
 
     def rows(self, x_UI: Tensor, weight_HI: Tensor, bias_H: Tensor | None) -> Tensor:
         """See Joins. A sum of [U, H] over tensor ranks."""
-        output_UH = start_sum(F.linear(x_UI, weight_HI), self._tensor).wait()
+        output_UH = start_sum(product(x_UI, weight_HI), self._tensor).wait()
         return output_UH if bias_H is None else output_UH + bias_H
 
     def to_experts(self, x_UH: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Called by `share`. Which slices these are is `rljob_api.layout`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.fused.part import ModelPart
 from rljob_runtime.models.fused.weights import Weights, floats
 from rljob_runtime.models.tensor_files import Box
-from rljob_runtime.models.weights import check_weights, load_weights
+from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.wire import broadcast
 from rljob_runtime.parallelize.parameters import box_of
 
@@ -38,11 +38,12 @@ def model_part(architecture: Architecture, part: Part) -> ModelPart:
 
 
 class PartWeights:
-    """The weights of a rank's part by Hugging Face name. views: of its decoder, filled and read here."""
+    """The weights of a rank's part by Hugging Face name. views: of its decoder, filled and read here.
+    shapes: of the whole model's."""
 
     def __init__(self, views: Mapping[str, Weights], shape: Shape, groups: RolloutGroups) -> None:
         self._views, self._groups = views, groups
-        self._whole = {tensor.name: torch.Size(tensor.shape) for tensor in tensors_of(shape)}
+        self.shapes = {tensor.name: torch.Size(tensor.shape) for tensor in tensors_of(shape)}
         self._held = {
             rank: {
                 piece.tensor.name: piece for piece in slices(shape, groups.grid.part(shape, rank))
@@ -55,17 +56,18 @@ class PartWeights:
         """Read this rank's slices of a directory. Raises as `load_weights`."""
 
         def part_of(name: str, size: torch.Size) -> Box | None:
-            if name in self._whole:
+            if name in self.shapes:
                 return self._boxes.get(name)
             return tuple(slice(0, length) for length in size)  # refused by name
 
         load_weights(self._views, path, part_of=part_of)
 
-    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
-        """Take this rank's slices of whole tensors. Changes nothing if it raises WeightsError."""
-        check_weights(tensors, self._whole, where=where)
-        for name, view in self._views.items():
-            view.copy_(tensors[name][self._boxes[name]])
+    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Take this rank's slices of whole tensors, each as it comes. All ranks of the model get them in the
+        same order."""
+        for name, tensor in weights:
+            if name in self._views:
+                self._views[name].copy_(tensor[self._boxes[name]])
 
     def whole(self) -> Iterator[tuple[str, Tensor]]:
         """All of the model's weights, one at a time, on every rank that holds a part of it.
@@ -75,7 +77,7 @@ class PartWeights:
         group = self._groups[Purpose.MODEL]
         own = dict(floats(self._views))
         like = next(iter(own.values()))
-        for name, size in self._whole.items():
+        for name, size in self.shapes.items():
             whole = like.new_empty(size, dtype=held_dtype(name, like.dtype))
             for place, piece in self._holders(name):
                 mine = piece is self._held[self._groups.rank].get(name)

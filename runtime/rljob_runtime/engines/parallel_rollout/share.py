@@ -1,6 +1,6 @@
 """A rollout rank's share of a model: the `ModelShare` of several ranks. Made by `rollout_torch`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -40,15 +40,16 @@ class RankShare:
         )
         self.views = self.model.hf_views()
         self._weights = PartWeights(self.views, shape, groups)
+        self.shapes = self._weights.shapes
         self._draw = RankDraw(architecture.vocab_size, groups)
 
     def load(self, path: Path) -> None:
         """See ModelShare."""
         self._weights.load(path)
 
-    def copy(self, tensors: Mapping[str, Tensor], *, where: str) -> None:
+    def copy(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """See ModelShare."""
-        self._weights.copy(tensors, where=where)
+        self._weights.copy(weights)
 
     def checksum(self) -> str:
         """See ModelShare. All ranks of a model call it together."""
@@ -59,3 +60,7 @@ class RankShare:
     ) -> tuple[Tensor, Tensor]:
         """See ModelShare."""
         return self._draw(logits_BV, uniforms_B, sampling)
+
+    def logprobs(self, logits_BV: Tensor, tokens_B: Tensor) -> Tensor:
+        """See ModelShare."""
+        return self._draw.logprobs(logits_BV, tokens_B)

@@ -8,6 +8,7 @@ ranks and divides by the global count.
 # T response tokens of all samples together
 
 import io
+import logging
 import math
 from collections.abc import Iterator
 
@@ -35,11 +36,12 @@ from rljob_runtime.engines.update_mindspeed.model import (
 )
 from rljob_runtime.engines.update_mindspeed.step import MindSpeedStep
 from rljob_runtime.engines.update_mindspeed.weights import to_hf, to_megatron
-from rljob_runtime.errors import CheckpointError, ConfigError, WeightsError, WorkerError
+from rljob_runtime.errors import CheckpointError, ConfigError, WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.sample import SampleBatch
 
+log = logging.getLogger(__name__)
 OPTIMIZER = "megatron_optimizer"
 
 
@@ -100,6 +102,7 @@ class MindSpeedUpdate:
             begun.metrics.loss /= max(num_tokens if of_tokens else num_sequences, 1)
             own = here.num_tokens if of_tokens else here.num_sequences
             norm = 0.0 if skip else self._apply(begun.metrics.loss, own, rate)
+            skip |= math.isnan(norm)
         finally:
             begun.discard()
         self.step += 1
@@ -138,11 +141,13 @@ class MindSpeedUpdate:
         self.step, self.version = int(state["step"]), int(state["version"])
 
     def _apply(self, loss: float, count: int, rate: float) -> float:
-        """Sum gradients over ranks, divide, check, clip, step; returns the norm before clipping."""
+        """Sum gradients over ranks, divide, check, clip, step; returns the norm before clipping, NaN and
+        nothing applied where a rank's loss or a gradient is not finite."""
         self._megatron.finalize_model_grads(
             [self._model], torch.tensor(count, device=self._forward.device)
         )
-        self._check_finite(loss)
+        if not self._all_finite(loss):
+            return math.nan
         for group in self._optimizer.param_groups:  # as Megatron's scheduler sets them
             factor = group.get("wd_mult", 1.0)
             assert isinstance(factor, float | int), f"wd_mult is {factor!r}"
@@ -152,8 +157,8 @@ class MindSpeedUpdate:
         self._store_policy()
         return float(norm)
 
-    def _check_finite(self, loss: float) -> None:
-        """Raise WorkerError on every rank if a rank's loss or a gradient is not finite."""
+    def _all_finite(self, loss: float) -> bool:
+        """Whether every rank's loss and gradients are. [ranks] → [ranks]."""
         group = self._setup.ranks.everyone
         gradients = [main_grad(parameter) for parameter in self._module.parameters()]
         finite = math.isfinite(loss) and all(bool(g.isfinite().all()) for g in gradients)
@@ -161,11 +166,12 @@ class MindSpeedUpdate:
         bad[rank_of(group)] = not finite
         sum_over_ranks(bad, group)
         if bad.any():
-            raise WorkerError(
-                f"optimizer step {self.step + 1}: loss or gradient is not finite on update ranks "
-                f"{bad.nonzero().flatten().tolist()}; nothing was applied. Look for huge rewards, "
-                "lower spec.update.optimizer.learningRate, and resume from the last checkpoint"
+            log.warning(
+                "optimizer step %d: loss or gradient is not finite on update ranks %s; nothing was applied",
+                self.step + 1,
+                bad.nonzero().flatten().tolist(),
             )
+        return not bad.any()
 
     def _make_optimizer(self) -> MegatronOptimizer:
         settings = self._settings
@@ -206,6 +212,9 @@ def _check(setup: UpdateSetup) -> None:
     update = setup.spec.update
     if update.dtype != "float32":
         raise ConfigError(f"spec.update.dtype is {update.dtype}; engine mindspeed takes float32")
+    for name in ("recompute", "offload"):
+        if (value := getattr(update, name)) != "none":
+            raise ConfigError(f"spec.update.{name} is {value}; engine mindspeed takes none")
     for name in ("tensor", "pipeline", "virtual_pipeline", "context", "expert"):
         if (degree := getattr(update.parallelism, name)) != 1:
             path = f"spec.update.parallelism.{name.replace('virtual_p', 'virtualP')}"

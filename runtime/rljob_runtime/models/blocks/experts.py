@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.grouped_matmul import grouped_matmul
+from rljob_runtime.kernels.linear import grouped_linear
 from rljob_runtime.kernels.swiglu import swiglu
 from rljob_runtime.kernels.token_permutation import permute_tokens, unpermute_tokens
 from rljob_runtime.models.architecture import Experts
@@ -48,5 +48,5 @@ def run_experts(x_UH: Tensor, routes: Routes, gate_up: Tensor, down: Tensor) -> 
 
 def run_sorted(x_XH: Tensor, ends_E: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """The experts on rows that are sorted by expert, [X, H]. ends_E: where each expert's rows end."""
-    inner_XI = swiglu(grouped_matmul(x_XH, gate_up.transpose(1, 2), ends_E))
-    return grouped_matmul(inner_XI, down.transpose(1, 2), ends_E)
+    inner_XI = swiglu(grouped_linear(x_XH, gate_up, ends_E))
+    return grouped_linear(inner_XI, down, ends_E)

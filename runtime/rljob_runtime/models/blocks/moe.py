@@ -26,9 +26,10 @@ class MixtureOfExperts(nn.Module):
         inner = experts.shared_intermediate
         self.shared_experts = GatedMlp(hidden, inner, dtype, with_bias=with_bias) if inner else None
 
-    def forward(self, x_UH: Tensor, load: RouterLoad) -> Tensor:
-        """[U, H] -> [U, H]; where the tokens went is added to `load`."""
+    def forward(self, x_UH: Tensor, load: RouterLoad | None) -> Tensor:
+        """[U, H] -> [U, H]; where the tokens went is added to `load`, unless it is counted already."""
         routes = self.gate(x_UH)
-        load.add(routes)
+        if load is not None:
+            load.add(routes)
         output_UH: Tensor = self.experts(x_UH, routes)
         return output_UH if self.shared_experts is None else output_UH + self.shared_experts(x_UH)

@@ -5,9 +5,12 @@ Called by `loading` and the rollout engines. What a family does not know is refu
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Protocol
 
-from rljob_runtime.models.architecture import Architecture
+from rljob_api.architecture import SEQUENCE_SCORER, TOKEN_SCORER
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.architecture import CAUSAL, Architecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture
 from rljob_runtime.models.families import (
     deepseek_v2,
@@ -45,12 +48,22 @@ FAMILIES: dict[str, Family] = {
     "DeepseekV3ForCausalLM": deepseek_v3,
 }
 
+ONE_LABEL: dict[str, object] = {
+    "num_labels": 1,
+    "id2label": {"0": "LABEL_0"},
+    "label2id": {"LABEL_0": 0},
+}
+
 
 def read_architecture(entries: Mapping[str, object]) -> Architecture:
-    """Architecture of a config.json. Raises UnsupportedArchitecture when the decoders lack it."""
+    """Architecture of a config.json; classifiers of sequences and of tokens are scorers.
+
+    Raises UnsupportedArchitecture when the decoders lack it, ConfigError for a classifier with several
+    labels.
+    """
     names = entries.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else ""
-    if name not in FAMILIES:
+    if _causal(name) not in FAMILIES:
         raise UnsupportedArchitecture(
             f"architecture {name or 'unnamed'} is not one of {', '.join(FAMILIES)}"
         )
@@ -58,12 +71,16 @@ def read_architecture(entries: Mapping[str, object]) -> Architecture:
     config.require("hidden_act", "silu")
     if config.get("quantization_config") is not None:
         raise UnsupportedArchitecture(f"quantized weights are not computed here ({name})")
-    return FAMILIES[name].read(config)
+    architecture = FAMILIES[_causal(name)].read(config)
+    if _causal(name) == name:
+        return architecture
+    _check_labels(entries, name)
+    return replace(architecture, tied=False, scores=True, score_bias=name.endswith(TOKEN_SCORER))
 
 
 def hf_config(architecture: Architecture) -> dict[str, object]:
     """The config.json of an architecture, which transformers and vLLM read alike."""
-    a, family = architecture, FAMILIES[architecture.name]
+    a, family = architecture, FAMILIES[_causal(architecture.name)]
     return {
         "architectures": [a.name],
         "model_type": family.MODEL_TYPE,
@@ -81,4 +98,29 @@ def hf_config(architecture: Architecture) -> dict[str, object]:
         "tie_word_embeddings": a.tied,
         "attention_bias": a.output_bias,
         **family.write(a),
+        **(ONE_LABEL if a.scores else {}),
     }
+
+
+def scorer_config(entries: Mapping[str, object], architecture: Architecture) -> dict[str, object]:
+    """A model's config.json as that of the same model with a scalar head. architecture: of the latter."""
+    return {**entries, "architectures": [architecture.name], **ONE_LABEL}
+
+
+def _causal(name: str) -> str:
+    """The architecture with the family's layers and a head of logits."""
+    for suffix in (SEQUENCE_SCORER, TOKEN_SCORER):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + CAUSAL
+    return name
+
+
+def _check_labels(entries: Mapping[str, object], name: str) -> None:
+    """transformers takes two where config.json says nothing."""
+    named = entries.get("id2label")
+    labels = entries.get("num_labels") or (len(named) if isinstance(named, dict) else 2)
+    if labels != 1:
+        raise ConfigError(
+            f"{name} has {labels} labels (id2label in config.json), and a critic or reward model has one "
+            "score; train it with num_labels=1"
+        )

@@ -5,23 +5,29 @@ names. Called by the `torch` rollout engine; knows no ranks: what parts of a mod
 the `Joins` of `part`.
 """
 
-# B sequences, P longest prompt, L keys in the attention window, H hidden, V vocabulary
-# N kept heads a token, W width of a kept head; H alone is the model's, all else the part's
+# B sequences, P longest prompt, H hidden, V vocabulary, N kept heads a token, W width of a kept head
+# H alone is the model's, all else the part's
+
+from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_api.tensors import EMBEDDING, HEAD, NORM
+from rljob_runtime.kernels.product import product
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forward
 from rljob_runtime.models.fused.heads import FusedHeads
+from rljob_runtime.models.fused.kept import Kept, KeptLayer, Reach
 from rljob_runtime.models.fused.latent import FusedLatent
 from rljob_runtime.models.fused.part import Joins, ModelPart
 from rljob_runtime.models.fused.step import Prefill, Step, make_step
 from rljob_runtime.models.fused.weights import New, Weights
+
+Keep = Callable[[int, Tensor], None]
+"""Takes a layer's number here, and what it keeps of prompts, [tensors, B, N, P, W]."""
 
 
 class FusedDecoder:
@@ -48,33 +54,28 @@ class FusedDecoder:
                 views[f"model.layers.{index}.{name}"] = view
         return dict(split_experts(views.items(), first=self._part.experts.start))
 
-    def prefill(self, tokens_BP: Tensor, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-        """What is kept of prompts, [layers, tensors, B, N, P, W], and logits after each, [B, V] float32.
+    def prefill(self, tokens_BP: Tensor, lengths_B: Tensor, keep: Keep) -> Tensor:
+        """Logits after each of these prompts, [B, V] float32; each layer tells `keep` what is kept of them.
 
-        tokens_BP: padded on the right with any token. What lies past a prompt's length is garbage.
-        Without the model's last layer there are no logits: [B, 0].
+        tokens_BP: padded on the right with any token; what is kept of padding is garbage. Without the
+        model's last layer there are no logits: [B, 0].
         """
         rows, width = tokens_BP.shape
         hidden = self._enter(tokens_BP.view(-1))
         cos, sin = (x[:width].repeat(rows, 1)[:, None] for x in self._rotation)
         at = Prefill(rows=rows, width=width, cos=cos, sin=sin)
-        caches = []
-        for layer in self._layers:
+        for index, layer in enumerate(self._layers):
             hidden, kept = layer.prefill(hidden, at)
-            caches.append(kept)
+            keep(index, kept)
         last_B = torch.arange(rows, device=lengths_B.device) * width + lengths_B - 1
-        return torch.stack(caches), self._logits(hidden, last_B)
+        return self._logits(hidden, last_B)
 
-    def decode(self, tokens_B: Tensor, positions_B: Tensor, cache: Tensor, window: int) -> Tensor:
-        """Logits after one more token of each sequence, as in `prefill`; what is kept of it is stored.
-
-        cache: [layers, tensors, at least B, N, at least L, W], sequence b in row b. window: L, more
-        than every position. positions_B: each token's position.
-        """
+    def decode(self, tokens_B: Tensor, kept: Kept, reach: Reach) -> Tensor:
+        """Logits after one more token of each sequence, as in `prefill`; what is kept of it is stored."""
         hidden = self._enter(tokens_B)
-        at = make_step(self.sizes, positions_B, self._rotation, cache, window, hidden.dtype)
-        for layer, kept in zip(self._layers, cache, strict=True):
-            hidden = layer.decode(hidden, kept, at)
+        at = make_step(self.sizes, reach, self._rotation, kept, hidden.dtype)
+        for layer, kept_layer in zip(self._layers, kept.layers(), strict=True):
+            hidden = layer.decode(hidden, kept_layer, at)
         return self._logits(hidden)
 
     def idle(self) -> bool:
@@ -102,7 +103,7 @@ class FusedDecoder:
         if rows_B is not None:
             hidden = hidden.index_select(0, rows_B)
         normed = rms_norm(hidden, self._ends[NORM], self.sizes.norm_epsilon)
-        return F.linear(normed, self._ends[EMBEDDING if self.sizes.tied else HEAD]).float()
+        return product(normed, self._ends[EMBEDDING if self.sizes.tied else HEAD]).float()
 
 
 def _new_ends(part: ModelPart, new: New) -> dict[str, Tensor]:
@@ -145,7 +146,7 @@ class _Layer:
         mixed, kept = self._attention.prefill(normed, at)
         return self._finish(hidden + mixed), kept
 
-    def decode(self, hidden: Tensor, kept: Tensor, at: Step) -> Tensor:
+    def decode(self, hidden: Tensor, kept: KeptLayer, at: Step) -> Tensor:
         """[B, H] -> [B, H]."""
         normed = rms_norm(hidden, self._attention_norm, self._epsilon)
         return self._finish(hidden + self._attention.decode(normed, kept, at))

@@ -6,9 +6,9 @@ Called by `decoder`. Inner widths and experts are those of the part of the model
 # U tokens, H hidden, I inner width, E experts, K experts of a token, X (token, expert) pairs
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.product import product
 from rljob_runtime.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.experts import run_experts, run_sorted
@@ -40,7 +40,7 @@ class FusedGatedMlp:
 
     def __call__(self, x: Tensor) -> Tensor:
         """[tokens, H] -> [tokens, H]."""
-        inner = swiglu(F.linear(x, wide(self._gate_up, x.dtype), self._gate_up_bias))
+        inner = swiglu(product(x, wide(self._gate_up, x.dtype), self._gate_up_bias))
         return self._joins.rows(inner, wide(self._down, x.dtype), self._down_bias)
 
 

@@ -3,16 +3,18 @@
 Called by `decoder`. Heads are those of the part of the model that is computed.
 """
 
-# B sequences, P longest prompt, L keys in the attention window, H hidden
+# B sequences, P longest prompt, H hidden
 # A query heads, N key/value heads, D head width
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.product import product
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.fused.kept import KeptLayer, attend
 from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import Prefill, Step
 from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
@@ -63,25 +65,29 @@ class FusedHeads:
         mixed = mixed.transpose(1, 2).reshape(len(normed), -1)
         return self._mixed(mixed), torch.stack([key, value])
 
-    def decode(self, normed: Tensor, kept: Tensor, at: Step) -> Tensor:
+    def decode(self, normed: Tensor, kept: KeptLayer, at: Step) -> Tensor:
         """[B, H] -> [B, H]; the tokens' keys and values go into `kept`."""
-        a, rows = self._architecture, at.rows
+        a, rows = self._architecture, len(normed)
         query_key, value = self._project(normed, at.cos, at.sin)
         query, key = torch.split(query_key, [a.num_heads, a.num_kv_heads], dim=1)
-        flat = kept.view(2, -1, a.head_dim)
+        flat = kept.rows.view(2, -1, a.head_dim)
         flat[0].index_copy_(0, at.places, key.reshape(-1, a.head_dim))
         flat[1].index_copy_(0, at.places, value.reshape(-1, a.head_dim))
-        keys, values = kept[:, :rows, :, : at.window].flatten(1, 2)
-        queries = query.reshape(rows * a.num_kv_heads, a.repeats, a.head_dim)
-        scores = torch.baddbmm(at.mask, queries, keys.transpose(1, 2), alpha=a.score_scale)
-        shares = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-        mixed = torch.bmm(shares, values).view(rows, -1)
+        mixed = attend(
+            query.reshape(rows * a.num_kv_heads, a.repeats, a.head_dim),
+            (kept.rows[0], kept.rows[1]),
+            (kept.prefixes[0], kept.prefixes[1]),
+            mask=at.mask,
+            reach=at.reach,
+            scale=a.score_scale,
+        )
+        mixed = mixed.view(rows, -1)
         return self._mixed(mixed)
 
     def _project(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Rotated query and key heads, [tokens, A + N, D], and value heads, [tokens, N, D]."""
         a = self._architecture
-        heads = F.linear(normed, wide(self._qkv, normed.dtype), self._qkv_bias)
+        heads = product(normed, wide(self._qkv, normed.dtype), self._qkv_bias)
         heads = heads.view(len(normed), -1, a.head_dim)
         query_key, value = torch.split(heads, [a.num_heads + a.num_kv_heads, a.num_kv_heads], dim=1)
         if self._norms is not None:

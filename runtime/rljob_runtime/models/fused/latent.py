@@ -5,18 +5,20 @@ value into the mixed latent (DeepSeek-V2, arXiv:2405.04434, §2.1.2). Prompts ar
 Called by `decoder`. Heads are those of the part of the model that is computed; what is kept has none.
 """
 
-# B sequences, P longest prompt, L keys in the attention window, H hidden, A heads
+# B sequences, P longest prompt, H hidden, A heads
 # C rank of the latent, R rotated width, S width without position, E value width
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rljob_runtime.kernels.product import product
 from rljob_runtime.kernels.rms_norm import rms_norm
 from rljob_runtime.kernels.rope import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
 from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.rotary import halves
+from rljob_runtime.models.fused.kept import KeptLayer, attend
 from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import Prefill, Step
 from rljob_runtime.models.fused.weights import New, Weights, wide
@@ -62,7 +64,7 @@ class FusedLatent:
         query = torch.cat(self._queries(normed, at.cos, at.sin), dim=-1).view(shape)
         kept = self._kept(normed, at.cos, at.sin)
         latent, key_turned = torch.split(kept, [sizes.kv_rank, sizes.rope_dim], dim=-1)
-        made = F.linear(latent, self._held("kv_b_proj.weight")).view(shape)
+        made = product(latent, self._held("kv_b_proj.weight")).view(shape)
         key, value = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=-1)
         key_turned = key_turned.view(at.rows, at.width, 1, -1).expand(-1, -1, self._heads, -1)
         key = torch.cat([key, key_turned], dim=-1)
@@ -71,32 +73,37 @@ class FusedLatent:
         mixed = mixed.transpose(1, 2).reshape(len(normed), -1)
         return self._output(mixed), kept.view(1, at.rows, 1, at.width, -1)
 
-    def decode(self, normed: Tensor, kept: Tensor, at: Step) -> Tensor:
+    def decode(self, normed: Tensor, kept: KeptLayer, at: Step) -> Tensor:
         """[B, H] -> [B, H]; what is kept of the tokens goes into `kept`."""
         sizes = self._sizes
         query_BAS, turned_BAR = self._queries(normed, at.cos, at.sin)
         fresh = self._kept(normed, at.cos, at.sin)
-        kept.view(-1, fresh.shape[1]).index_copy_(0, at.places, fresh)
+        kept.rows.view(-1, fresh.shape[1]).index_copy_(0, at.places, fresh)
         made = self._held("kv_b_proj.weight").view(self._heads, -1, sizes.kv_rank)
         key_ASC, value_AEC = torch.split(made, [sizes.nope_dim, sizes.value_dim], dim=1)
         absorbed_BAC = torch.bmm(query_BAS.transpose(0, 1), key_ASC).transpose(0, 1)
         queries = torch.cat([absorbed_BAC, turned_BAR], dim=-1)
-        keys = kept[0, : at.rows, 0, : at.window]
-        scores = torch.baddbmm(at.mask, queries, keys.transpose(1, 2), alpha=self._scale)
-        shares = scores.softmax(-1, dtype=torch.float32).to(keys.dtype)
-        mixed_BAC = torch.bmm(shares, keys[..., : sizes.kv_rank])
+        keys, prefix_keys = kept.rows[0], kept.prefixes[0]
+        mixed_BAC = attend(
+            queries,
+            (keys, keys[..., : sizes.kv_rank]),
+            (prefix_keys, prefix_keys[..., : sizes.kv_rank]),
+            mask=at.mask,
+            reach=at.reach,
+            scale=self._scale,
+        )
         mixed_ABE = torch.bmm(mixed_BAC.transpose(0, 1), value_AEC.transpose(1, 2))
-        return self._output(mixed_ABE.transpose(0, 1).reshape(at.rows, -1))
+        return self._output(mixed_ABE.transpose(0, 1).reshape(len(normed), -1))
 
     def _queries(self, normed: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
         """Queries without position [tokens, A, S] and rotated [tokens, A, R]."""
         held, sizes = self._held, self._sizes
         if sizes.query_rank is None:
-            query = F.linear(normed, held("q_proj.weight"))
+            query = product(normed, held("q_proj.weight"))
         else:
-            narrow = F.linear(normed, held("q_a_proj.weight"), self._bias("q_a_proj.bias"))
+            narrow = product(normed, held("q_a_proj.weight"), self._bias("q_a_proj.bias"))
             narrow = rms_norm(narrow, held("q_a_layernorm.weight"), LATENT_EPSILON)
-            query = F.linear(narrow, held("q_b_proj.weight"))
+            query = product(narrow, held("q_b_proj.weight"))
         query = query.view(len(normed), self._heads, -1)
         still, turned = torch.split(query, [sizes.nope_dim, sizes.rope_dim], dim=-1)
         return still, self._turn(turned, cos, sin)
@@ -105,7 +112,7 @@ class FusedLatent:
         """Latents and rotated keys [tokens, C + R]."""
         held, sizes = self._held, self._sizes
         bias = self._bias("kv_a_proj_with_mqa.bias")
-        both = F.linear(normed, held("kv_a_proj_with_mqa.weight"), bias)
+        both = product(normed, held("kv_a_proj_with_mqa.weight"), bias)
         latent, key = torch.split(both, [sizes.kv_rank, sizes.rope_dim], dim=-1)
         latent = rms_norm(latent, held("kv_a_layernorm.weight"), LATENT_EPSILON)
         return torch.cat([latent, self._turn(key[:, None], cos, sin)[:, 0]], dim=-1)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.fused.kept import Kept, Reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,45 +25,39 @@ class Prefill:
 class Step:
     """One more token of each sequence.
 
-    cos, sin: [B, 1, D/2]. places: where each kept head of each token goes, in a cache with its rows,
-    heads and positions in one dim. mask: additive, [B * kept heads, 1, L]. window: L.
+    cos, sin: [B, 1, D/2]. places: where each kept head of each token goes, in rows with their heads and
+    tokens in one dim. mask: additive, [B * kept heads, 1, L].
     """
 
-    rows: int
     cos: Tensor
     sin: Tensor
     places: Tensor
     mask: Tensor
-    window: int
+    reach: Reach
 
 
 def make_step(
     architecture: Architecture,
-    positions_B: Tensor,
+    reach: Reach,
     rotation: tuple[Tensor, Tensor],
-    cache: Tensor,
-    window: int,
+    kept: Kept,
     dtype: torch.dtype,
 ) -> Step:
-    """The step of tokens at these positions. rotation: cos and sin of all positions.
-
-    cache: [layers, tensors, at least B, heads, at least L, width].
-    """
-    heads, capacity = architecture.kept_shape[1], cache.shape[4]
-    positions = positions_B.repeat_interleave(heads)
-    count = torch.arange(len(positions), device=positions.device)
+    """The step of these tokens. rotation: cos and sin of all positions."""
+    heads, capacity = architecture.kept_shape[1], kept.rows.shape[4]
+    places = reach.places_B.repeat_interleave(heads)
+    count = torch.arange(len(places), device=places.device)
     return Step(
-        rows=len(positions_B),
-        cos=rotation[0].index_select(0, positions_B)[:, None],
-        sin=rotation[1].index_select(0, positions_B)[:, None],
-        places=positions + count * capacity,
-        mask=_window_mask(positions, window, dtype),
-        window=window,
+        cos=rotation[0].index_select(0, reach.positions_B)[:, None],
+        sin=rotation[1].index_select(0, reach.positions_B)[:, None],
+        places=places + count * capacity,
+        mask=_window_mask(places, reach.window, dtype),
+        reach=reach,
     )
 
 
-def _window_mask(positions: Tensor, window: int, dtype: torch.dtype) -> Tensor:
-    """Additive mask [rows, 1, window]: each row sees the keys up to its position."""
-    hidden = torch.arange(window, device=positions.device) > positions[:, None]
-    mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+def _window_mask(places: Tensor, window: int, dtype: torch.dtype) -> Tensor:
+    """Additive mask [rows, 1, window]: each row sees the keys up to its place."""
+    hidden = torch.arange(window, device=places.device) > places[:, None]
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=places.device)
     return mask.masked_fill_(hidden, float("-inf"))[:, None]

@@ -1,0 +1,98 @@
+"""What algorithms learn from as many tokens: the tiny model on three tasks, several seeds, whole runs.
+
+The jobs are those of `examples/`, with the algorithm, the steps and the seed changed and nothing else; all
+algorithms begin with the same warmed-up model of their task and seed. `--json FILE` writes what
+`write_docs.py` shows.
+"""
+
+import argparse
+import copy
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+from learning_docs import learning_parts
+from results import describe_machine
+from runs import steps_of
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+TASKS = {
+    "spelling backward": "quickstart.yaml",
+    "sorting letters": "sort-letters.yaml",
+    "sums": "chain-sum.yaml",
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "GRPO": {"name": "grpo"},
+    "RLOO": {"name": "rloo"},
+    "DAPO": {"name": "dapo", "params": {"dynamicSampling": {"maxRounds": 3}}},
+    "PPO": {"name": "ppo"},
+    "PF-PPO": {"name": "ppo", "params": {"sampleFilter": {"strategy": "best-worst", "keep": 4}}},
+}
+CRITIC = {"optimizer": {"learningRate": 3.0e-4}}
+"""As fast as the policy: the tiny model's critic begins with a head of zeros."""
+CHECKS = 6
+"""Evaluations of a run after its first."""
+
+
+def learn(task: str, algorithm: str, folder: Path, *, steps: int, seed: int) -> dict[str, Any]:
+    """One run: held-out accuracy by the response tokens that were generated until then."""
+    job = yaml.safe_load((EXAMPLES / TASKS[task]).read_text())
+    spec = job["spec"]
+    spec |= {"steps": steps, "seed": seed, "algorithm": copy.deepcopy(ALGORITHMS[algorithm])}
+    if spec["algorithm"]["name"] == "ppo":
+        spec["critic"] = CRITIC
+    spec["evaluation"]["every"] = max(1, steps // CHECKS)
+    name = f"{TASKS[task].removesuffix('.yaml')}-{algorithm.lower()}-{seed}"
+    done = steps_of(job, folder, name)
+    tokens = [0.0]
+    for event in done:
+        tokens.append(
+            tokens[-1] + event["metrics"]["response_tokens_per_second"] * event["seconds"]
+        )
+    lines = map(json.loads, (folder / name / "events.jsonl").read_text().splitlines())
+    checks = [event for event in lines if event["kind"] == "evaluation"]
+    return {
+        "seed": seed,
+        "prompts": checks[-1]["n"],
+        "accuracy": [[round(tokens[check["step"]]), check["accuracy"]] for check in checks],
+        "reward": [event["metrics"]["reward/mean"] for event in done],
+        "trained_seconds": done[-1]["time"] - done[0]["time"],
+    }
+
+
+def main() -> None:
+    """Run task after task, seed after seed, all algorithms in turn."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two algorithms, one task, 6 steps")
+    parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=60, help="of each run")
+    parser.add_argument("--tasks", nargs="+", choices=[*TASKS], default=[*TASKS])
+    options = parser.parse_args()
+    tasks = options.tasks[:1] if options.quick else options.tasks
+    seeds = options.seeds[:1] if options.quick else options.seeds
+    algorithms = ["GRPO", "PPO"] if options.quick else [*ALGORITHMS]
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for task in tasks:
+            for seed in seeds:
+                for algorithm in algorithms:
+                    steps = CHECKS if options.quick else options.steps
+                    run = learn(task, algorithm, Path(folder), steps=steps, seed=seed)
+                    runs.setdefault(task, {}).setdefault(algorithm, []).append(run)
+                    (_, before), (spent, after) = run["accuracy"][0], run["accuracy"][-1]
+                    print(
+                        f"{task}, seed {seed}, {algorithm}: {before:.1%} → {after:.1%} "
+                        f"with {spent:,} tokens",
+                        flush=True,
+                    )
+    document = {"runs": runs, "machine": describe_machine(["rljob", "torch", "ray"])}
+    print("\n\n".join(learning_parts(document)))
+    if options.json is not None:
+        options.json.write_text(json.dumps(document) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Rules on evaluation: what goes by it needs one.
+
+Pure functions from a spec to problems, called by `load`.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.evaluation import Evaluation
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule, exactly_one
+
+
+def best_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Best checkpoint and early stop go by evaluations during training."""
+    evaluation = spec.evaluation
+    if evaluation is None:
+        if spec.checkpoint.keep_best:
+            yield Problem(
+                "spec.checkpoint.keepBest",
+                "is true, but nothing is evaluated; set spec.evaluation, or leave it out",
+            )
+        return
+    if evaluation.every is None and evaluation.early_stop is not None:
+        yield Problem(
+            "spec.evaluation.earlyStop",
+            "needs evaluations during training; set spec.evaluation.every",
+        )
+    legal = metrics_of(evaluation)
+    if evaluation.metric not in legal:
+        hint = suggestion(evaluation.metric, legal) or ";"
+        yield Problem(
+            "spec.evaluation.metric",
+            f"is {evaluation.metric!r}{hint} this evaluation has {', '.join(legal)}",
+        )
+
+
+def metrics_of(evaluation: Evaluation) -> list[str]:
+    """Names that evaluation.metric may have."""
+    of_suites = [
+        f"{suite.name}/{name}" for suite in evaluation.suites for name in ("accuracy", "reward")
+    ]
+    return ["accuracy", "reward", *of_suites]
+
+
+def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Suites with names of their own, one source each, that the rewards can score."""
+    seen: set[str] = set()
+    for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
+        path = f"spec.evaluation.suites[{index}]"
+        if suite.name in seen:
+            yield Problem(f"{path}.name", f"{suite.name!r} is taken by an earlier suite; rename it")
+        seen.add(suite.name)
+        sources = {
+            "reasoningGym": suite.reasoning_gym,
+            "jsonl": suite.jsonl,
+            "source": suite.source,
+        }
+        yield from exactly_one(path, sources)
+        if suite.reasoning_gym is None and suite.levels:
+            yield Problem(
+                f"{path}.levels",
+                "are those of a reasoning-gym curriculum; leave them out, or use reasoningGym",
+            )
+        elif suite.reasoning_gym is not None and suite.reasoning_gym.curriculum is not None:
+            yield Problem(
+                f"{path}.reasoningGym.curriculum",
+                "is for training; use levels for a set of each, or leave it out",
+            )
+        elif suite.levels and suite.reasoning_gym and suite.reasoning_gym.level is not None:
+            yield Problem(f"{path}.reasoningGym.level", "is given by levels already; leave one out")
+        by_dataset = any(reward.type == "dataset" for reward in spec.rewards)
+        if suite.reasoning_gym is None and by_dataset:
+            yield Problem(
+                path,
+                "has no scorer for rewards of type dataset, which are reasoning-gym's; use exact, "
+                "math-verify, regex, format or python in spec.rewards, or a suite of reasoningGym",
+            )
+
+
+EVALUATION_RULES: tuple[Rule, ...] = (best_rule, suite_rule)

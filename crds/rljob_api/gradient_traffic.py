@@ -1,0 +1,87 @@
+"""Bytes that an update rank sends of gradients, and of the weights that ZeRO shares out, by arithmetic.
+
+Called by `traffic`. Collectives count as a ring moves them.
+"""
+
+from collections.abc import Iterator
+from math import prod
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import Dtype, UpdateParallelism
+from rljob_api.layout import Part, slices
+from rljob_api.memory import GRADIENT_BYTES
+from rljob_api.resharding.widths import ITEM_BYTES
+from rljob_api.tensors import Cut
+
+
+def gradient_traffic(
+    shape: Shape, degrees: UpdateParallelism, part: Part, *, passes: int, dtype: Dtype
+) -> int:
+    """Of all that a rank holds, in an optimizer step. degrees: with `data` filled in."""
+    if degrees.zero == 3 and _replicas(degrees) > 1:
+        return _row_traffic(shape, degrees, part, passes=passes, dtype=dtype)
+    stage = min(degrees.zero, 2)
+    backward = passes * degrees.virtual_pipeline  # a pass through each chunk of layers
+    return sum(
+        zero_bytes(items, ranks, stage, backward, dtype)
+        for items, ranks in gradient_items(shape, degrees, part)
+    )
+
+
+def gradient_items(
+    shape: Shape, degrees: UpdateParallelism, part: Part
+) -> Iterator[tuple[int, int]]:
+    """Parameters of a rank by the number of ranks that add up their gradients: (items, ranks)."""
+    replicas, copies = _replicas(degrees), max(1, degrees.tensor // shape.kv_heads)
+    ranks_of = {Cut.WHOLE: replicas * degrees.tensor, Cut.KEY_HEADS: replicas * copies}
+    items: dict[int, int] = {}
+    for piece in slices(shape, part):
+        ranks = ranks_of.get(piece.tensor.cut, replicas)
+        if piece.tensor.expert is not None:
+            by_number = replicas * degrees.tensor // degrees.expert
+            ranks = by_number if degrees.expert > 1 else replicas
+        items[ranks] = items.get(ranks, 0) + prod(piece.shape)
+    yield from ((number, ranks) for ranks, number in items.items())
+
+
+def zero_bytes(
+    items: int, ranks: int, stage: int, passes: int, dtype: Dtype, *, kept: int = 0
+) -> int:
+    """What becomes of parameters and their gradients in a step over `ranks`. stage: of ZeRO.
+
+    A sum (0), a scattered sum and a gather of the weights (1), a scattered sum after every pass (2), and
+    two gathers as well (3), but one of the `kept` items that stay gathered for a whole pass.
+    """
+    gradients, weights = items * GRADIENT_BYTES, items * ITEM_BYTES[dtype]
+    if stage == 0:
+        moved = 2 * gradients
+    elif stage == 1:
+        moved = gradients + weights
+    elif stage == 2:
+        moved = passes * gradients + weights
+    else:
+        moved = passes * (gradients + 2 * weights - kept * ITEM_BYTES[dtype])
+    return moved * (ranks - 1) // ranks
+
+
+def summed(whole_bytes: int, ranks: int) -> int:
+    """Of a sum over ranks."""
+    return 2 * whole_bytes * (ranks - 1) // ranks
+
+
+def _row_traffic(
+    shape: Shape, degrees: UpdateParallelism, part: Part, *, passes: int, dtype: Dtype
+) -> int:
+    """Of weights whose rows data × context ranks share: both ends of the model stay gathered for a pass, and
+    what tensor ranks repeat is added up over them once."""
+    ranks, pieces = _replicas(degrees), list(slices(shape, part))
+    ends = sum(prod(piece.shape) for piece in pieces if piece.tensor.layer is None)
+    whole = sum(prod(piece.shape) for piece in pieces if piece.tensor.cut is Cut.WHOLE)
+    items = sum(prod(piece.shape) for piece in pieces)
+    shared = zero_bytes(items, ranks, 3, passes, dtype, kept=ends)
+    return shared + summed(whole // ranks * GRADIENT_BYTES, degrees.tensor)
+
+
+def _replicas(degrees: UpdateParallelism) -> int:
+    assert degrees.data is not None, "resolve() fills update.parallelism.data"
+    return degrees.data * degrees.context

@@ -1,0 +1,114 @@
+"""What of a job does not fit into the memory of its devices and hosts. Called by `plan`."""
+
+from collections.abc import Mapping
+
+from rljob_api.host_memory import HostMemory, on_hosts
+from rljob_api.memory import KvCache, Memory, Phase
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.volumes import GB, MB
+
+WORKER_MEMORY = "spec.podTemplates.worker.resources.limits.memory"
+
+
+def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
+    """Phases that do not fit on a device, and a KV cache without room for one sequence."""
+    limit, path = memory.limit, "spec.accelerator.memory"
+    problems = _cache_problems(spec, memory.kv_cache)
+    if limit is None or problems:
+        return problems
+    problems = [
+        Problem(
+            path,
+            f"is {spec.accelerator.memory}, but at the longest lengths {phase.name} needs "
+            f"{_size(phase.device)} a device ({_parts(phase)}); raise "
+            f"spec.{phase.role}.parallelism.tensor or pipeline, {_remedy(phase, spec)}or the memory",
+        )
+        for phase in memory.phases
+        if phase.device > limit
+    ]
+    if not problems and memory.kv_cache.room == 0:
+        room = limit - memory.phases[0].device
+        sequence = memory.kv_cache.sequence
+        message = f"{spec.accelerator.memory} leaves {_size(room)} a device for the KV cache, but "
+        message += f"one sequence of the longest lengths takes {_size(sequence)}; raise "
+        message += "spec.rollout.parallelism.tensor or the memory, or shorten spec.batch's lengths"
+        problems.append(Problem(path, message))
+    return problems
+
+
+def host_problems(spec: RLJobSpec, host: HostMemory) -> list[Problem]:
+    """More on the host of a node than its worker pod may use."""
+    if host.limit is None or host.total <= host.limit:
+        return []
+    devices = f"{host.devices} device{'s' * (host.devices > 1)}"
+    message = f"is {_size(host.limit)}, but what leaves the {devices} of a node takes up to "
+    message += f"{_size(host.total)} of its host's memory ({_sizes(host.parts)}); use more"
+    return [Problem(WORKER_MEMORY, message + _host_remedy(spec, host.parts))]
+
+
+def machine_problem(spec: RLJobSpec, memory: Memory, available: int) -> list[Problem]:
+    """More on the host than this machine has left, whose processes are all of the job's devices."""
+    parts = on_hosts(spec, memory.resting)
+    total = sum(parts.values())
+    if total <= available:
+        return []
+    strategy = spec.resharding.strategy
+    swapped = "update weights" in parts
+    path = "spec.resharding.strategy" if swapped else "spec.update.offload"
+    message = f"is {strategy if swapped else spec.update.offload}, which takes up to {_size(total)} of the "
+    message += (
+        f"host's memory ({_sizes(parts)}), but this machine has {_size(available)} left; free some"
+    )
+    return [Problem(path, message + _host_remedy(spec, parts))]
+
+
+def _host_remedy(spec: RLJobSpec, parts: Mapping[str, int]) -> str:
+    remedies = {
+        "set spec.resharding.strategy: allgather": "update weights" in parts,
+        "set spec.update.offload: none": spec.update.offload == "optimizer",
+        "use a smaller model": True,
+    }
+    return "".join(f", or {text}" for text, helps in remedies.items() if helps)
+
+
+def _cache_problems(spec: RLJobSpec, cache: KvCache) -> list[Problem]:
+    """A KV cache that is asked for and has no room for one sequence."""
+    if spec.rollout.kv_cache_memory is None or cache.room > 0:
+        return []
+    message = f"is {spec.rollout.kv_cache_memory}, but one sequence of the longest lengths, "
+    message += f"{cache.longest} tokens, takes {cache.sequence} bytes on a device; use at least "
+    message += "that, raise spec.rollout.parallelism.tensor or shorten spec.batch's lengths"
+    return [Problem("spec.rollout.kvCacheMemory", message)]
+
+
+def _remedy(phase: Phase, spec: RLJobSpec) -> str:
+    options = {"update": _update_remedy(spec), "reshard": "", "step": ""}
+    swaps = spec.resharding.strategy == "allgather-swap"
+    swap = "" if swaps else "set resharding.strategy: allgather-swap, "
+    if phase.name == "generate" and spec.rollout.kv_cache_memory is not None:
+        return f"lower spec.rollout.kvCacheMemory, {swap}"
+    return options.get(phase.name, swap)
+
+
+def _update_remedy(spec: RLJobSpec) -> str:
+    remedies = {
+        "lower spec.batch.microBatchSize, ": spec.batch.micro_batch_size != 1,
+        "lower spec.batch.microBatchTokens, ": spec.batch.micro_batch_tokens is not None,
+        "set spec.update.recompute: full, ": spec.update.recompute == "none",
+        "set spec.update.offload: optimizer, ": spec.update.offload == "none",
+    }
+    usable = [text for text, helps in remedies.items() if helps]
+    return "".join(["spec.update.parallelism.zero, ", *usable])
+
+
+def _parts(phase: Phase) -> str:
+    return _sizes(phase.parts)
+
+
+def _sizes(parts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {_size(size)}" for name, size in parts.items() if size)
+
+
+def _size(size: float) -> str:
+    return f"{size / GB:.3g} GB" if size >= GB / 10 else f"{size / MB:.3g} MB"

@@ -1,0 +1,42 @@
+"""What each rank of a layout holds of a model, by arithmetic of its degrees.
+
+Called by the runtime's grids, which also know whom a rank works with, and by `resharding`.
+"""
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.layout import Part
+from rljob_api.topology import rollout_mesh, update_mesh
+
+
+def update_part(shape: Shape, degrees: UpdateParallelism, rank: int) -> Part:
+    """What a rank that trains holds, before ZeRO: neighbours in data × context share a layer's experts.
+
+    degrees: with `data` filled in.
+    """
+    place = update_mesh(degrees).coordinates(rank)
+    stages, chunks = degrees.pipeline, range(degrees.virtual_pipeline)
+    replica = place["data"] * degrees.context + place["context"]
+    return Part.of_stages(
+        shape,
+        tuple(chunk * stages + place["pipeline"] for chunk in chunks),
+        stages * degrees.virtual_pipeline,
+        tensor=(place["tensor"], degrees.tensor),
+        expert=(replica % degrees.expert, degrees.expert),
+    )
+
+
+def rollout_part(shape: Shape, degrees: RolloutParallelism, rank: int) -> Part:
+    """What a rank that generates holds: neighbours in data × tensor share a layer's experts.
+
+    degrees: with `data` filled in.
+    """
+    place = rollout_mesh(degrees).coordinates(rank)
+    sharer = place["data"] * degrees.tensor + place["tensor"]
+    return Part.of_stages(
+        shape,
+        (place["pipeline"],),
+        degrees.pipeline,
+        tensor=(place["tensor"], degrees.tensor),
+        expert=(sharer % degrees.expert, degrees.expert),
+    )

@@ -1,0 +1,57 @@
+"""What is done about tokens that another policy drew than the one being trained; usable by all algorithms.
+
+Three policies: the one that drew a token, as the rollout engine said (behaviour); the one that the update
+began with, as the update engine says (proximal); the one being trained (target). The surrogate's ratio is
+target/proximal, the weights here proximal/behaviour: together decoupled PPO (arXiv:2110.00641, eq. 8).
+"""
+
+# B samples, T response tokens of all samples together
+
+import math
+
+import torch
+from torch import Tensor
+
+from rljob_api.algorithms.base import RolloutCorrection
+from rljob_runtime.algorithms.functional import LOG_RATIO_LIMIT, mean_over_sequence
+
+
+def correction(
+    update_T: Tensor,
+    rollout_T: Tensor,
+    sample_of_T: Tensor,
+    chosen: RolloutCorrection,
+    *,
+    older: bool,
+) -> Tensor | None:
+    """Factor of each token's loss [T], without gradient; None: nothing is corrected.
+
+    update_T, rollout_T: natural log of both policies. A sequence's tokens are all here. older: whether older
+    weights may have drawn the tokens. A token whose ratio is not a number, as where the rollout gave it
+    no chance, is masked by every mask.
+    """
+    weight = chosen.weight if chosen.weight != "auto" else "token" if older else "none"
+    log_ratio_T = (update_T - rollout_T).detach()
+    factor_T: Tensor | None = None
+    if weight != "none":
+        log_T = log_ratio_T if weight == "token" else _over_sequence(log_ratio_T, sample_of_T)
+        factor_T = log_T.clamp(-LOG_RATIO_LIMIT, math.log(chosen.cap)).exp()
+    if chosen.mask != "none":
+        kept_T = kept(log_ratio_T, sample_of_T, chosen)
+        factor_T = kept_T.to(log_ratio_T.dtype) if factor_T is None else factor_T.where(kept_T, 0.0)
+    return factor_T
+
+
+def kept(log_ratio_T: Tensor, sample_of_T: Tensor, chosen: RolloutCorrection) -> Tensor:
+    """Which tokens the mask keeps, bool [T]."""
+    log_T = log_ratio_T
+    if chosen.mask != "token":
+        log_T = _over_sequence(log_ratio_T, sample_of_T, mean=chosen.mask == "geometric")
+    ratio_T = log_T.double().exp()
+    return (ratio_T >= chosen.mask_low) & (ratio_T <= chosen.mask_high)
+
+
+def _over_sequence(values_T: Tensor, sample_of_T: Tensor, *, mean: bool = False) -> Tensor:
+    """Each token's sum, or mean, over its sample's tokens."""
+    mean_T = mean_over_sequence(values_T, sample_of_T)
+    return mean_T if mean else mean_T * torch.bincount(sample_of_T)[sample_of_T]

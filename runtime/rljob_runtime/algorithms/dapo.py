@@ -1,0 +1,20 @@
+"""DAPO (arXiv:2503.14476): GRPO with overlong shaping; clip-higher and the mean are parameters."""
+
+import torch
+
+from rljob_api.algorithms.dapo import DAPOParams
+from rljob_runtime.algorithms.functional import group_advantages
+from rljob_runtime.algorithms.grpo import loss
+from rljob_runtime.algorithms.shaping import overlong_penalty, rewards_less_kl
+from rljob_runtime.sample import SampleBatch
+
+__all__ = ["loss", "prepare"]
+
+
+def prepare(samples: SampleBatch, params: DAPOParams) -> None:
+    """Add `advantage` of the rewards less what their length costs; every group must be whole."""
+    rewards_B = rewards_less_kl(samples, params)
+    if params.overlong is not None:
+        lengths_B = torch.tensor([len(response) for response in samples.responses])
+        rewards_B = rewards_B - overlong_penalty(lengths_B, params.overlong)
+    samples.scalars["advantage"] = group_advantages(rewards_B, samples.group_of_B, scale=True)

@@ -1,0 +1,86 @@
+"""DPO (arXiv:2305.18290, eq. 7) on pairs: of the data, or a prompt's best rollout against its worst.
+
+`prepare` needs whole groups; a micro-batch has both responses of a pair. Parameters are the contract's.
+"""
+
+# B samples, G groups, P pairs, T response tokens of all samples together
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from rljob_api.algorithms.dpo import DPOParams
+from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.sample import SampleBatch
+
+
+def prepare(samples: SampleBatch, params: DPOParams) -> None:
+    """Add the scalars `advantage`, 1 for the chosen and −1 for the rejected sample of each group whose
+    rewards differ (the first of equals), and `group_size`, its samples with tokens.
+
+    Samples without tokens are in no pair.
+    """
+    rewards_B, group_of_B = samples.scalars["reward"], samples.group_of_B
+    has_tokens_B = torch.tensor([len(response) > 0 for response in samples.responses])
+    side_B, size_B = torch.zeros_like(rewards_B), torch.zeros_like(rewards_B)
+    for group in range(len(samples.prompts)):
+        members = ((group_of_B == group) & has_tokens_B).nonzero()[:, 0]
+        size_B[members] = float(len(members))
+        if len(members) and rewards_B[members].max() > rewards_B[members].min():
+            side_B[members[rewards_B[members].argmax()]] = 1.0
+            side_B[members[rewards_B[members].argmin()]] = -1.0
+    samples.scalars.update(advantage=side_B, group_size=size_B)
+
+
+def loss(logprobs_T: Tensor, batch: SampleBatch, params: DPOParams, totals: Totals) -> LossOutput:
+    """Mean over prompts of their pairs' losses; a prompt without a pair counts 0.
+
+    Metrics are sums over pairs, which `metrics` makes means of: pairs/count, pairs/margin β·h,
+    pairs/accuracy.
+    """
+    chosen_P, _ = _pairs(batch)
+    margin_P = margins(logprobs_T, batch, params)
+    losses_P = pair_losses(margin_P, params) * batch.scalars["group_size"][chosen_P]
+    told_P = params.beta * margin_P.detach()
+    return LossOutput(
+        loss=(losses_P.sum() + 0.0 * logprobs_T.sum()) / max(totals.num_sequences, 1),
+        mean_over="sequences",
+        token_sums={
+            "pairs/count": torch.tensor(float(len(margin_P))),
+            "pairs/margin": told_P.sum(),
+            "pairs/accuracy": (told_P > 0).sum(),
+        },
+        maxima={},
+    )
+
+
+def margins(logprobs_T: Tensor, batch: SampleBatch, params: DPOParams) -> Tensor:
+    """h of each pair that `prepare` has found, by group [P], in nats: (π_c − π_r) − (ref_c − ref_r)."""
+    chosen_P, rejected_P = _pairs(batch)
+    gained_B = _sums(logprobs_T - batch.packed("reference_logprobs"), batch, params)
+    return gained_B[chosen_P] - gained_B[rejected_P]
+
+
+def pair_losses(margin_P: Tensor, params: DPOParams) -> Tensor:
+    """Losses of `margins`."""
+    if params.pair_loss == "ipo":
+        return (margin_P - 1 / (2 * params.beta)).square()
+    kept, turned = F.logsigmoid(params.beta * margin_P), F.logsigmoid(-params.beta * margin_P)
+    return -(1 - params.label_smoothing) * kept - params.label_smoothing * turned
+
+
+def _pairs(batch: SampleBatch) -> tuple[Tensor, Tensor]:
+    """Chosen and rejected samples of each pair, by group."""
+    side_B, group_of_B = batch.scalars["advantage"], batch.group_of_B
+    chosen, rejected = (side_B > 0).nonzero()[:, 0], (side_B < 0).nonzero()[:, 0]
+    chosen = chosen[group_of_B[chosen].argsort()]
+    rejected = rejected[group_of_B[rejected].argsort()]
+    assert torch.equal(group_of_B[chosen], group_of_B[rejected]), "a pair lies in one micro-batch"
+    return chosen, rejected
+
+
+def _sums(values_T: Tensor, batch: SampleBatch, params: DPOParams) -> Tensor:
+    """Sums over each sample's tokens [B]; means where the parameters say so."""
+    lengths_B = torch.tensor([len(response) for response in batch.responses])
+    sums_B = values_T.new_zeros(len(lengths_B)).index_add(0, batch.sample_of_T(), values_T)
+    return sums_B / lengths_B.clamp(min=1) if params.length_normalized else sums_B

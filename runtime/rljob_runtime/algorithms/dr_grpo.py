@@ -1,0 +1,16 @@
+"""Dr.GRPO (arXiv:2503.20783): rewards less their group's mean, and sums in place of means over tokens."""
+
+from rljob_api.algorithms.dr_grpo import DrGRPOParams
+from rljob_runtime.algorithms.functional import group_advantages
+from rljob_runtime.algorithms.grpo import loss
+from rljob_runtime.algorithms.shaping import rewards_less_kl
+from rljob_runtime.sample import SampleBatch
+
+__all__ = ["loss", "prepare"]
+
+
+def prepare(samples: SampleBatch, params: DrGRPOParams) -> None:
+    """Add `advantage`; every group must be whole."""
+    samples.scalars["advantage"] = group_advantages(
+        rewards_less_kl(samples, params), samples.group_of_B, scale=False
+    )

@@ -1,0 +1,93 @@
+"""PPO (arXiv:1707.06347): clipped surrogate on advantages of a critic, which this file also teaches.
+
+`prepare` and `loss` are the policy's; `prepare_critic` and `critic_loss` the critic's. Both estimate the
+same advantages from the same columns. Parameters are the contract's.
+"""
+
+# B samples, T response tokens of all samples together
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from rljob_api.algorithms.ppo import PPOParams
+from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.functional import Surrogate, clipped_surrogate, kl_divergence
+from rljob_runtime.algorithms.objective import objective, old_logprobs
+from rljob_runtime.algorithms.values import Estimates, generalized_advantages, value_loss
+from rljob_runtime.sample import SampleBatch
+
+
+def prepare(samples: SampleBatch, params: PPOParams) -> None:
+    """Add the field `advantages`."""
+    estimates = estimate(samples, params)
+    samples.fields["advantages"] = _apart(estimates.advantages_T, samples)
+
+
+def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals) -> LossOutput:
+    """PPO's clipped surrogate, its loss bounded for negative advantages; see `objective`."""
+    advantages_T = batch.advantages_T()
+    surrogate = clipped_surrogate(
+        logprobs_T,
+        old_logprobs(logprobs_T, batch, params),
+        advantages_T,
+        clip_low=params.clip_low,
+        clip_high=params.clip_high,
+    )
+    if params.dual_clip is not None:
+        surrogate = dual_clipped(surrogate, advantages_T, params.dual_clip)
+    return objective(surrogate, logprobs_T, batch, params, totals)
+
+
+def prepare_critic(samples: SampleBatch, params: PPOParams) -> None:
+    """Add the field `returns`, which `critic_loss` reads beside `values`."""
+    samples.fields["returns"] = _apart(estimate(samples, params).returns_T, samples)
+
+
+def critic_loss(
+    values_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals
+) -> LossOutput:
+    """The clipped value loss."""
+    return value_loss(values_T, batch, totals, clip=params.value_clip)
+
+
+def estimate(samples: SampleBatch, params: PPOParams) -> Estimates:
+    """GAE of the field `values` and of the rewards: the scalar `reward` at each last token and, with
+    KL in the reward, −β·KL at each.
+
+    The KL is of `rollout_logprobs`, which drew the tokens, from `reference_logprobs`.
+    """
+    lengths = [len(response) for response in samples.responses]
+    rewards_T = torch.zeros(sum(lengths))
+    ends_B = torch.tensor(lengths).cumsum(0) - 1
+    with_tokens_B = torch.tensor(lengths) > 0
+    rewards_T[ends_B[with_tokens_B]] = samples.scalars["reward"][with_tokens_B]
+    if params.kl_coefficient > 0 and params.kl_in == "reward":
+        estimator = params.kl_estimator
+        kl_T = kl_divergence(
+            samples.packed("rollout_logprobs"), samples.packed("reference_logprobs"), estimator
+        )
+        rewards_T = rewards_T - params.kl_coefficient * kl_T
+    return generalized_advantages(
+        rewards_T,
+        samples.packed("values"),
+        lengths,
+        gamma=params.discount,
+        gae_lambda=params.gae_lambda,
+    )
+
+
+def dual_clipped(surrogate: Surrogate, advantages_T: Tensor, limit: float) -> Surrogate:
+    """Losses of negative advantages are at most limit·|A| (arXiv:1912.09729, eq. 3)."""
+    most_T = -advantages_T * limit
+    bounded_T = (advantages_T < 0) & (surrogate.losses_T > most_T)
+    return replace(
+        surrogate,
+        losses_T=torch.where(bounded_T, most_T, surrogate.losses_T),
+        clipped_T=surrogate.clipped_T | bounded_T.detach(),
+    )
+
+
+def _apart(values_T: Tensor, samples: SampleBatch) -> list[Tensor]:
+    return list(torch.split(values_T, [len(response) for response in samples.responses]))

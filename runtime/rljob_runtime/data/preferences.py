@@ -1,0 +1,70 @@
+"""Pairs of responses of which one is preferred, from JSON Lines or parquet. Bad rows are named by number."""
+
+from pathlib import Path
+from typing import Any
+
+from rljob_api.messages import suggestion
+from rljob_api.problems import Problem
+from rljob_api.workload import PreferenceData
+from rljob_runtime.data.jsonl import (
+    JsonlFile,
+    Row,
+    only,
+    read_lines,
+    sorted_out,
+    template_fields,
+)
+from rljob_runtime.data.question import Question
+
+PATH = "spec.data.preferences.path"
+
+
+def read_preferences(source: PreferenceData, *, base_dir: Path) -> JsonlFile:
+    """All pairs of a file. A prompt may have several."""
+    file = base_dir / source.path
+    rows = _read_parquet(file) if file.suffix == ".parquet" else read_lines(file, at=PATH)
+    if isinstance(rows, Problem):
+        return only(rows)
+    return sorted_out(rows, lambda row: _pair(row, source), file=file, at=PATH)
+
+
+def _read_parquet(file: Path) -> list[Row] | Problem:
+    """Rows by number, from 1."""
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError:
+        what = (
+            "needs pyarrow, which is not installed; pip install 'rljob[parquet]', or use JSON Lines"
+        )
+        return Problem(PATH, f"{file} {what}")
+    if not file.is_file():
+        return Problem(PATH, f"there is no file {file}; paths start at the job's")
+    try:
+        rows = parquet.read_table(file).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's own errors are among them
+        return Problem(PATH, f"{file} cannot be read as parquet: {error}")
+    return list(enumerate(rows, start=1)) or Problem(PATH, f"{file} has no rows")
+
+
+def _pair(row: dict[str, Any], source: PreferenceData) -> Question | str:
+    """The row's question with its responses, or what is wrong with it."""
+    keys = {
+        "promptField": source.prompt_field,
+        "chosenField": source.chosen_field,
+        "rejectedField": source.rejected_field,
+    }
+    for option, key in keys.items():
+        if key not in row:
+            return f"has no key {key!r} ({option}){suggestion(key, row)}"
+        if not isinstance(row[key], str):
+            return f"{key!r} is a {type(row[key]).__name__}; must be text"
+    prompt, chosen, rejected = (row[key] for key in keys.values())
+    if not prompt.strip():
+        return f"{source.prompt_field!r} is empty"
+    if chosen == rejected:
+        return (
+            f"{source.chosen_field!r} and {source.rejected_field!r} are equal: nothing is preferred"
+        )
+    others = {key: value for key, value in row.items() if key != source.rejected_field}
+    fields = template_fields(others, prompt, answer_key=source.chosen_field)
+    return Question(fields=fields, answer=chosen, entry={}, responses=(chosen, rejected))

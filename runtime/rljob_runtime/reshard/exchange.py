@@ -1,0 +1,145 @@
+"""A bucket on its way: its steps over shared memory, where ranks share a machine, and over collectives.
+
+Called by `executor`. Shared memory is for devices whose memory is the host's. Others have links of their own
+inside a machine, which their collectives know.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rljob_api.resharding.boxes import Piece
+from rljob_api.resharding.plan import ReshardPlan, Step
+from rljob_runtime.backends.base import Backend
+from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.reshard.collectives import Collective
+from rljob_runtime.reshard.groups import make_groups
+from rljob_runtime.reshard.parcels import View
+from rljob_runtime.reshard.peers import Listening, machines_of_ranks
+from rljob_runtime.reshard.presence import Presence
+from rljob_runtime.reshard.shared import SharedExchange, SharedSteps, is_shared
+
+
+class Exchanges:
+    """This device's steps of a plan, in its order. All ranks of the default group make it together.
+
+    plan: with the steps of all devices. shares_memory: False sends everything over collectives. sent: type
+    on the way. Raises WorkerError when a device does not come within timeout_seconds.
+    """
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        backend: Backend,
+        *,
+        sent: torch.dtype,
+        timeout_seconds: float,
+        shares_memory: bool,
+    ) -> None:
+        self._device = dist.get_rank() if dist.is_initialized() else 0
+        self._backend, self._sent = backend, sent
+        own = plan.of_device(self._device)
+        self._steps = [
+            [step for step in own.steps(bucket) if step.kind != "copy"] for bucket in plan.buckets
+        ]
+        alone = not dist.is_initialized()
+        ranks = 1 if alone else dist.get_world_size()
+        machines = [frozenset([rank]) for rank in range(ranks)]
+        if shares_memory and not alone and backend.device.type == "cpu":
+            machines = _machines()
+        self._machine = machines[self._device]
+        self._presence = None if alone else Presence()
+        self._groups = make_groups(plan, machines, timeout_seconds)
+        self._shared: SharedSteps | None = None
+        if max(map(len, machines)) > 1:
+            listening = Listening()
+            if len(self._machine) > 1:
+                self._shared = SharedSteps(
+                    plan, self._machine, listening, sent=sent, timeout_seconds=timeout_seconds
+                )
+
+    def begin(self, bucket: int, hop: int, own: View) -> "Exchange | None":
+        """Allocate a hop's buffers; None where nothing is to be exchanged. own: the weights that are given
+        of. Raises DeviceMemoryError when buffers do not fit."""
+        ledger = self._backend.ledger
+        steps = [step for step in self._steps[bucket] if step.hop == hop]
+        there = [step for step in steps if is_shared(step, self._machine)]
+        shared = self._shared.exchange(bucket, hop, there) if self._shared else None
+        if shared is not None:
+            ledger.track(MemoryKind.BUFFERS, shared.buffers)
+        collectives = []
+        for step in steps:
+            if not is_shared(step, self._machine):
+                ledger.require(MemoryKind.BUFFERS, step.bytes)
+                collectives.append(self._collective(step))
+                ledger.track(MemoryKind.BUFFERS, collectives[-1].buffers)
+        if shared is None and not collectives:
+            return None
+        what = f"reshard rank {self._device}, bucket {bucket} of {len(self._steps)}"
+        return Exchange(own, shared, collectives, what)
+
+    def end(self) -> None:
+        """After the last bucket; shared memory goes back to the system."""
+        if self._shared is not None:
+            self._shared.end()
+
+    def give_up(self) -> None:
+        """This rank does not go on; those of its machine that wait for it hear so."""
+        if self._shared is not None:
+            self._shared.give_up()
+
+    def lost(self) -> list[int]:
+        """Ranks that are gone; after a failure, whose error may name nobody, or one who waited for them."""
+        return self._presence.lost() if self._presence else []
+
+    def _collective(self, step: Step) -> Collective:
+        like = torch.empty(0, device=self._backend.device)
+        group = self._groups.get(step.group)
+        return Collective(step, self._device, sent=self._sent, group=group, like=like)
+
+
+class Exchange:
+    """A hop of a bucket. own: the weights that are given of. what: for messages."""
+
+    def __init__(
+        self,
+        own: View,
+        shared: SharedExchange | None,
+        collectives: Sequence[Collective],
+        what: str,
+    ) -> None:
+        self._own, self._shared, self._collectives, self._what = own, shared, collectives, what
+
+    def carry_out(self) -> None:
+        """Give, and wait for what others give; on a side stream. Raises WorkerError when one is gone or
+        does not come in time."""
+        try:
+            pending = [work for one in self._collectives for work in one.start(self._own)]
+            if self._shared is not None:
+                self._shared.carry_out(self._own)
+            for work in pending:
+                work.wait()
+        except (RuntimeError, WorkerError) as error:
+            raise WorkerError(f"{self._what}: {error}") from error
+
+    def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
+        """What others gave."""
+        for one in self._collectives:
+            yield from one.pieces()
+        if self._shared is not None:
+            yield from self._shared.pieces()
+
+    def taken(self) -> None:
+        """All pieces were copied; buffers go."""
+        self._collectives = ()
+        if self._shared is not None:
+            self._shared.taken()
+
+
+def _machines() -> list[frozenset[int]]:
+    """By rank, all ranks of its machine."""
+    names = machines_of_ranks()
+    return [frozenset(rank for rank, other in enumerate(names) if other == name) for name in names]

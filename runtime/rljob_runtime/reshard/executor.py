@@ -1,0 +1,193 @@
+"""Runs a plan on this device: bucket by bucket, three of them on their way.
+
+Called by the strategies; all devices of both layouts run the same plan together. A bucket is gathered on a
+side stream, while the one before is selected into the weights to generate with, and the update weights of
+the one before that may leave the device.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from rljob_api.resharding.boxes import Box, Piece
+from rljob_api.resharding.buckets import Member
+from rljob_api.resharding.plan import ReshardPlan
+from rljob_runtime.backends.base import Backend, Mark
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.reshard.exchange import Exchange, Exchanges
+from rljob_runtime.reshard.parcels import part
+
+New = Callable[[Piece], Tensor]
+"""Makes an uninitialised tensor for a slice that this device generates with, or gives one that it has."""
+
+End = Callable[[], None]
+Release = Callable[[Sequence[str]], End | None]
+"""Takes the names of update weights that are not read again: to the host, or nowhere. It may return what
+ends that, which is called when the next bucket is selected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathering:
+    """A hop of a bucket on its way, and when it is there."""
+
+    exchange: Exchange
+    there: Mark
+
+
+class Resharder:
+    """This device's part of a plan, for any number of reshards. All ranks of the default group, which are the
+    plan's devices, make it at the same time, after all other groups.
+
+    sent: type on the way, the narrower of both layouts'. shares_memory: whether devices of one machine whose
+    memory is the host's exchange weights there. timeout_seconds: of one wait for another device; after it a
+    reshard raises WorkerError, and another Resharder is needed. Raises WorkerError when a device does not
+    come in that time. gather_seconds, select_seconds: of the last reshard, of its exchanges, on the side
+    stream, and of the selection and its copies, as the host sees them.
+    """
+
+    def __init__(
+        self,
+        plan: ReshardPlan,
+        backend: Backend,
+        *,
+        sent: torch.dtype,
+        timeout_seconds: float,
+        shares_memory: bool = True,
+    ) -> None:
+        self.device = dist.get_rank() if dist.is_initialized() else 0
+        self._plan = plan.of_device(self.device)
+        self._held = _boxes(plan.update.held(self.device))
+        self._wanted = {piece.tensor.name: piece for piece in plan.rollout.held(self.device)}
+        self._copies = [list(self._copied(bucket)) for bucket in plan.buckets]
+        self._here = [self._named(bucket, self._wanted) for bucket in plan.buckets]
+        self._gone = [self._named(bucket, self._held) for bucket in plan.buckets]
+        self._stream = backend.side_stream()
+        self.gather_seconds = self.select_seconds = 0.0
+        self._exchanges = Exchanges(
+            plan,
+            backend,
+            sent=sent,
+            timeout_seconds=timeout_seconds,
+            shares_memory=shares_memory,
+        )
+
+    @property
+    def wanted(self) -> Mapping[str, Piece]:
+        """The slices that this device generates with, by Hugging Face name."""
+        return self._wanted
+
+    @torch.no_grad()
+    def run(
+        self, update: Mapping[str, Tensor], new: New, *, release: Release | None = None
+    ) -> dict[str, Tensor]:
+        """The slices to generate with, by Hugging Face name; all devices call it together.
+
+        update: this device's slices of the layout that trains, by the same names; they are not written.
+        release: None where they stay. Raises DeviceMemoryError when buffers do not fit, WorkerError that
+        names who is gone.
+        """
+        try:
+            return self._run(update, new, release)
+        except (RuntimeError, WorkerError) as error:
+            self._exchanges.give_up()
+            raise WorkerError(f"{self.names_of_lost(error)}{error}") from error
+        except BaseException:
+            self._exchanges.give_up()
+            raise
+
+    def names_of_lost(self, error: Exception) -> str:
+        """Who is gone, in front of an error that does not say it; empty where nobody is."""
+        told = [f"rank {rank} is gone" for rank in self._exchanges.lost()]
+        return "".join(f"{text}; " for text in told if text not in str(error))
+
+    def _run(
+        self, update: Mapping[str, Tensor], new: New, release: Release | None
+    ) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = {}
+        gathering: Gathering | None = None
+        self.gather_seconds = self.select_seconds = 0.0
+        buckets = len(self._plan.buckets)
+        for number in range(buckets + 2):
+            begun = self._begin(number, 0, update, self._held) if number < buckets else None
+            end = None
+            if number > 1 and release is not None:
+                end = release(self._gone[number - 2])
+            if 1 <= number <= buckets:
+                self._select(number - 1, gathering, update, new, found)
+            if end is not None:
+                end()
+            gathering = begun
+        self._stream.run(self._exchanges.end).wait()
+        return found
+
+    def _begin(
+        self, number: int, hop: int, own: Mapping[str, Tensor], held: Mapping[str, Box]
+    ) -> Gathering | None:
+        """Start a bucket's hop. own, held: the weights that are given of, and their boxes."""
+        exchange = self._exchanges.begin(number, hop, lambda piece: _view(own, held, piece))
+        if exchange is None:
+            return None
+
+        def carry_out() -> None:
+            started = time.perf_counter()
+            exchange.carry_out()
+            self.gather_seconds += time.perf_counter() - started
+
+        return Gathering(exchange, self._stream.run(carry_out))
+
+    def _select(
+        self,
+        number: int,
+        gathering: Gathering | None,
+        update: Mapping[str, Tensor],
+        new: New,
+        found: dict[str, Tensor],
+    ) -> None:
+        """Fill the slices of a bucket: from this device, from what arrives, and from what is passed on."""
+        for name in self._here[number]:
+            found[name] = new(self._wanted[name])
+        wanted = {name: self._wanted[name].box for name in self._here[number]}
+        started = time.perf_counter()
+        for piece in self._copies[number]:
+            _view(found, wanted, piece).copy_(_view(update, self._held, piece))
+        self.select_seconds += time.perf_counter() - started
+        self._take(gathering, found, wanted)
+        self._take(self._begin(number, 1, found, wanted), found, wanted)
+
+    def _take(
+        self,
+        gathering: Gathering | None,
+        found: Mapping[str, Tensor],
+        wanted: Mapping[str, Box],
+    ) -> None:
+        """Copy what others gave, once it is there."""
+        if gathering is None:
+            return
+        gathering.there.hold_main()
+        started = time.perf_counter()
+        for piece, arrived in gathering.exchange.pieces():
+            _view(found, wanted, piece).copy_(arrived)
+        self.select_seconds += time.perf_counter() - started
+        gathering.exchange.taken()
+
+    def _copied(self, bucket: Sequence[Member]) -> Iterator[Piece]:
+        """Those that this device has in both layouts."""
+        for step in self._plan.steps(bucket):
+            if step.kind == "copy":
+                yield from step.pieces[self.device]
+
+    def _named(self, bucket: Sequence[Member], among: Mapping[str, object]) -> list[str]:
+        return [name for name in self._plan.freed(bucket) if name in among]
+
+
+def _view(tensors: Mapping[str, Tensor], boxes: Mapping[str, Box], piece: Piece) -> Tensor:
+    name = piece.tensor.name
+    return part(tensors[name], boxes[name], piece.box)
+
+
+def _boxes(pieces: Iterator[Piece]) -> dict[str, Box]:
+    return {piece.tensor.name: piece.box for piece in pieces}

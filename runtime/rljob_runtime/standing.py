@@ -1,0 +1,74 @@
+"""How a run's evaluations stand: which was the best, whether training ends early. Asked by the driver.
+
+What is better is decided by `best`; here it is read, written, told, and its checkpoint kept.
+"""
+
+from dataclasses import dataclass
+
+from rljob_api.evaluation import EarlyStop
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.best import Best
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.events import EventLog
+from rljob_runtime.metrics import Evaluated
+
+
+@dataclass(slots=True, kw_only=True)
+class Standing:
+    """best: so far. rule: when training ends early, None: never. keeps_best: the best checkpoint stays."""
+
+    best: Best
+    rule: EarlyStop | None
+    keeps_best: bool
+    log: EventLog
+    store: CheckpointStore
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, *, log: EventLog, store: CheckpointStore) -> "Standing":
+        """Of a run that has evaluated nothing."""
+        evaluation = spec.evaluation
+        return cls(
+            best=Best(metric=evaluation.metric if evaluation else "accuracy"),
+            rule=evaluation.early_stop if evaluation else None,
+            keeps_best=spec.checkpoint.keep_best,
+            log=log,
+            store=store,
+        )
+
+    def read(self, step: int) -> None:
+        """Take up what the run's evaluations until this step left."""
+        self.best = Best.read(self.store.folder, self.best.metric).until(step)
+        self.store.best.clear()
+        if self.best.step and self.store.path(self.best.step).exists():
+            self.store.best.add(self.best.step)
+
+    def count(self, evaluated: Evaluated) -> bool:
+        """Take an evaluation in; whether its checkpoint is to be kept as the best."""
+        value = evaluated.value(self.best.metric)
+        min_delta = self.rule.min_delta if self.rule else 0.0
+        is_best = self.best.take(evaluated.step, value, min_delta=min_delta)
+        self.best.write(self.store.folder)
+        return is_best and self.keeps_best
+
+    def keep(self) -> None:
+        """The best checkpoint is there: it stays, the one before goes."""
+        assert self.best.step, "the model before training has no checkpoint"
+        self.store.best.clear()
+        self.store.best.add(self.best.step)
+        self.store.drop_old()
+        self.log.write("best", step=self.best.step, metric=self.best.metric, value=self.best.value)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether evaluations have stopped getting better."""
+        return self.best.ends(self.rule)
+
+    def last_words(self, step: int, steps: int) -> str:
+        """Why a run that succeeded after `step` did not make all steps; empty where it did."""
+        if step == steps or not self.ends_early:
+            return ""
+        best = self.best
+        return (
+            f"stopped early after step {step}: {best.waited} evaluations without a better {best.metric} "
+            f"(spec.evaluation.earlyStop); the best was {best.value:.4g} after step {best.step}"
+        )

@@ -1,0 +1,80 @@
+"""The compare state: how well the policy tells held-out pairs apart. Moves no weight.
+
+Called by the device worker on every update rank at the same time, in evaluations of jobs with pairs.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rljob_api.algorithms.dpo import DPOParams
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.algorithms import dpo
+from rljob_runtime.batches import BatchName
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.engines.update import AnyUpdateEngine
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.sample import SampleBatch
+from rljob_runtime.spans import Span
+from rljob_runtime.states.meetings import agreed
+from rljob_runtime.states.reports import CompareReport
+from rljob_runtime.states.samples import read_samples
+from rljob_runtime.states.share import claim_in_order
+from rljob_runtime.states.shared_reading import read_together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """Compares one replica's share of the pairs. ranks: as the engine has them."""
+
+    engine: AnyUpdateEngine
+    dock: DockClient
+    ranks: UpdateRanks
+    spec: RLJobSpec
+
+    def run(self, batch: BatchName) -> CompareReport:
+        """Margins of the share; of a replica's ranks, the one that leads has any."""
+        started, margins = 0.0, list[float]()
+        params = self.spec.algorithm.params
+        assert isinstance(params, DPOParams), "the rules allow no other algorithm with pairs"
+        replica, replicas = self.ranks.share
+        assert self.spec.evaluation is not None, "an evaluation without spec.evaluation"
+        num_groups = len(range(replica, self.spec.evaluation.prompts, replicas))
+        pass_groups = self.spec.batch.micro_batch_size or 1
+        for part in read_together(
+            self.ranks,
+            lambda: self._claims(batch, num_groups, pass_groups),
+            lambda rows: read_samples(
+                self.dock, rows, fields=params.fields, scalars=params.scalars
+            ),
+            parts=-(-num_groups // pass_groups),
+        ):
+            started = started or time.time()
+            dpo.prepare(part.samples, params)
+            found_P = self._margins(part.samples, params)
+            with agreed(self.ranks.together):
+                if self.ranks.leads:
+                    self.dock.acknowledge(part.rows)
+                    margins += found_P.tolist()
+        return CompareReport(margins=margins, span=Span.since(started))
+
+    def _margins(self, samples: SampleBatch, params: DPOParams) -> Tensor:
+        with torch.no_grad():
+            return params.beta * dpo.margins(self.engine.logprobs(samples), samples, params)
+
+    def _claims(
+        self, batch: BatchName, num_groups: int, pass_groups: int
+    ) -> Iterator[list[RowMeta]]:
+        return claim_in_order(
+            self.dock,
+            batch,
+            self.ranks.share,
+            num_groups=num_groups,
+            pass_groups=pass_groups,
+            pass_rows=2 * pass_groups,
+            timeout_seconds=self.spec.flow.stage_timeout_seconds,
+        )

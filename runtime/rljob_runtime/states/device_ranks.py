@@ -1,0 +1,100 @@
+"""Whom a device computes with: the process groups of both layouts, made once when a device starts.
+
+Called by the device worker. Colocated devices are one world of processes. Separated ones are several: the
+devices that train, and each set of rollout devices that hold a model together, so that sets come and go.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.backends.base import Backend
+from rljob_runtime.backends.sync_group import attend
+from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid
+from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.ranks import RankGrid
+from rljob_runtime.states.held_policy import shape_of
+
+if TYPE_CHECKING:
+    from rljob_runtime.actors.device import Seat
+
+GRACE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRanks:
+    """A device's groups. critic, reward_model, teacher: of their layouts on the update devices, where there
+    are any. rollout: None where it holds whole models or does not generate."""
+
+    update: UpdateRanks
+    critic: UpdateRanks = field(default_factory=UpdateRanks)
+    reward_model: UpdateRanks = field(default_factory=UpdateRanks)
+    teacher: UpdateRanks = field(default_factory=UpdateRanks)
+    rollout: RolloutGroups | None = None
+
+
+def join(
+    backend: Backend,
+    seat: "Seat",
+    meeting: str | None,
+    *,
+    spec: RLJobSpec,
+    models: Mapping[str, Path],
+) -> DeviceRanks:
+    """Meet the other devices of the seat's world, where there are any. spec: resolved. meeting: address of
+    a `Meeting`. models: directories by name.
+
+    A collective waits a little longer than the deadline for the rows of a batch, so that the rank which
+    waited for them says so. Raises ConfigError for degrees that cannot be, and RuntimeError when the
+    others do not come.
+    """
+    if seat.world_size == 1:
+        return DeviceRanks(update=UpdateRanks())
+    assert meeting is not None, f"device {seat.rank} has nowhere to meet the others"
+    seconds = spec.flow.stage_timeout_seconds + GRACE_SECONDS
+    dist.init_process_group(
+        backend.collectives,
+        store=attend(meeting, seconds=seconds),
+        rank=seat.world_rank,
+        world_size=seat.world_size,
+        timeout=timedelta(seconds=seconds),
+        pg_options=backend.group_options(),
+    )
+    ranks = critic = reward_model = teacher = UpdateRanks()
+    degrees, scorer = spec.rollout.parallelism, spec.reward_model
+    if seat.update_rank is not None:
+        ranks = _update_ranks(spec.update.parallelism, models["policy"], seconds)
+        if spec.critic is not None:
+            critic = _update_ranks(spec.critic.parallelism, models["critic"], seconds)
+        if scorer is not None:
+            reward_model = _update_ranks(scorer.parallelism, models["reward-model"], seconds)
+        if spec.teacher is not None:
+            teacher = _update_ranks(spec.teacher.parallelism, models["teacher"], seconds)
+    groups = _rollout_groups(degrees, seconds) if seat.generates and degrees.shared else None
+    return DeviceRanks(
+        update=ranks, critic=critic, reward_model=reward_model, teacher=teacher, rollout=groups
+    )
+
+
+def _update_ranks(degrees: UpdateParallelism, model: Path, seconds: float) -> UpdateRanks:
+    if not degrees.shared:
+        return UpdateRanks(everyone=dist.group.WORLD)
+    shape = shape_of(model)
+    grid = RankGrid(degrees, kv_heads=shape.kv_heads if shape else None)
+    groups = ProcessGroups(grid, timeout_seconds=seconds)
+    return UpdateRanks.of(groups, dist.group.WORLD)
+
+
+def _rollout_groups(degrees: RolloutParallelism, seconds: float) -> RolloutGroups:
+    """Of the world's rollout ranks, which may be some of the job's."""
+    replicas = dist.get_world_size() // degrees.replica_devices
+    grid = RolloutGrid(degrees.model_copy(update={"data": replicas}))
+    return RolloutGroups(grid, timeout_seconds=seconds)

@@ -1,0 +1,144 @@
+"""Inference of a model on samples that are there: the states reference, teacher, values and reward-model.
+
+Each reads the responses of its replica's share as they come, and writes a column. The model lies on the
+update devices: the frozen starting policy, a teacher, the critic that is being trained, or a reward model.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from rljob_api.evaluation import Evaluation, EvaluationSet
+from rljob_api.workload import Batch
+from rljob_runtime.backends.host_swap import SwappedOut
+from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.batches import BatchName
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.dock.columns import Ragged
+from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.sample import SampleBatch
+from rljob_runtime.spans import Span
+from rljob_runtime.states.meetings import agreed
+from rljob_runtime.states.micro_batches import score
+from rljob_runtime.states.samples import read_samples
+from rljob_runtime.states.share import claim_in_order
+from rljob_runtime.states.shared_reading import read_together
+
+Adapted = Callable[[SampleBatch], SampleBatch]
+
+
+def with_end(padding: int | None) -> Adapted:
+    """Samples whose last value is that of a sequence classifier: a token follows each last one.
+
+    padding: the classifier's own token, which transformers leaves out at the end of a sequence.
+    """
+
+    def adapt(samples: SampleBatch) -> SampleBatch:
+        kept = [row[: _without(row, padding)] for row in samples.responses]
+        return replace(samples, responses=[torch.cat([row, row.new_zeros(1)]) for row in kept])
+
+    return adapt
+
+
+def _without(row: Tensor, padding: int | None) -> int:
+    """Tokens up to the last that is no padding."""
+    places = (row != padding).nonzero() if padding is not None else None
+    if places is None:
+        return len(row)
+    return int(places[-1]) + 1 if len(places) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inference:
+    """Scores one replica's share. ranks: of the model's layout. temperature: of log-probs.
+
+    column: what it writes: of each response token, or with `adapt`, of the last token of each sample that
+    it makes. pass_groups: of one forward pass. resting: the weights, where they lie on the host between uses.
+    """
+
+    model: PolicyModel
+    column: str
+    dock: DockClient
+    ranks: UpdateRanks
+    temperature: float
+    sizes: Batch
+    evaluation: Evaluation | None
+    pass_groups: int
+    timeout_seconds: float
+    adapt: Adapted | None = None
+    ledger: MemoryLedger | None = None
+    resting: SwappedOut | None = None
+
+    def run(self, batch: BatchName) -> Span:
+        """Write the column for the share, as its responses come. Raises DeviceMemoryError."""
+        if self.resting is None:
+            return self._run(batch)
+        if self.ledger is not None:
+            self.ledger.require(MemoryKind.REFERENCE_WEIGHTS, self.resting.num_bytes)
+        self.resting.back()
+        self.resting.ready()
+        try:
+            return self._run(batch)
+        finally:
+            self.resting.release()  # the host has them still
+
+    def _run(self, batch: BatchName) -> Span:
+        started = 0.0
+        num_groups = self._num_groups(batch)
+        for part in read_together(
+            self.ranks,
+            lambda: self._claims(batch, num_groups),
+            lambda claimed: read_samples(self.dock, claimed, fields=()),
+            parts=-(-num_groups // self.pass_groups),
+        ):
+            started = started or time.time()
+            scored = self._scored(self.adapt(part.samples) if self.adapt else part.samples)
+            columns = [row.numpy() for row in scored]
+            with agreed(self.ranks.together):
+                if self.ranks.leads:
+                    self.dock.write(part.rows, {self.column: Ragged.from_rows(columns)})
+        return Span.since(started)
+
+    def _scored(self, samples: SampleBatch) -> list[Tensor]:
+        """What is written of each sample, float32."""
+        scored_T = score(
+            samples,
+            self._infer,
+            tokens=self.sizes.micro_batch_tokens,
+            group=self.ranks.everyone if self.ranks.passes_meet else None,
+        )
+        rows = list(torch.split(scored_T.float(), [len(row) for row in samples.responses]))
+        return [row[-1:] for row in rows] if self.adapt else rows
+
+    def _infer(self, samples: SampleBatch) -> Tensor:
+        with torch.no_grad():
+            return self.model.logprobs(samples, temperature=self.temperature).logprobs_T
+
+    def _num_groups(self, batch: BatchName) -> int:
+        """Of the share."""
+        held_out = self._held_out(batch)
+        prompts = held_out.prompts if held_out else self.sizes.global_batch_size
+        replica, replicas = self.ranks.share
+        return len(range(replica, prompts, replicas))
+
+    def _held_out(self, batch: BatchName) -> EvaluationSet | None:
+        if batch.kind != "eval" or self.evaluation is None:
+            return None
+        return self.evaluation.set_of(batch.suite)
+
+    def _claims(self, batch: BatchName, num_groups: int) -> Iterator[list[RowMeta]]:
+        held_out = self._held_out(batch)
+        return claim_in_order(
+            self.dock,
+            batch,
+            self.ranks.share,
+            num_groups=num_groups,
+            pass_groups=self.pass_groups,
+            pass_rows=self.pass_groups * (held_out or self.sizes).samples_per_prompt,
+            timeout_seconds=self.timeout_seconds,
+        )

@@ -1,0 +1,97 @@
+"""Makes a device's part of the reshard, where both engines' weights are tensors that a plan can move.
+
+Called by `device_states`. All devices decide alike, from the job and the model's config alone.
+"""
+
+from pathlib import Path
+
+import torch.distributed as dist
+
+from rljob_api.resharding.of_job import plan_of_job
+from rljob_api.rljob import RLJobSpec
+from rljob_api.topology import can_reshard
+from rljob_runtime.backends.base import Backend
+from rljob_runtime.engines.base import RolloutEngine
+from rljob_runtime.engines.rollout import DTYPES
+from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.models.config import UnsupportedArchitecture, read_config
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.reshard.strategies import STRATEGIES
+from rljob_runtime.states.held_policy import HeldPolicy, shape_of
+from rljob_runtime.states.reshard import Reshard
+from rljob_runtime.states.reshard_checks import ReshardChecks
+from rljob_runtime.states.rollout_weights import RolloutWeights
+
+
+def swaps(spec: RLJobSpec, model: Path) -> bool:
+    """Whether a device holds one layout at a time."""
+    return spec.resharding.strategy == "allgather-swap" and is_planned(spec, model)
+
+
+def is_planned(spec: RLJobSpec, model: Path) -> bool:
+    """Whether weights go between the layouts by a plan. Otherwise they go as a stream of whole tensors, as do
+    those of models that transformers computes."""
+    if spec.resharding.strategy not in STRATEGIES or not can_reshard(spec):
+        return False
+    try:
+        read_architecture(read_config(model))
+    except UnsupportedArchitecture:
+        return False
+    return shape_of(model) is not None
+
+
+def rollout_weights(
+    engine: RolloutEngine | None, spec: RLJobSpec, backend: Backend
+) -> RolloutWeights | None:
+    """A new engine's weights; None without a plan. A swap frees them, as nobody generates before the first
+    reshard."""
+    if not isinstance(engine, TorchRollout) or not is_planned(spec, engine.path):
+        return None
+    weights = RolloutWeights(engine.slices(), backend.ledger)
+    if swaps(spec, engine.path):
+        engine.sleep()
+        weights.free()
+    return weights
+
+
+def make_reshard(
+    spec: RLJobSpec,
+    model: Path,
+    engine: TorchRollout,
+    rollout: RolloutWeights,
+    policy: HeldPolicy,
+    *,
+    backend: Backend,
+) -> Reshard:
+    """All devices of the job call it together, after all other groups were made.
+
+    Raises WeightsError where the engines hold other slices than the plan has.
+    """
+    shape = shape_of(model)
+    assert shape is not None, "plans are made of known shapes"
+    plan = plan_of_job(spec, shape)
+    trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
+    sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
+    group = dist.group.WORLD if dist.is_initialized() else None
+    resharder = Resharder(plan, backend, sent=sent, timeout_seconds=spec.flow.stage_timeout_seconds)
+    checks = ReshardChecks(plan, resharder.device, sent=sent, generated=generated, group=group)
+    update = policy.slices()
+    checks.complete(update, trains=True)
+    checks.complete(rollout.slices, trains=False)
+    assert spec.resharding.strategy is not None, "resolve() fills it"
+    strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
+    return Reshard(
+        plan=plan,
+        device=resharder.device,
+        resharder=resharder,
+        strategy=strategy,
+        checks=checks,
+        update=update,
+        rollout=rollout,
+        engine=engine,
+        policy=policy.model,
+        ledger=backend.ledger,
+        vocab_size=shape.vocab,
+        max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
+    )

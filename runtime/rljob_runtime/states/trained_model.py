@@ -1,0 +1,71 @@
+"""A model that is trained, with its engine: the policy or the critic, as checkpoints hold it.
+
+Called by `device_states` on every update rank at the same time.
+"""
+
+import collections
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from rljob_runtime.algorithms.kl_control import KlControl
+from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.checkpoint import MODEL_FOLDER, optimizer_file
+from rljob_runtime.engines.update import AnyUpdateEngine
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.models.weights import save_hf
+from rljob_runtime.parallelize.parameters import ValuesAt, as_they_are
+from rljob_runtime.states.held_policy import HeldPolicy
+
+KL_COEFFICIENT = "algorithm/kl_coefficient"
+"""In the optimizer's file: the KL coefficient of the next step, float64."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedModel:
+    """source: directory whose tokenizer and configuration a checkpoint gets. config: instead of source's.
+    control: of the KL coefficient, which the policy's checkpoint holds."""
+
+    held: HeldPolicy
+    engine: AnyUpdateEngine
+    ranks: UpdateRanks
+    source: Path
+    config: Mapping[str, object] | None = None
+    control: KlControl | None = None
+
+    def save(self, folder: Path, *, at: ValuesAt = as_they_are) -> None:
+        """Write the model's directory and the optimizer's state: each rank its part, the first the model.
+
+        at: where the values of a live tensor are now.
+        """
+        folder.mkdir(exist_ok=True)
+        weights = self.held.whole_weights(at)
+        first = rank_of(self.ranks.everyone) == 0
+        if first:
+            save_hf(weights, source=self.source, config=self.config, folder=folder / MODEL_FOLDER)
+        elif self.ranks.groups is not None:
+            collections.deque(weights, maxlen=0)
+        if first or self.ranks.groups is not None:
+            state = self.engine.state_dict()
+            if self.control is not None:
+                coefficient = torch.tensor(self.control.coefficient, dtype=torch.float64)
+                state = state | {KL_COEFFICIENT: coefficient}
+            torch.save(state, folder / self._optimizer_file)
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
+        self.held.load(folder / MODEL_FOLDER)
+        file = folder / self._optimizer_file
+        state = torch.load(file, weights_only=True)
+        coefficient = state.pop(KL_COEFFICIENT, None)
+        self.engine.load_state_dict(state)
+        if self.control is not None and coefficient is not None:
+            self.control.coefficient = float(coefficient)
+
+    @property
+    def _optimizer_file(self) -> str:
+        everyone = self.ranks.everyone
+        parts = size_of(everyone) if self.ranks.groups is not None else 1
+        return optimizer_file(rank_of(everyone), parts)

@@ -1,0 +1,112 @@
+"""Which groups a step takes, which go into the next one, and which prompts a round draws."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rljob_runtime.candidates import Candidates
+from rljob_runtime.selection import has_signal, select_groups
+
+
+def candidates(**changes) -> Candidates:
+    settings = {"prompts": 8, "steps": 3, "most_rounds": 3, "fills": True, **changes}
+    return Candidates(**settings)
+
+
+def test_a_group_is_kept_by_raw_accuracy_though_its_rewards_differ():
+    rewards, passes = [0.1, 0.2, 0.3], [False, False, False]
+
+    assert not has_signal(rewards, passes, by="accuracy")
+    assert has_signal(rewards, passes, by="reward")
+    assert has_signal(rewards, [False, True, False], by="accuracy")
+
+
+def test_what_is_kept_beyond_the_missing_ones_is_left_over_in_order():
+    signals = [True, False, True, True, False, True]
+
+    assert select_groups(signals, missing=2, fill=True) == ([0, 2], [3, 5])
+    assert select_groups(signals, missing=5, fill=False) == ([0, 2, 3, 5], [])
+    assert select_groups(signals, missing=5, fill=True) == ([0, 2, 3, 5, 1], [])
+
+
+def test_a_second_round_draws_as_many_as_the_first_one_lost():
+    rounds = candidates(replicas=2)
+    rounds.begin(replicas=2)
+    first = rounds.next(1)
+    rounds.selected(taken=6, kept=6, left_over=[])
+
+    second = rounds.next(1)
+
+    assert (first.positions, first.fill) == (tuple(range(8)), False)
+    assert second.positions == (8, 9, 10, 11)  # 2 missing at 6 of 8 kept: 2.67, for two replicas
+    assert (second.first, second.filled, second.missing) == (8, 6, 2)
+
+
+def test_the_last_round_alone_takes_groups_without_a_signal():
+    rounds = candidates(most_rounds=2)
+    rounds.begin(replicas=1)
+    fills = []
+    while (now := rounds.next(1)) is not None:
+        fills.append(now.fill)
+        rounds.selected(taken=0, kept=0, left_over=[])
+
+    assert fills == [False, True]
+
+
+def test_a_step_begins_with_what_was_left_over_and_draws_the_rest():
+    rounds = candidates()
+    rounds.begin(replicas=1)
+    rounds.next(1)
+    rounds.selected(taken=5, kept=5, left_over=[])
+    rounds.next(1)
+    rounds.selected(taken=3, kept=5, left_over=[11, 12])
+
+    rounds.begin(replicas=1)
+    now = rounds.next(2)
+
+    assert (now.filled, now.missing, len(now.positions)) == (2, 6, 6)
+
+
+def test_after_the_last_step_nothing_is_left_over():
+    rounds = candidates(steps=1)
+    rounds.begin(replicas=1)
+
+    assert rounds.next(1).next_batch is None
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
+    rounds = candidates()
+    rounds.begin(replicas=1)
+    before = rounds.next(1)
+    rounds.selected(taken=8, kept=8, left_over=[])
+    rounds.carried = [6, 7]
+
+    rounds.start_over(trained=trained)
+    rounds.begin(replicas=1)
+    again = rounds.next(1)
+
+    assert again.positions == ((6, 7, *range(8, 14)) if trained else tuple(range(8)))
+    assert {before.rows, before.batch, before.next_batch}.isdisjoint(
+        {again.rows, again.batch, again.next_batch}
+    )
+
+
+@given(data=st.data())
+def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
+    rounds, drawn = candidates(steps=20, most_rounds=None), []
+    for step in range(1, 20):
+        rounds.begin(replicas=1)
+        while (now := rounds.next(step)) is not None:
+            drawn += now.positions
+            signals = data.draw(
+                st.lists(
+                    st.booleans(), min_size=len(now.positions), max_size=len(now.positions)
+                ).filter(any)
+            )
+            taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
+            rounds.selected(len(taken), sum(signals), [now.positions[i] for i in left_over])
+        assert rounds.filled == 8
+        assert len(rounds.carried) < 8
+
+    assert drawn == list(range(len(drawn)))

@@ -1,0 +1,106 @@
+"""Any two layouts of four devices, drawn from those of the property tests, on ranks: bitwise, both ways."""
+
+import random
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from forked_ranks import on_ranks
+from reshard_ranks import slices_of, whole_weights
+from reshards import SHAPES
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
+from rljob_api.resharding.widths import Widths
+from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.reshard.executor import Resharder
+
+DEVICES, PLANS = 4, 12
+WIDTHS = Widths(update=4, rollout=2)
+
+
+def update_layouts(shape: Shape) -> Iterator[Layout]:
+    """Of at most four devices, with virtual pipelines and ZeRO."""
+    axes = product((1, 2, 3, 4), (1, 2), (1, 2, 4), (1, 2, 3), (1, 2), (1, 2, 4), (0, 1, 3))
+    for data, context, tensor, pipeline, virtual, expert, zero in axes:
+        fits = data * context * tensor * pipeline <= DEVICES
+        if fits and (expert == 1 or (shape.experts and data * context % expert == 0)):
+            yield update_layout(
+                shape,
+                UpdateParallelism(
+                    data=data,
+                    context=context,
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    virtual_pipeline=virtual,
+                    expert=expert,
+                    zero=zero,
+                ),
+            )
+
+
+def rollout_layouts(shape: Shape, devices: int) -> Iterator[RolloutParallelism]:
+    for data, tensor, pipeline, expert in product((1, 2, 3, 4), (1, 2, 4), (1, 2, 3), (1, 2, 3, 4)):
+        fits = data * tensor * pipeline <= devices
+        if fits and (expert == 1 or (shape.experts and data * tensor % expert == 0)):
+            yield RolloutParallelism(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
+
+
+def drawn(name: str) -> list[ReshardPlan]:
+    """Colocated and separated, in one node and several, with buckets of every size."""
+    shape, draw, found = SHAPES[name], random.Random(name), []
+    updates = list(update_layouts(shape))
+    for _ in range(PLANS):
+        update = draw.choice(updates)
+        left = DEVICES - len(update.parts)
+        first = len(update.parts) if left and draw.random() < 0.5 else 0
+        rollouts = list(rollout_layouts(shape, left if first else DEVICES))
+        found.append(
+            make_reshard_plan(
+                update,
+                rollout_layout(shape, draw.choice(rollouts), first_device=first),
+                WIDTHS,
+                node_devices=draw.choice([None, 1, 2]),
+                bucket_bytes=draw.choice([None, 200, 10_000]),
+            )
+        )
+    return found
+
+
+def reshard(plan: ReshardPlan, rank: int, *, shares_memory: bool) -> None:
+    whole = whole_weights(plan.update.shape, torch.float32)
+    backend = CpuBackend(name=f"emulated:{rank}")
+    resharder = Resharder(
+        plan, backend, sent=torch.bfloat16, timeout_seconds=30, shares_memory=shares_memory
+    )
+
+    found = resharder.run(
+        slices_of(whole, plan.update, rank),
+        lambda piece: torch.full(
+            piece.box.size[: len(piece.tensor.shape)],
+            torch.nan,
+            dtype=held_dtype(piece.tensor.name, torch.bfloat16),
+        ),
+    )
+
+    expected = slices_of(whole, plan.rollout, rank)
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        kept = tensor.to(held_dtype(name, torch.bfloat16))
+        assert torch.equal(found[name], kept), (plan.update.mesh, plan.rollout.mesh, name)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_rank_ends_bitwise_with_its_slices_between_any_layouts(name: str):
+    plans = drawn(name)
+
+    def all_plans(rank: int) -> int:
+        for plan, shares_memory in product(plans, (True, False)):
+            reshard(plan, rank, shares_memory=shares_memory)
+        return len(plans)
+
+    assert on_ranks(DEVICES, all_plans, seconds=300) == [PLANS] * DEVICES

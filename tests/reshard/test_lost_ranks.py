@@ -1,0 +1,195 @@
+"""A rank that dies or stays away in a reshard: the others say who and keep what they train, and a restart
+goes on from what was saved."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_ranks import RanksFailed, on_ranks
+from reshard_ranks import made, plan_of, slices_of, whole_weights
+from torch import Tensor
+
+from rljob_api.resharding.boxes import Piece
+from rljob_api.resharding.widths import Widths
+from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.reshard.strategies import AllgatherSwap
+
+PLAN = plan_of(
+    "fewer tensor ranks", nodes=None, separated=False, widths=Widths(update=4, rollout=4)
+)
+WHOLE = whole_weights(PLAN.update.shape, torch.float32)
+MORTAL = 1
+STEPS = ("gather", "select", "swap", "free", "fetch back")
+
+
+class Fates:
+    """Ends the process at the n-th time of a step. at: None for a rank that lives."""
+
+    def __init__(self, at: str | None, n: int) -> None:
+        self.at, self.left = at, n
+
+    def meet(self, step: str) -> None:
+        if step == self.at:
+            self.left -= 1
+            if not self.left:
+                os._exit(3)
+
+
+class Mortal(CpuBackend):
+    """The first side stream gathers, the second swaps and, after `generates`, fetches back."""
+
+    def __init__(self, rank: int, fates: Fates) -> None:
+        super().__init__(name=f"emulated:{rank}")
+        self.fates, self.streams, self.generates = fates, 0, False
+
+    def side_stream(self) -> Any:
+        stream, number = super().side_stream(), self.streams
+        self.streams += 1
+        run = stream.run
+
+        def watched(work: Callable[[], None]) -> Any:
+            step = ("gather", "fetch back" if self.generates else "swap")[number]
+
+            def begin() -> None:
+                self.fates.meet(step)
+                work()
+
+            mark = run(begin)
+            if step == "swap":
+                wait = mark.wait
+
+                def freed() -> None:
+                    wait()
+                    self.fates.meet("free")
+
+                mark.wait = freed
+            return mark
+
+        stream.run = watched  # type: ignore[method-assign]
+        return stream
+
+
+def two_steps(rank: int, at: str, *, shares_memory: bool) -> None:
+    """Reshards, generates, trains and reshards again; what fails leaves the update's weights as they were."""
+    fates = Fates(at if rank == MORTAL else None, n=1 if at == "fetch back" else 3)
+    backend = Mortal(rank, fates)
+    update = slices_of(WHOLE, PLAN.update, rank)
+    resharder = Resharder(
+        PLAN,
+        backend,
+        sent=torch.float32,
+        timeout_seconds=5,
+        shares_memory=shares_memory,
+    )
+    strategy = AllgatherSwap(resharder, update, backend)
+
+    def new(piece: Piece) -> Tensor:
+        fates.meet("select")
+        return made(piece, torch.float32, backend.ledger)
+
+    try:
+        for _ in range(2):
+            strategy.to_rollout(new)
+            backend.generates = True
+            strategy.prefetch()
+            strategy.to_update()
+            backend.generates = False
+    finally:
+        backend.generates = True
+        strategy.to_update()
+        for name, tensor in slices_of(WHOLE, PLAN.update, rank).items():
+            assert torch.equal(update[name], tensor), name
+
+
+def restarted(rank: int, saved: Path) -> None:
+    """A new process reshards what a checkpoint has."""
+    backend = CpuBackend(name=f"emulated:{rank}")
+    read: dict[str, Tensor] = torch.load(saved / f"{rank}.pt")
+    update = {name: tensor.clone() for name, tensor in read.items()}
+    resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=30)
+    strategy = AllgatherSwap(resharder, update, backend)
+    found = strategy.to_rollout(lambda piece: made(piece, torch.float32, backend.ledger))
+    for name, tensor in slices_of(WHOLE, PLAN.rollout, rank).items():
+        assert torch.equal(found[name], tensor), name
+    strategy.to_update()
+    for name, tensor in slices_of(WHOLE, PLAN.update, rank).items():
+        assert torch.equal(update[name], tensor), name
+
+
+@pytest.mark.parametrize("shares_memory", [True, False], ids=["shared memory", "collectives"])
+@pytest.mark.parametrize("step", STEPS)
+def test_whoever_dies_at_any_step_is_named_by_all_others_who_keep_their_weights(
+    step: str, shares_memory: bool
+) -> None:
+    dies = partial(two_steps, at=step, shares_memory=shares_memory)
+    dies.__qualname__ = f"a death at {step}"  # type: ignore[attr-defined]
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(4, dies, seconds=30, grace_seconds=25)
+
+    reasons = failed.value.reasons
+    assert set(reasons) == {0, 1, 2, 3}
+    assert reasons[MORTAL] == "died without a word, exit code 3"
+    for rank in set(reasons) - {MORTAL}:
+        last = reasons[rank].rstrip().splitlines()[-1]
+        assert "WorkerError: " in last, reasons[rank]
+        assert f"rank {MORTAL} is gone" in last, reasons[rank]
+
+
+def test_a_restart_brings_both_sides_what_was_saved(tmp_path: Path) -> None:
+    for rank in range(4):
+        torch.save(slices_of(WHOLE, PLAN.update, rank), tmp_path / f"{rank}.pt")
+    dies = partial(two_steps, at="swap", shares_memory=True)
+    dies.__qualname__ = "a death at swap"  # type: ignore[attr-defined]
+
+    with pytest.raises(RanksFailed):
+        on_ranks(4, dies, seconds=30)
+
+    on_ranks(4, lambda rank: restarted(rank, tmp_path))
+
+
+def test_who_waits_for_a_rank_that_gave_up_does_not_wait_for_its_timeout() -> None:
+    def reshard(rank: int) -> None:
+        backend = CpuBackend(name=f"emulated:{rank}")
+        update = slices_of(WHOLE, PLAN.update, rank)
+        resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=600)
+
+        def refuses(piece: Piece) -> Tensor:
+            raise MemoryError("no room")
+
+        new = refuses if rank == MORTAL else lambda p: made(p, torch.float32, backend.ledger)
+        try:
+            resharder.run(update, new)
+        finally:
+            alive.append(resharder)  # its sockets stay open, as those of a worker's process do
+
+    alive: list[Resharder] = []
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(4, reshard, seconds=60, grace_seconds=40)
+
+    reasons = failed.value.reasons
+    assert "MemoryError: no room" in reasons[MORTAL]
+    assert all("WorkerError" in reasons[rank] for rank in (0, 2, 3)), reasons
+
+
+def test_a_rank_that_never_comes_is_named_after_the_timeout():
+    kept = []  # while it lives, the rank's connections do
+
+    def stay_away(rank: int) -> None:
+        backend = CpuBackend(name=f"emulated:{rank}")
+        update = slices_of(WHOLE, PLAN.update, rank)
+        resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=5)
+        kept.append(resharder)
+        if rank != MORTAL:
+            resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger))
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(4, stay_away)
+
+    reasons = failed.value.reasons
+    assert any("rank 1 was silent for 5 s" in reason for reason in reasons.values()), reasons

@@ -1,0 +1,179 @@
+"""Separated devices that generate: those that share a model meet in a world of their own, and take the
+weights of the device that trains without a copy of its policy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from forked_ranks import on_ranks
+from rollouts import make_groups, run
+from rollouts_on_ranks import ARGUMENTS
+from whole_runs import SMALL_JOB
+
+from rljob_api.load import read_job
+from rljob_api.rljob import RLJob
+from rljob_api.topology import resolve
+from rljob_runtime.backends.sync_group import Meeting, SyncGroup
+from rljob_runtime.backends.table import open_backend
+from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.errors import WeightsError
+from rljob_runtime.models.loading import load_policy
+from rljob_runtime.models.weight_stream import pack_outlines
+from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.seats import make_seats
+from rljob_runtime.states.device_ranks import DeviceRanks, join
+from rljob_runtime.states.held_policy import WholePolicy
+from rljob_runtime.states.weight_sync import WeightSync
+
+SaveReference = Callable[..., tuple[Any, Path]]
+
+
+def make_job(degrees: dict[str, int]) -> RLJob:
+    """One device that trains, two that generate."""
+    job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"]["accelerator"] = {"devicesPerNode": 3}
+    job["spec"]["placement"] = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 2}
+    job["spec"]["rollout"] = {"parallelism": degrees}
+    return resolve(read_job(job))
+
+
+def joined(rank: int, job: RLJob, path: Path) -> tuple[DeviceRanks, SyncGroup]:
+    """The device's groups, as its process makes them: of its world, and for weights."""
+    meetings = Meeting("127.0.0.1")
+    addresses: list[Any] = [None] * 3
+    dist.all_gather_object(addresses, meetings.address)
+    seat = make_seats(job)[rank]
+    world = Meeting("127.0.0.1")
+    worlds: list[Any] = [None] * 3
+    dist.all_gather_object(worlds, world.address)
+    dist.destroy_process_group()
+    backend = open_backend(job.spec.accelerator, rank=rank)
+    ranks = join(
+        backend, seat, worlds[rank - seat.world_rank], spec=job.spec, models={"policy": path}
+    )
+    group = SyncGroup(addresses[0], rank=rank, size=3)
+    group.kept = (meetings, world)  # type: ignore[attr-defined]
+    return ranks, group
+
+
+def sync_of(
+    group: SyncGroup,
+    *,
+    policy: Any = None,
+    engine: Any = None,
+    dtype: torch.dtype = torch.float32,
+) -> WeightSync:
+    return WeightSync(
+        policy=policy,
+        rollout=engine,
+        dtype=dtype,
+        synced=dtype,
+        vocab_size=71,
+        max_length=64,
+        group=group,
+    )
+
+
+@pytest.mark.parametrize("degrees", [{}, {"tensor": 2}, {"pipeline": 2}])
+def test_devices_without_a_policy_hold_the_weights_that_were_sent(
+    degrees: dict[str, int], save_reference: SaveReference
+) -> None:
+    path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
+    job, groups = make_job(degrees), make_groups()
+
+    def device(rank: int) -> tuple[str, int, dict[str, list[int]]]:
+        ranks, group = joined(rank, job, path)
+        if rank == 0:
+            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            return sync_of(group, policy=policy).run(version=4).checksum, 4, {}
+        engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
+        report = sync_of(group, engine=engine).run(version=4)
+        made = run(engine, groups)
+        return report.checksum, engine.version, {uid: made[uid].token_ids for uid in made}
+
+    found = on_ranks(3, device, seconds=90)
+
+    policy = load_policy(other, dtype=torch.float32)
+    alone = run(TorchRollout(other, **ARGUMENTS), groups)
+    expected = {uid: alone[uid].token_ids for uid in alone}
+    assert {checksum for checksum, *_ in found} == {weights_checksum(policy.named_hf_parameters())}
+    assert [version for _, version, _ in found] == [4, 4, 4]
+    assert [made for *_, made in found] == [{}, expected, expected]
+
+
+def test_weights_arrive_as_they_travel_in_the_narrower_type(save_reference: SaveReference) -> None:
+    path, other = save_reference("deepseek-v3")[1], save_reference("deepseek-v3", seed=5)[1]
+    job, narrow = make_job({"tensor": 2, "expert": 2}), torch.bfloat16
+
+    def device(rank: int) -> str:
+        ranks, group = joined(rank, job, path)
+        if rank == 0:
+            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            return sync_of(group, policy=policy, dtype=narrow).run(version=1).checksum
+        engine = TorchRollout(path, groups=ranks.rollout, **(ARGUMENTS | {"dtype": narrow}))
+        sync_of(group, engine=engine, dtype=narrow).run(version=1)
+        return engine.checksum()
+
+    policy = load_policy(other, dtype=torch.float32)
+    expected = weights_checksum(policy.named_hf_parameters(), dtype=narrow)
+    assert on_ranks(3, device, seconds=90) == [expected] * 3
+
+
+def test_a_part_that_is_wrong_is_found_on_every_device_of_its_model(
+    save_reference: SaveReference,
+) -> None:
+    path = save_reference("qwen3")[1]
+    job = make_job({"tensor": 2})
+
+    def device(rank: int) -> str:
+        ranks, group = joined(rank, job, path)
+        if rank == 0:
+            policy = WholePolicy(model=load_policy(path, dtype=torch.float32))
+            sync_of(group, policy=policy).run(version=1)
+            return ""
+        engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
+        if rank == 2:
+            keep, layer = engine.load_weights, "model.layers.1.self_attn.o_proj.weight"
+
+            def spoil(weights: Any, *, version: int) -> None:
+                keep(weights, version=version)
+                engine._share.views[layer][0, 0] += 1  # type: ignore[index, operator]
+
+            engine.load_weights = spoil  # type: ignore[method-assign]
+        with pytest.raises(WeightsError) as caught:
+            sync_of(group, engine=engine).run(version=1)
+        return str(caught.value)
+
+    _, right, wrong = on_ranks(3, device, seconds=90)
+
+    assert "weights version 1 did not arrive in the rollout engine" in right
+    assert right == wrong
+
+
+def test_weights_of_another_model_are_refused_by_name_before_they_come(
+    save_reference: SaveReference,
+) -> None:
+    path, other = save_reference("qwen3")[1], save_reference("llama")[1]
+    job = make_job({"tensor": 2})
+
+    def device(rank: int) -> tuple[str, bool]:
+        ranks, group = joined(rank, job, path)
+        if rank == 0:
+            policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
+            group.broadcast_bytes(pack_outlines(policy.outlines()))
+            return "", True  # and no tensor follows
+        engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
+        before = engine.checksum()
+        with pytest.raises(WeightsError) as caught:
+            sync_of(group, engine=engine).run(version=1)
+        return str(caught.value), engine.checksum() == before
+
+    told = on_ranks(3, device, seconds=90)[1:]
+
+    for message, unchanged in told:
+        assert "model.layers.0.self_attn.q_norm.weight is missing" in message
+        assert unchanged

@@ -1,0 +1,81 @@
+"""Whole runs of two algorithms: DAPO that draws prompts until a step is full, RLOO whose KL price adapts."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from whole_runs import finish, start
+
+pytestmark = [pytest.mark.ray]
+
+PROMPTS, SAMPLES = 8, 4
+LEDGER = '''
+import json
+def reward(prompt, response, answer):
+    """Scores as it should, and notes what it was asked."""
+    with open({file!r}, "a") as ledger:
+        ledger.write(json.dumps(prompt) + "\\n")
+    return float(response.strip() == answer)
+'''
+
+
+def test_dapo_fills_each_step_with_groups_that_can_teach(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    (tmp_path / "ledger.py").write_text(LEDGER.format(file=str(ledger)))
+    job = job_file(
+        steps=4,
+        rewards=[
+            {"name": "noted", "type": "python", "threshold": 1.0, "python": {"path": "ledger.py"}}
+        ],
+        algorithm={
+            "name": "dapo",
+            "params": {
+                "dynamicSampling": {"maxRounds": 8, "whenShort": "stop"},
+                "overlong": {"bufferTokens": 2, "penalty": 0.5},
+            },
+        },
+    )
+
+    finished = finish(start(job, tmp_path / "run"), tmp_path / "run", timeout=500)
+
+    assert finished.code == 0, finished.output
+    steps = finished.of_kind("step")
+    metrics = [step["metrics"] for step in steps]
+    assert [sum(step["staleness"].values()) for step in steps] == [PROMPTS * SAMPLES] * 4
+    assert any(m["dynamic_sampling/keep_rate"] < 1 for m in metrics)
+    for before, after in pairwise(range(4)):
+        left_over = int(metrics[before]["dynamic_sampling/left_over"])
+        assert steps[after]["staleness"].get("1", 0) == left_over * SAMPLES
+    assert metrics[3]["dynamic_sampling/left_over"] == 0  # no step comes that could take them
+    asked = Counter(json.loads(line) for line in ledger.read_text().splitlines())
+    assert {times % SAMPLES for times in asked.values()} == {0}
+    assert len(asked) > 4 * PROMPTS
+
+
+def test_rloo_pays_for_the_kl_in_the_reward_and_the_price_adapts(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    kl = {"klCoefficient": 0.05, "klIn": "reward", "klEstimator": "k1"}
+    job = job_file(
+        steps=3,
+        algorithm={
+            "name": "rloo",
+            "params": {**kl, "klTarget": 0.5, "klHorizon": 64},
+        },
+    )
+
+    finished = finish(start(job, tmp_path / "run"), tmp_path / "run", timeout=500)
+
+    assert finished.code == 0, finished.output
+    metrics = [step["metrics"] for step in finished.of_kind("step")]
+    price = 0.05
+    for step in metrics:
+        assert step["kl/coefficient"] == pytest.approx(price)
+        error = min(max(step["kl"] / 0.5 - 1, -0.2), 0.2)
+        price *= 1 + error * PROMPTS * SAMPLES / 64
+    assert price != 0.05

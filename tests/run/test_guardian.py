@@ -1,0 +1,78 @@
+"""Nothing that a run started is there after it, however it ended.
+
+The runs are processes of their own: a guardian ends all that its process started.
+"""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rljob_runtime.guardian import Guardian
+
+LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
+
+
+@pytest.fixture
+def run() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, LEFT_BEHIND], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def processes(run) -> Iterator[tuple[psutil.Process, psutil.Process]]:
+    """What the run's process had before it, and what the run started and does not end."""
+    pids = run.stdout.readline().split()
+    found = psutil.Process(int(pids[0])), psutil.Process(int(pids[1]))
+    yield found
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it is gone within 20 s; one that ended and that nobody waits for is gone."""
+    deadline = time.monotonic() + 20
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.05)
+    return True
+
+
+def test_what_outlives_a_goodbye_is_ended(run, processes) -> None:
+    older, left = processes
+
+    run.communicate("goodbye\n", timeout=60)
+
+    assert ended(left)
+    assert older.is_running()
+
+
+def test_what_a_killed_run_left_is_ended(run, processes) -> None:
+    older, left = processes
+
+    run.kill()
+
+    assert ended(left)
+    assert older.is_running()
+
+
+def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes) -> None:
+    _, left = processes
+    guardian = Guardian()
+    guardian._say(f"{left.pid} {left.create_time() - 5}")
+
+    guardian.dismiss()
+
+    assert left.is_running()

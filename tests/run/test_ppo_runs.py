@@ -1,0 +1,107 @@
+"""PPO by whole runs: a critic in a layout of its own, a reward model, and a resume."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from whole_runs import Finished, killed_copy, run
+
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture, scorer_config
+from rljob_runtime.models.loading import load_scorer
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import read_weights, save_hf
+
+pytestmark = [pytest.mark.ray]
+PPO = {
+    "steps": 4,
+    "algorithm": {
+        "name": "ppo",
+        "params": {"klCoefficient": 0.01, "klTarget": 0.001, "klHorizon": 100},
+    },
+    "critic": {"parallelism": {"tensor": 2}, "optimizer": {"learningRate": 1e-3}},
+    "checkpoint": {"every": 2},
+}
+
+
+def step_metrics(finished: Finished) -> dict[int, dict[str, Any]]:
+    return {event["step"]: event["metrics"] for event in finished.of_kind("step")}
+
+
+def weights(folder: Path, step: int, model: str) -> dict[str, torch.Tensor]:
+    return read_weights(folder / "checkpoints" / f"step-{step:06d}" / model)
+
+
+def test_a_critic_on_ranks_of_its_own_learns_and_a_resumed_run_goes_on_bit_by_bit(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    whole = run(job_file(**PPO), tmp_path / "whole")
+    killed_copy(whole, 2, tmp_path / "half")
+    resumed = run(job_file(**PPO), tmp_path / "half", "--resume")
+
+    for finished in (whole, resumed):
+        assert finished.code == 0, finished.output
+    steps = step_metrics(whole)
+    assert [steps[step]["critic/gradient_norm"] > 0 for step in steps] == [True] * 4
+    assert steps[4]["kl/coefficient"] != steps[1]["kl/coefficient"]
+    for model in ("model", "critic/model"):
+        first, last = (weights(tmp_path / "whole", step, model) for step in (2, 4))
+        again = weights(tmp_path / "half", 4, model)
+        assert any(not torch.equal(first[name], last[name]) for name in last)
+        assert last.keys() == again.keys()
+        assert all(torch.equal(last[name], again[name]) for name in last)
+    name = "kl/coefficient"
+    assert [steps[s][name] for s in (3, 4)] == [step_metrics(resumed)[s][name] for s in (3, 4)]
+
+
+@pytest.fixture
+def reward_model(tmp_path: Path) -> Path:
+    """A random one: every response has a score of its own."""
+    folder = tmp_path / "reward"
+    policy = Decoder(read_architecture(CONFIG))
+    policy.initialize(0)
+    save_hf(policy.named_hf_parameters(), folder=folder, config=CONFIG)
+    scorer = load_scorer(folder, dtype=torch.float32)
+    with torch.no_grad():
+        scorer.score.weight.normal_(0.0, 1.0, generator=torch.Generator().manual_seed(1))
+    config = scorer_config(read_config(folder), scorer.architecture)
+    save_hf(scorer.named_hf_parameters(), folder=folder, config=config)
+    save_byte_tokenizer(folder)
+    return folder
+
+
+def test_a_reward_model_on_ranks_of_its_own_scores_training_and_evaluation(
+    job_file: Callable[..., Path], reward_model: Path, tmp_path: Path
+) -> None:
+    reward = {"path": str(reward_model), "parallelism": {"tensor": 2}}
+    job = job_file(
+        steps=2,
+        rewards=[{"name": "liked", "type": "model", "model": reward}],
+        evaluation={"prompts": 8},
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = step_metrics(finished)
+    assert len(steps) == 2
+    for metrics in steps.values():
+        assert metrics["reward/liked"] == metrics["reward/mean"] != 0
+        assert metrics["groups/with_signal"] > 0.5  # some have the same response four times
+    assert len(finished.of_kind("evaluation")) == 2
+
+
+def test_dpo_on_pairs_from_rollouts_raises_their_margin(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    job = job_file(steps=3, algorithm={"name": "dpo", "params": {"beta": 0.1}}, batch__epochs=4)
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    margins = [metrics["pairs/margin"] for metrics in step_metrics(finished).values()]
+    assert margins[0] > 0  # over the epochs: in the first the policy is the reference

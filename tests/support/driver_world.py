@@ -1,0 +1,259 @@
+"""A driver in a world of few lines: its flow and its checkpoints are the real ones, its cast knows which
+samples its weights were trained on, and it may die at any message or write."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from whole_runs import SMALL_JOB
+
+from rljob_api.elastic import DevicePlace
+from rljob_api.load import read_job
+from rljob_api.rljob import RLJob
+from rljob_runtime import async_steps, driver, guarding, stages
+from rljob_runtime.actors.device import Seat
+from rljob_runtime.actors.reward import RewardReport
+from rljob_runtime.batches import BatchName
+from rljob_runtime.candidates import CandidateRound
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.driver import Driver
+from rljob_runtime.errors import DockLost
+from rljob_runtime.events import EventLog
+from rljob_runtime.folders import Folder
+from rljob_runtime.placement import Cast, Member
+from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.selection import select_groups
+from rljob_runtime.stages import BatchCalls
+
+SAMPLES = 3
+Sample = tuple[int, int]
+
+
+class Killed(BaseException):
+    """In place of SIGKILL: the driver's process does not go on."""
+
+
+@dataclass
+class Boundaries:
+    """What a driver says and writes, counted; it dies at number `fatal`."""
+
+    fatal: int | None = None
+    crossed: int = 0
+
+    def cross(self) -> None:
+        if self.crossed == self.fatal:
+            raise Killed
+        self.crossed += 1
+
+    def around(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call, with a place to die at before it and one after it."""
+
+        def wrapped(*args: Any, **named: Any) -> Any:
+            self.cross()
+            result = call(*args, **named)
+            self.cross()
+            return result
+
+        return wrapped
+
+
+@dataclass(eq=False)
+class Answer:
+    """Of a call that was carried out at once."""
+
+    value: Any
+    error: Exception | None = None
+
+
+@dataclass
+class World:
+    """All processes of a run: they end with its driver. accuracies: of evaluations, by step."""
+
+    boundaries: Boundaries
+    weights: list[Sample] = field(default_factory=list)
+    generated: dict[BatchName, list[Sample]] = field(default_factory=dict)
+    lost: set[BatchName] = field(default_factory=set)
+    accuracies: dict[int, float] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        work = getattr(type(self), f"do_{name}")
+
+        def remote(*args: Any) -> Answer:
+            try:
+                return Answer(work(self, *args))
+            except DockLost as error:
+                return Answer(None, error)
+
+        return SimpleNamespace(remote=self.boundaries.around(remote))
+
+    def do_address(self) -> tuple[str, int]:
+        return "here", 1
+
+    def do_feed(self, batch: BatchName, version: int) -> None:
+        self.generated[batch] = []
+
+    def do_generate(self, batch: BatchName, share: tuple[int, int]) -> None:
+        if batch.kind != "candidates":
+            self.generated[batch] = [(batch.step, i) for i in range(SAMPLES)]
+        first = batch.attempt == (1 if batch.kind == "candidates" else 0)
+        if batch.kind != "eval" and batch.step == 2 and first:
+            raise DockLost("a warehouse died")
+
+    def do_score(self, batch: BatchName) -> RewardReport | None:
+        if batch.kind == "train":
+            return None
+        accuracy = self.accuracies[batch.step]
+        return RewardReport(totals=[accuracy], passes=[accuracy], prompts=[0])
+
+    def do_feed_candidates(self, now: CandidateRound, version: int) -> None:
+        self.generated[now.rows] = []
+
+    def do_select(self, now: CandidateRound) -> RewardReport:
+        """Every third prompt teaches nothing; a sample is a prompt's position."""
+        del self.generated[now.rows]
+        signals = [position % 3 != 0 for position in now.positions]
+        taken, left_over = select_groups(signals, missing=now.missing, fill=False)
+        self.put(now.batch, [now.positions[i] for i in taken])
+        if now.next_batch is None:
+            return RewardReport(taken=len(taken), kept=sum(signals))
+        kept = [now.positions[i] for i in left_over]
+        self.put(now.next_batch, kept)
+        return RewardReport(taken=len(taken), kept=sum(signals), left_over=kept)
+
+    def put(self, batch: BatchName, positions: Sequence[int]) -> None:
+        if positions:
+            rows = self.generated.setdefault(batch, [])
+            rows += [(position, 0) for position in positions]
+
+    def do_update(self, batch: BatchName) -> None:
+        self.weights += self.generated.pop(batch)
+
+    def do_drop(self, batch: BatchName) -> int:
+        return len(self.generated.pop(batch, []))
+
+    def do_sync(self, version: int) -> Any:
+        return SimpleNamespace(span=None, checksum="", reshard=None)
+
+    def do_peaks(self) -> dict[str, int]:
+        return {}
+
+    def do_traffic(self) -> dict[str, Any]:
+        return {}
+
+    def do_save(self, folder: Path) -> Folder:
+        (folder / "model").write_text(json.dumps(self.weights))
+        return Folder(folder)
+
+    def do_load(self, checkpoint: Folder) -> None:
+        self.weights = [tuple(s) for s in json.loads((checkpoint.path / "model").read_text())]
+
+
+class ToldDriver(Driver):
+    """The world's reports have no figures: a step's event has its number alone."""
+
+    def tell_step(self, calls: BatchCalls, seconds: float) -> None:
+        self.log.write("step", step=self.step, seconds=seconds)
+
+
+def cast_of(world: World) -> Cast:
+    seat = Seat(rank=0, update_rank=0, num_updating=1, generates=True, node=0)
+    cast = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
+    member = Member(seat=seat, worker=world, place=DevicePlace(device=0, host="here", address=""))
+    cast.members = [member]
+    cast.updating = cast.generating = lambda: [world]
+    cast.update_members = cast.rollout_members = lambda: [member]
+    cast.pool = None
+    return cast  # type: ignore[return-value]
+
+
+def driver_of(
+    kind: type[ToldDriver], job: RLJob, *, world: World, store: CheckpointStore, log: EventLog
+) -> ToldDriver:
+    """A driver of this world."""
+    return kind(
+        job=job,
+        cast=cast_of(world),
+        log=log,
+        store=store,
+        shared=True,
+        spec_digest="",
+        stop=lambda: False,
+        desk=ScaleDesk(job),
+        joined=lambda: None,
+        watch=None,  # type: ignore[arg-type]
+    )
+
+
+def fake_get(calls: Any, timeout: float | None = None) -> Any:
+    if isinstance(calls, list):
+        return [fake_get(call) for call in calls]
+    if calls.error:
+        raise calls.error
+    return calls.value
+
+
+def crossed(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
+    """Boundaries that everything passes from now on."""
+    found = Boundaries()
+    stand_in = SimpleNamespace(
+        get=fake_get,
+        wait=lambda calls, num_returns=1, timeout=None: (calls[:num_returns], calls[num_returns:]),
+        exceptions=ray.exceptions,
+    )
+    for module in (stages, async_steps):
+        monkeypatch.setattr(module, "ray", stand_in)
+    for module in (driver, guarding):
+        monkeypatch.setattr(module, "folder_for_all", lambda path, shared: Folder(path))
+    for owner, name in (
+        (EventLog, "write"),
+        (Path, "rename"),
+        (Path, "write_text"),
+        (Path, "mkdir"),
+        (os, "fsync"),
+    ):
+        monkeypatch.setattr(owner, name, found.around(getattr(owner, name)))
+
+    def rmtree(folder: Path, ignore_errors: bool) -> None:
+        """File by file, as it is."""
+        for path in sorted(folder.rglob("*"), reverse=True):
+            found.cross()
+            path.rmdir() if path.is_dir() else path.unlink()
+        if folder.exists():
+            found.cross()
+            folder.rmdir()
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    return found
+
+
+FLOWS: list[dict[str, Any]] = [
+    {"mode": "sync"},
+    {"mode": "streaming"},
+    {"mode": "async", "maxStaleness": 2},
+]
+
+
+def job_with(flow: dict[str, Any], **changes: Any) -> RLJob:
+    """A small job on few devices."""
+    spec = {
+        **SMALL_JOB["spec"],
+        "flow": flow,
+        "steps": 4,
+        "checkpoint": {"every": 2, "keep": 1},
+        "evaluation": None,
+        **changes,
+    }
+    if flow["mode"] != "async":
+        spec["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
+    else:
+        spec["placement"] = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+    return read_job({**SMALL_JOB, "spec": {k: v for k, v in spec.items() if v is not None}})

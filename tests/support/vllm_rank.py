@@ -1,0 +1,77 @@
+"""One rank of a vLLM engine that several processes share, as a program: its results as JSON.
+
+A fork would do if vLLM's threads did not live in the test's process.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_vllm import VllmRollout
+from rljob_runtime.models.weights import read_weights
+
+PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
+EOS = 258
+MAX_LENGTH = 64
+
+
+def groups(replica: int) -> list[PromptGroup]:
+    """Two samples a prompt; each replica has seeds of its own."""
+    return [
+        PromptGroup(
+            group=f"train/0/{g}",
+            token_ids=prompt,
+            uids=[f"train/0/{g}/{s}" for s in range(2)],
+            seeds=[1000 * replica + 10 * g + s for s in range(2)],
+        )
+        for g, prompt in enumerate(PROMPTS)
+    ]
+
+
+def sampling(*, greedy: bool) -> Sampling:
+    """Twelve tokens at most."""
+    return Sampling(
+        temperature=1.0, greedy=greedy, top_p=1.0, top_k=0, max_response_length=12, eos_ids=(EOS,)
+    )
+
+
+def results(engine: VllmRollout, replica: int) -> dict[str, list[list[float]]]:
+    """Token ids and log-probs of sampled and of greedy responses."""
+    found: dict[str, list[list[float]]] = {}
+    for greedy in (False, True):
+        for chunk in engine.generate(groups(replica), sampling(greedy=greedy)):
+            for sample in chunk:
+                found[f"{'greedy' if greedy else 'drawn'} {sample.uid}"] = [
+                    list(sample.token_ids),
+                    sample.logprobs,
+                ]
+    return found
+
+
+def changed(path: Path) -> dict[str, torch.Tensor]:
+    """The weights of a later version."""
+    return {name: 1.1 * weight for name, weight in read_weights(path).items()}
+
+
+def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int) -> None:
+    """Print what this rank got, and that the job's process group still works."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    engine = VllmRollout(
+        path, dtype=torch.float32, max_sequences=4, max_length=MAX_LENGTH, seed=1, tensor=tensor
+    )
+    found = results(engine, rank // tensor)
+    engine.load_weights(changed(path).items(), version=1)
+    probed = engine.probe(PROMPTS)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    sys.stdout.write(json.dumps({"samples": found, "probed": probed, "ranks": int(total)}))
+
+
+if __name__ == "__main__":
+    folder, meeting, *numbers = sys.argv[1:]
+    main(Path(folder), meeting, *map(int, numbers))
