@@ -113,9 +113,7 @@ def test_a_small_gradient_over_many_rows_is_that_of_torch(rows):
 
     assert num_pieces(x, weight) > 1
     torch.testing.assert_close(x.grad.double(), doubled.grad, rtol=1e-6, atol=1e-5)
-    error = (
-        rows * 2**-24
-    )  # half a unit in the last place of each partial sum, which are up to √rows
+    error = rows * 2**-24  # half a unit in the last place, of partial sums up to √rows
     torch.testing.assert_close(weight.grad.double(), exact.grad, rtol=0, atol=error)
     torch.testing.assert_close(bias.grad.double(), exact_bias.grad, rtol=0, atol=error)
 
