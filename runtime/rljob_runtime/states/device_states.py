@@ -17,13 +17,13 @@ from rljob_runtime.checkpoint import CRITIC_FOLDER
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import Sampling, UpdateSetup
+from rljob_runtime.engines.base import Sampling, SwitchingEngine, UpdateSetup
 from rljob_runtime.engines.probe import Probing
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.flow import MODEL_SCORE
+from rljob_runtime.flow import MODEL_SCORE, updates_in_flight
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import scorer_config
@@ -35,6 +35,7 @@ from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.device_ranks import DeviceRanks
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
+from rljob_runtime.states.in_flight import InFlight
 from rljob_runtime.states.inference import Adapted, Inference, with_end
 from rljob_runtime.states.lessons import critic_lesson
 from rljob_runtime.states.partial_rollout import PartialRollout
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 class DeviceStates:
     """The states that a seat has; None where it has not. inference: by the state's name. policy, critic: what
     is trained here. reshard: instead of the weight sync, where a plan brings weights from one layout to the
-    other."""
+    other. in_flight: beside the weight sync, on devices that may generate while weights come."""
 
     spec: RLJobSpec
     policy: TrainedModel | None
@@ -66,6 +67,7 @@ class DeviceStates:
     update: Update | None
     teach_critic: Update | None
     weight_sync: WeightSync
+    in_flight: InFlight | None
     reshard: Reshard | None
     tokenizer: Tokenizer
 
@@ -196,7 +198,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             update.ready = reshard.ready_to_train
     if update is not None and critic is not None:
         update.critic = _teach_critic(around, critic, update.control)
-    generate = partial_rollout = None
+    generate = partial_rollout = in_flight = None
     if rollout is not None:
         replica = RolloutReplica(engine=rollout, groups=met.rollout)
         generate = Generate(
@@ -206,6 +208,9 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             prompts=spec.batch.global_batch_size,
             timeout_seconds=spec.flow.stage_timeout_seconds,
         )
+        if updates_in_flight(spec) and isinstance(rollout, SwitchingEngine):
+            dtype, alone = DTYPES[spec.rollout.dtype], met.rollout is None
+            in_flight = InFlight(rollout, dtype=dtype, alone=alone)
         if spec.flow.partial_rollout is not None:
             partial_rollout = PartialRollout(replica=replica, dock=generate.dock, spec=spec)
     return DeviceStates(
@@ -226,6 +231,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             vocab_size=tokenizer.vocab_size,
             max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
         ),
+        in_flight=in_flight,
         reshard=reshard,
         tokenizer=tokenizer,
     )
