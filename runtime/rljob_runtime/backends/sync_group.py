@@ -84,9 +84,9 @@ class SyncGroup:
             self._store.set("problem", problem)
         whole = torch.tensor([int(not problem)])
         options = dist.AllreduceOptions()
-        options.reduceOp = dist.ReduceOp.MIN
+        options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
         options.timeout = timedelta(seconds=TRANSFER_SECONDS)
-        self._group.allreduce([whole], options).wait()
+        self._group.allreduce([whole], options).wait()  # type: ignore[attr-defined]
         return "" if whole.item() else self._store.get("problem").decode()
 
     def announce(self, version: int) -> None:
