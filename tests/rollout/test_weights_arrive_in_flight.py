@@ -14,7 +14,7 @@ from rollout_devices import joined, make_job, sync_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
 
-from rljob_runtime.backends.sync_group import SyncGroup
+from rljob_runtime.backends.sync_group import Meeting, SyncGroup
 from rljob_runtime.engines.base import Generated, RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_transformers import TransformersRollout
@@ -197,6 +197,30 @@ def test_several_versions_come_one_after_another_and_a_sync_between_them(
 
     expected = [weights_checksum(stored_weights(path)) for path in paths[1:]]
     assert on_ranks(3, device, seconds=90) == [expected] * 3
+
+
+def test_a_device_takes_what_the_group_of_now_is_sent(
+    save_reference: SaveReference, tmp_path: Path
+) -> None:
+    path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
+    job, place = make_job({}), tmp_path / "address"
+
+    def device(rank: int) -> str:
+        _, group = joined(rank, job, path)
+        if rank == 0:
+            meeting = Meeting("127.0.0.1")
+            place.with_name("draft").write_text(meeting.address)
+            place.with_name("draft").rename(place)
+            sync = sync_of(SyncGroup(meeting.address, rank=0, size=3), policy=source(other))
+            return sync.send(1).checksum
+        arriving = receiver(TorchRollout(path, **ARGUMENTS), group)
+        until("the address", place.exists)
+        arriving.listen(None)
+        arriving.listen(SyncGroup(place.read_text(), rank=rank, size=3))
+        until("the weights", lambda: arriving._arrived)
+        return arriving.switch(1).checksum
+
+    assert on_ranks(3, device, seconds=90) == [weights_checksum(stored_weights(other))] * 3
 
 
 class Spoiled(SyncGroup):
