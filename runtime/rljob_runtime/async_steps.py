@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from rljob_runtime.delivery import Delivery
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import RollBack
 from rljob_runtime.run_ahead import Action, RunAhead
@@ -33,8 +34,12 @@ class AsyncSteps:
     batches: dict[int, BatchCalls] = field(default_factory=dict)
     pending: dict[Any, tuple[int, str]] = field(default_factory=dict)
     since: dict[tuple[int, str], float] = field(default_factory=dict)
+    delivery: Delivery = field(init=False)
     attempts: Counter[int] = field(default_factory=Counter)
     marked: float = field(default_factory=time.time)
+
+    def __post_init__(self) -> None:
+        self.delivery = Delivery(stages=self.driver.stages, run_ahead=self.run_ahead)
 
     def run(self) -> None:
         """All steps that are left. Raises Interrupted, with a batch that was trained on counted as done, and
@@ -53,6 +58,7 @@ class AsyncSteps:
             for calls in self.batches.values():  # of weights that are undone
                 self.driver.stages.settle(calls)
             raise
+        self.delivery.finish()
         if not self.run_ahead.at_rest:
             self._begin(("sync", self.run_ahead.done))
         self.driver.between_steps()
@@ -86,6 +92,8 @@ class AsyncSteps:
         stages = self.driver.stages
         if what == "sync":
             stages.sync(number)
+        elif what == "send":
+            self.delivery.begin(number)
         elif what == "generate":
             calls = self.driver.begin_batch(number, self.attempts[number])
             self.batches[number] = calls
@@ -107,8 +115,9 @@ class AsyncSteps:
 
     def _wait(self) -> None:
         """Until a call ends, or for a moment. Raises Interrupted, and WorkerError at a deadline."""
-        done, _ = ray.wait(list(self.pending), timeout=TICK_SECONDS)
-        for call in done:
+        done, _ = ray.wait([*self.pending, *self.delivery.pending], timeout=TICK_SECONDS)
+        self.delivery.look()
+        for call in self.pending.keys() & set(done):
             number, _ = self.pending.pop(call)
             try:
                 ray.get(call)

@@ -27,7 +27,13 @@ from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
 from rljob_runtime.events import EventLog
-from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES, evaluation_states, state_graph
+from rljob_runtime.flow import (
+    INFERENCE_STATES,
+    TRAINING_STATES,
+    evaluation_states,
+    state_graph,
+    updates_in_flight,
+)
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guarding import Guarding, RollBack, roll_back
 from rljob_runtime.guards import AlarmWatch
@@ -235,6 +241,7 @@ class Driver:
                 held=self.stages.held,
                 steps=self.job.spec.steps,
                 max_staleness=self.job.spec.flow.most_ahead,
+                in_flight=updates_in_flight(self.job.spec),
             ),
         ).run()
 

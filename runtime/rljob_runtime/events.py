@@ -28,6 +28,9 @@ reshard       step, seconds (slowest device), received_bytes, released_bytes, ke
               buffer_bytes [], [cache_bytes [], other_bytes []]}]
               released: to the host; kept: update weights beside the rollout's; overlap: share of the
               copy back that was hidden; checks: comparisons that passed; memory: of the fullest device
+in_flight     step (the version), received_seconds (slowest device, beside generation), switch_seconds
+              (slowest device; generation stood still); [check_seconds, devices, generating (those of them
+              that switched within a batch)]
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated, times_alone]}],
               states {name: {rows, bytes_read, bytes_written, wait_seconds, waits {state: seconds}}},
               edges [{from, to, rows, bytes}], data_paths {state: {shared, tcp}},
@@ -67,7 +70,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "best", "copied",
-    "reshard", "resize", "reward_error", "alarm", "warning", "run_finished",
+    "reshard", "in_flight", "resize", "reward_error", "alarm", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -80,6 +83,11 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "evaluation": {"step": int, "accuracy": (int, float), "n": int},
     "dock": {"step": int},
     "reshard": {"step": int, "seconds": (int, float), "peak_bytes": int, "bound_bytes": int},
+    "in_flight": {
+        "step": int,
+        "received_seconds": (int, float),
+        "switch_seconds": (int, float),
+    },
     "resize": {
         "step": int,
         "from": int,

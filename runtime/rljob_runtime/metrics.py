@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
-from rljob_runtime.states.reports import ReshardFigures
+from rljob_runtime.states.reports import InFlightFigures, ReshardFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +181,17 @@ def reshard_fields(devices: Sequence[ReshardFigures]) -> dict[str, Any]:
         "checks": sum(device.checks for device in devices),
         "host_bytes": sum(device.host_bytes for device in devices),
         "memory": {"device": devices.index(fullest), **fullest.course},
+    }
+
+
+def in_flight_fields(devices: Sequence[InFlightFigures]) -> dict[str, Any]:
+    """Fields of the `in_flight` event but its step."""
+    return {
+        "received_seconds": max(device.received_seconds for device in devices),
+        "switch_seconds": max(device.switch_seconds for device in devices),
+        "check_seconds": max(device.check_seconds for device in devices),
+        "devices": len(devices),
+        "generating": sum(device.generating for device in devices),
     }
 
 

@@ -37,11 +37,13 @@ class OpenSample:
     versions: list[int] = field(default_factory=list)
     end: End = ""
 
-    def add(self, tokens: Sequence[int], logprobs: Sequence[float], version: int) -> None:
-        """More tokens, drawn by one version of the weights."""
+    def add(
+        self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+    ) -> None:
+        """More tokens. versions: of the weights that drew each."""
         self.tokens += tokens
         self.logprobs += logprobs
-        self.versions += [version] * len(tokens)
+        self.versions += versions
 
     def pool_columns(self) -> Columns:
         """Its row in a pool."""

@@ -2,39 +2,50 @@
 
 Pure: `async_steps` tells it what ended and carries out what it answers. Batch b, counted from 1, is
 consumed by the update that makes weights version b out of b − 1. Its staleness is b − 1 minus the version
-that the rollout devices held when its generation began.
+that the rollout devices held when its generation began; they may switch to a newer one before it ends.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-Action = tuple[Literal["sync", "generate", "update"], int]
-"""What to begin: give the rollout devices weights of a version, generate a batch, train on a batch."""
+Action = tuple[Literal["sync", "send", "generate", "update"], int]
+"""What to begin: give the rollout devices weights of a version, send it to them while they generate, generate
+a batch, train on a batch."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RunAhead:
     """done: steps that are done, the version of the update's weights. held: that of the rollout devices.
     steps: of the run. max_staleness: the bound. paused: begin nothing but a sync, so that all come to
-    rest. made: version that each batch was generated with, of those that were not consumed."""
+    rest. made: version that each batch was begun with, of those that were not consumed. in_flight: whether
+    weights may be sent while devices generate. sending: the version that is, from devices that train nothing
+    meanwhile. switching: the one that the rollout devices have and are to switch to."""
 
     done: int
     held: int
     steps: int
     max_staleness: int
     paused: bool = False
+    in_flight: bool = False
+    sending: int | None = None
+    switching: int | None = None
     generating: int | None = None
     updating: int | None = None
+    began_with: int = 0
     made: dict[int, int] = field(default_factory=dict)
 
     def next(self) -> list[Action]:
         """What may begin now; the caller begins all of it. Empty while there is only to wait."""
-        if self.generating is None and self.updating is None and self.held < self.done:
-            return [("sync", self.done)]
+        if self.updating is None and self.held < self.done and self._nothing_comes:
+            if self.generating is None:
+                return [("sync", self.done)]
+            if self.in_flight:
+                return [("send", self.done)]
         actions: list[Action] = []
         if not self.paused and self.generating is None and self._may_generate(self._todo()):
             actions.append(("generate", self._todo()))
-        if not self.paused and self.updating is None and self.done + 1 in self.made:
+        busy = self.updating is not None or self.sending is not None
+        if not self.paused and not busy and self.done + 1 in self.made:
             actions.append(("update", self.done + 1))
         return actions
 
@@ -48,16 +59,28 @@ class RunAhead:
         what, number = action
         if what == "sync":
             self.held = number
+        elif what == "send":
+            self.sending = number
         elif what == "generate":
-            self.generating = number
+            self.generating, self.began_with = number, self.held
         else:
             self.updating = number
+
+    def sent(self) -> None:
+        """All rollout devices have the version that was sent; they switch to it before they generate another
+        batch."""
+        self.sending, self.switching = None, self.sending
+
+    def switched(self) -> None:
+        """They generate with it."""
+        assert self.switching is not None, "no version was sent"
+        self.held, self.switching = self.switching, None
 
     def generated(self, batch: int) -> None:
         """The batch's generation has ended."""
         assert self.generating == batch, f"batch {batch} is not being generated"
         self.generating = None
-        self.made[batch] = self.held
+        self.made[batch] = self.began_with
 
     def updated(self, batch: int) -> None:
         """The batch was trained on."""
@@ -71,6 +94,10 @@ class RunAhead:
         self.made.pop(batch, None)
         self.generating = None if self.generating == batch else self.generating
         self.updating = None if self.updating == batch else self.updating
+
+    @property
+    def _nothing_comes(self) -> bool:
+        return self.sending is None and self.switching is None
 
     def _todo(self) -> int:
         """The first batch that waits for its generation."""

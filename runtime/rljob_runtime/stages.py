@@ -18,7 +18,7 @@ from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.errors import DockError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES
-from rljob_runtime.metrics import reshard_fields
+from rljob_runtime.metrics import in_flight_fields, reshard_fields
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.pools import Round
 from rljob_runtime.reward_errors import tell_reward_errors
@@ -61,6 +61,16 @@ class BatchCalls:
             except DockError:
                 continue
         return found
+
+
+def check_sums(version: int, reports: Sequence[Any]) -> None:
+    """Raise WorkerError where devices hold other weights than each other."""
+    sums = {report.checksum for report in reports if report.checksum}
+    if len(sums) > 1:
+        raise WorkerError(
+            f"weights version {version} differ between devices after the sync: "
+            f"checksums {sorted(sums)}; the run stops, resume from the last checkpoint"
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,17 +155,28 @@ class Stages:
         calls = [worker.sync.remote(version) for worker in self.cast.devices]
         reports = self.wait("sync", calls, interruptible=False)
         self.spans("sync", max(version, 1), [report.span for report in reports])
-        sums = [report.checksum for report in reports if report.checksum]
-        if len(set(sums)) > 1:
-            raise WorkerError(
-                f"weights version {version} differ between devices after the sync: "
-                f"checksums {sorted(set(sums))}; the run stops, resume from the last checkpoint"
-            )
+        check_sums(version, reports)
         moved = [report.reshard for report in reports if report.reshard]
         if moved:
             self.log.write("reshard", step=version, **reshard_fields(moved))
         self.swaps = any(figures.released_bytes for figures in moved)
         self.held, self.spent = version, False
+
+    def send(self, version: int) -> list[Any]:
+        """Begin to send the update layout's weights to rollout devices that go on generating."""
+        return [worker.send.remote(version) for worker in self.cast.updating()]
+
+    def switch(self, version: int) -> list[Any]:
+        """Let the rollout devices switch to what was sent, once they have generated what they generate now at
+        the latest; devices that share a model at the same place in their work."""
+        return [worker.switch.remote(version) for worker in self.cast.generating()]
+
+    def switched(self, version: int, reports: Sequence[Any]) -> None:
+        """Note that they have. reports: of all devices that sent or switched."""
+        check_sums(version, reports)
+        figures = [report.in_flight for report in reports if report.in_flight]
+        self.log.write("in_flight", step=version, **in_flight_fields(figures))
+        self.held = version
 
     def wait_for_warehouses(self) -> None:
         """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""

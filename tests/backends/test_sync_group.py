@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 import torch
@@ -28,8 +29,9 @@ def together(*tasks: Callable[[], object]) -> list[object]:
     return results
 
 
-def meet(size: int) -> list[SyncGroup]:
-    meeting = Meeting("127.0.0.1")
+def meet(size: int, meeting: Meeting | None = None) -> list[SyncGroup]:
+    """meeting: which the test keeps, where members use it later."""
+    meeting = meeting or Meeting("127.0.0.1")
     groups = together(
         *(lambda r=rank: SyncGroup(meeting.address, rank=r, size=size) for rank in range(size))
     )
@@ -73,3 +75,41 @@ def test_a_member_that_hangs_is_an_error_after_the_deadline(monkeypatch, silent:
     )
 
     assert isinstance(results[0], RuntimeError)
+
+
+def test_a_problem_of_one_member_is_known_to_all() -> None:
+    meeting = Meeting("127.0.0.1")
+    groups = meet(3, meeting)
+
+    whole = together(*(group.agree for group in groups))
+    told = together(groups[0].agree, lambda: groups[1].agree("names are missing"), groups[2].agree)
+
+    assert whole == ["", "", ""]
+    assert told == ["names are missing"] * 3
+
+
+def test_members_hear_each_version_that_the_source_announces_while_they_want_to() -> None:
+    meeting = Meeting("127.0.0.1")
+    source, member = meet(2, meeting)
+
+    def tell() -> None:
+        for version in (4, 5, 9):
+            source.announce(version)
+
+    heard, _ = together(lambda: list(islice(member.announcements(lambda: True), 3)), tell)
+
+    assert heard == [4, 5, 9]
+    assert list(member.announcements(lambda: False)) == []
+
+
+def test_who_listens_hears_that_the_source_is_gone() -> None:
+    meetings = [Meeting("127.0.0.1")]
+    source, member = meet(2, meetings[0])
+    heard = member.announcements(lambda: True)
+    source.announce(1)
+    assert next(heard) == 1
+
+    meetings.clear()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        next(heard)

@@ -177,7 +177,7 @@ def test_a_batch_that_was_dropped_ends_the_round(bench: Bench) -> None:
 
 def test_columns_of_one_sample_have_the_types_that_the_states_compute_on() -> None:
     sample = OpenSample(end="stop")
-    sample.add([7, 8], [-0.5, -0.25], version=3)
+    sample.add([7, 8], [-0.5, -0.25], versions=[3, 3])
 
     types = {name: column.dtype for name, column in sample.batch_columns().items()}
 

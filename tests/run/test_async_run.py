@@ -110,3 +110,22 @@ def test_rollout_devices_come_and_go_while_batches_are_ahead(
     assert sizes == [(1, 2), (2, 1)]
     assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 41)]
     assert max(ages(finished)) <= BOUND
+
+
+def test_weights_come_while_a_batch_is_generated_and_its_samples_tell_which_drew_them(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    slow_generation = {"rollout": {"maxSequences": 1}}
+
+    finished = run(job_file(steps=10, **slow_generation, **AHEAD), tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 11)]
+    came = finished.of_kind("in_flight")
+    steps = [event["step"] for event in came]
+    assert steps and steps == sorted(set(steps))
+    assert any(event["generating"] == event["devices"] == 1 for event in came)
+    assert all(event["received_seconds"] > 0 and event["switch_seconds"] > 0 for event in came)
+    assert max(ages(finished)) <= BOUND
+    mixed = [event["staleness"] for event in finished.of_kind("step")]
+    assert any(len(rows) > 1 for rows in mixed)  # a batch that two versions began samples of

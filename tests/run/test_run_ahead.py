@@ -80,18 +80,69 @@ def test_a_pause_lets_all_come_to_rest_with_the_newest_weights() -> None:
     assert begin(run) == [("generate", 3), ("update", 2)]
 
 
+def test_in_flight_weights_are_sent_while_devices_generate_and_the_next_update_waits_for_that() -> (
+    None
+):
+    run = RunAhead(done=0, held=0, steps=9, max_staleness=3, in_flight=True)
+    begin(run)
+    run.generated(1)
+    assert begin(run) == [("generate", 2), ("update", 1)]
+    run.generated(2)
+    assert begin(run) == [("generate", 3)]
+
+    run.updated(1)
+    assert begin(run) == [("send", 1)]
+    run.sent()
+    assert begin(run) == [("update", 2)]
+    assert run.held == 0
+    run.switched()
+    run.generated(3)
+
+    assert run.held == 1 and run.made == {2: 0, 3: 0}
+    assert begin(run) == [("generate", 4)]
+    run.updated(2)
+    assert begin(run) == [("send", 2)]
+
+
+def test_a_version_is_not_sent_before_the_one_before_it_is_switched_to() -> None:
+    run = RunAhead(done=0, held=0, steps=9, max_staleness=3, in_flight=True)
+    for _ in range(3):
+        begin(run)
+        run.generated(run.generating)
+    begin(run)
+    run.updated(1)
+    assert begin(run) == [("send", 1)]
+    run.sent()
+    assert begin(run) == [("update", 2)]
+
+    run.updated(2)
+
+    assert begin(run) == [("update", 3)]
+    run.switched()
+    assert begin(run) == []
+    run.updated(3)
+    assert begin(run) == [("send", 3)]
+
+
+def test_devices_that_generate_nothing_take_new_weights_at_once_in_flight_or_not() -> None:
+    run = RunAhead(done=3, held=2, steps=9, max_staleness=4, made={4: 2}, in_flight=True)
+
+    assert begin(run) == [("sync", 3), ("generate", 5), ("update", 4)]
+
+
 @given(
     data=st.data(),
     steps=st.integers(1, 8),
     bound=st.integers(1, 4),
     resumed_at=st.integers(0, 3),
     failures=st.integers(0, 6),
+    in_flight=st.booleans(),
 )
 def test_every_history_ends_with_each_batch_used_once_within_the_bound(
-    data: st.DataObject, steps: int, bound: int, resumed_at: int, failures: int
+    data: st.DataObject, steps: int, bound: int, resumed_at: int, failures: int, in_flight: bool
 ) -> None:
     done = min(resumed_at, steps)
-    run = RunAhead(done=done, held=done, steps=steps, max_staleness=bound)
+    run = RunAhead(done=done, held=done, steps=steps, max_staleness=bound, in_flight=in_flight)
     weights_of: dict[int, int] = {}
     used: list[int] = []
 
@@ -106,6 +157,12 @@ def test_every_history_ends_with_each_batch_used_once_within_the_bound(
             for ends, batch in ((run.generated, run.generating), (run.updated, run.updating))
             if batch is not None
         ]
+        steps_of_a_delivery = ((run.sent, run.sending), (run.switched, run.switching))
+        deliveries = [ends for ends, version in steps_of_a_delivery if version is not None]
+        assert len(deliveries) <= 1 and (run.sending is None or run.updating is None)
+        if deliveries and (not under_way or data.draw(st.booleans())):
+            deliveries[0]()
+            continue
         if run.paused:
             run.paused = not run.at_rest
             if not under_way:

@@ -17,7 +17,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime import async_steps, driver, guarding, stages
+from rljob_runtime import async_steps, delivery, driver, guarding, stages
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.batches import BatchName
@@ -30,7 +30,9 @@ from rljob_runtime.folders import Folder
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.selection import select_groups
+from rljob_runtime.spans import Span
 from rljob_runtime.stages import BatchCalls
+from rljob_runtime.states.reports import InFlightFigures, SyncReport
 
 SAMPLES = 3
 Sample = tuple[int, int]
@@ -74,13 +76,15 @@ class Answer:
 
 @dataclass
 class World:
-    """All processes of a run: they end with its driver. accuracies: of evaluations, by step."""
+    """All processes of a run: they end with its driver. accuracies: of evaluations, by step. sent: versions
+    of the weights, to devices that went on generating."""
 
     boundaries: Boundaries
     weights: list[Sample] = field(default_factory=list)
     generated: dict[BatchName, list[Sample]] = field(default_factory=dict)
     lost: set[BatchName] = field(default_factory=set)
     accuracies: dict[int, float] = field(default_factory=dict)
+    sent: list[int] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -142,6 +146,16 @@ class World:
 
     def do_sync(self, version: int) -> Any:
         return SimpleNamespace(span=None, checksum="", reshard=None)
+
+    def do_send(self, version: int) -> SyncReport:
+        self.sent.append(version)
+        return SyncReport(checksum="", span=Span(start=0, end=1))
+
+    def do_switch(self, version: int) -> SyncReport:
+        figures = InFlightFigures(
+            received_seconds=1.0, switch_seconds=0.5, check_seconds=0.25, generating=True
+        )
+        return SyncReport(checksum="", span=Span(start=0, end=1), in_flight=figures)
 
     def do_peaks(self) -> dict[str, int]:
         return {}
@@ -209,7 +223,7 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
         wait=lambda calls, num_returns=1, timeout=None: (calls[:num_returns], calls[num_returns:]),
         exceptions=ray.exceptions,
     )
-    for module in (stages, async_steps):
+    for module in (stages, async_steps, delivery):
         monkeypatch.setattr(module, "ray", stand_in)
     for module in (driver, guarding):
         monkeypatch.setattr(module, "folder_for_all", lambda path, shared: Folder(path))

@@ -120,8 +120,13 @@ class DeviceWorker:
         """Exchange weights from now on with the devices that join this meeting, and no others."""
         from rljob_runtime.backends.sync_group import SyncGroup
 
+        in_flight = self._states.in_flight
+        if in_flight is not None:
+            in_flight.listen(None)
         self._states.weight_sync.group = None
-        self._states.weight_sync.group = SyncGroup(address, rank=rank, size=size)
+        self._states.weight_sync.group = group = SyncGroup(address, rank=rank, size=size)
+        if in_flight is not None:
+            in_flight.listen(group)
 
     def generate(self, batch: BatchName, share: tuple[int, int]) -> "GenerateReport":
         """Generate this device's replica's share: (number of the replica, their number)."""
@@ -172,6 +177,17 @@ class DeviceWorker:
         """Give the rollout layout the update layout's weights."""
         with self._backend.naming_memory_errors():
             return self._states.sync(version)
+
+    def send(self, version: int) -> "SyncReport":
+        """Give devices that go on generating this device's weights; it trains none meanwhile."""
+        with self._backend.naming_memory_errors():
+            return self._states.weight_sync.send(version)
+
+    def switch(self, version: int) -> "SyncReport":
+        """Generate with the weights that were sent, from the next batch on at the latest."""
+        assert self._states.in_flight is not None, f"device {self._seat.rank} is sent no weights"
+        with self._backend.naming_memory_errors():
+            return self._states.in_flight.switch(version)
 
     def save(self, folder: Path | None) -> Folder:
         """Write this rank's part of a checkpoint into its folder; None: one that travels."""

@@ -5,6 +5,7 @@ torch.distributed's groups are parts of one world that is fixed when a process s
 beside it, so that devices come and go without touching the ranks that train. gloo alone so far.
 """
 
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import torch
@@ -17,6 +18,8 @@ from rljob_runtime.calls import MEET_SECONDS
 TRANSFER_SECONDS = 300.0
 """How long one tensor may take; a process that hangs, rather than ends, is found then."""
 SOURCE_RANK = 0
+LISTEN_SECONDS = 1.0
+"""After which a member that waits for an announcement looks whether it still should."""
 
 
 class Meeting:
@@ -44,6 +47,7 @@ class SyncGroup:
     """
 
     def __init__(self, address: str, *, rank: int, size: int) -> None:
+        self._address, self._announced = address, 0
         self._store = attend(address, seconds=MEET_SECONDS)
         limit = timedelta(seconds=MEET_SECONDS)
         self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
@@ -70,3 +74,36 @@ class SyncGroup:
             held = torch.empty(int(size), dtype=torch.uint8)
         self.broadcast(held)
         return held.numpy().tobytes()
+
+    def agree(self, problem: str = "") -> str:
+        """A problem that a member has; "" where none has one. All call it together.
+
+        Raises RuntimeError as `broadcast`.
+        """
+        if problem:
+            self._store.set("problem", problem)
+        whole = torch.tensor([int(not problem)])
+        options = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
+        options.timeout = timedelta(seconds=TRANSFER_SECONDS)
+        self._group.allreduce([whole], options).wait()  # type: ignore[attr-defined]
+        return "" if whole.item() else self._store.get("problem").decode()
+
+    def announce(self, version: int) -> None:
+        """Tell those who listen that weights of this version come now. The source's."""
+        self._announced += 1
+        self._store.set(f"announced/{self._announced}", str(version))
+
+    def announcements(self, wanted: Callable[[], bool]) -> Iterator[int]:
+        """Each version that the source announces, as it does; ends LISTEN_SECONDS after it is wanted no more.
+
+        For a thread of its own. Raises RuntimeError when the source is gone.
+        """
+        store, number = attend(self._address, seconds=MEET_SECONDS), 1
+        while wanted():
+            try:
+                store.wait([f"announced/{number}"], timedelta(seconds=LISTEN_SECONDS))
+            except dist.DistStoreError:
+                continue
+            yield int(store.get(f"announced/{number}"))
+            number += 1

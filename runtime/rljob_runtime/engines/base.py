@@ -8,7 +8,7 @@ optimizer step out. Built-in engines and those of packages meet the same protoco
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import JsonValue
@@ -85,7 +85,8 @@ class Generated:
 
     token_ids: the new tokens alone. logprobs: of these, natural log under softmax(logits /
     temperature), before top-p and top-k cut it.
-    version: version of the weights that made it.
+    version: version of the weights that drew the first of them. switches: (new tokens before it, version)
+    of each switch to other weights since then, in order.
     """
 
     uid: str
@@ -93,6 +94,15 @@ class Generated:
     logprobs: list[float]
     finish: Finish
     version: int
+    switches: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def versions(self) -> list[int]:
+        """Of the weights that drew each new token."""
+        found = [self.version] * len(self.token_ids)
+        for before, version in self.switches:
+            found[before:] = [version] * len(found[before:])
+        return found
 
 
 class RolloutEngine(Protocol):
@@ -123,6 +133,19 @@ class RolloutEngine(Protocol):
 
     def wake(self) -> None:
         """Make the KV cache again."""
+        ...
+
+
+@runtime_checkable
+class SwitchingEngine(RolloutEngine, Protocol):
+    """A rollout engine that takes other weights while it generates."""
+
+    between: Callable[[], None] | None
+    """Called by `generate` where the engine can take them, as often as it can."""
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Of the model's weights by Hugging Face name."""
         ...
 
 

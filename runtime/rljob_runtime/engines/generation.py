@@ -31,13 +31,16 @@ class Generation:
     eos: Tensor
 
     def run(self, version: Callable[[], int]) -> Iterator[list[Generated]]:
-        """Samples as they end, several at a time. version: of the weights, which may change between two of
-        these."""
+        """Samples as they end, several at a time. version: of the weights, which may change while it is asked
+        for: between two tokens. What the cache keeps of earlier tokens stays as it is."""
         at_once = max(1, self.slots.num_free // REFILL_SHARE)
         finished: list[Generated] = []
+        held = version()
         while self.waiting.left or self.slots.seats:
+            if (now := version()) != held:
+                self.slots.switched(held := now)
             with torch.inference_mode():
-                finished += self._step(refill=at_once, version=version())
+                finished += self._step(refill=at_once, version=held)
             if len(finished) >= at_once:
                 yield finished
                 finished = []
@@ -92,4 +95,5 @@ class Generation:
             logprobs=logprobs,
             finish=seat.group.finish(stopped, len(token_ids), self.sampling),
             version=seat.version,
+            switches=seat.switches,
         )

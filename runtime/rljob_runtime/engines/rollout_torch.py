@@ -5,7 +5,7 @@ happens in a call `generation`; the same groups, weights and sampling give bitwi
 ranks share the model is known to `model_share` alone.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -121,6 +121,7 @@ class TorchRollout:
         quantization: Quantization = "none",
     ) -> None:
         self.version = 0
+        self.between: Callable[[], None] | None = None
         self.path = path
         self._rows, self._length = max_sequences, max_length
         self._tokens = max_sequences * max_length if cache_tokens is None else cache_tokens
@@ -148,17 +149,22 @@ class TorchRollout:
         A sample that was begun goes on with the noise that it would have had: made in two parts by
         one version of the weights, it has the tokens of one. A response ends with the end token that
         stopped it. Raises ConfigError for a prompt that leaves no room for max_response_length.
-        `load_weights` between two chunks takes effect at the next token; a sample's version is the
-        one that it began with.
+        `load_weights` between two chunks, or by `between` between two tokens, takes effect at the
+        next token.
         """
         assert self._cache is not None, "wake the engine before it generates"
         check_lengths(groups, sampling, self._length)
         if groups:
             generation = self._begin(self._cache, groups, sampling)
-            yield from generation.run(lambda: self.version)
+            yield from generation.run(self._version_now)
         with torch.inference_mode():
             while self._share.model.idle():
                 pass
+
+    def _version_now(self) -> int:
+        if self.between is not None:
+            self.between()
+        return self.version
 
     def _begin(
         self, cache: Tensor, groups: Sequence[PromptGroup], sampling: Sampling
@@ -198,6 +204,11 @@ class TorchRollout:
         else:
             self._share.copy(arriving)
         self.version = version
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Of the whole model's weights by Hugging Face name."""
+        return self._share.shapes
 
     def slices(self) -> dict[str, Tensor]:
         """The weights that this process holds by Hugging Face name, the live tensors; none in 8 bits."""

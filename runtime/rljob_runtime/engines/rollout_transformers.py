@@ -6,7 +6,7 @@ padded on the left, a batch runs until its last sequence ends, and the next batc
 
 # B sequences, P longest prompt
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,6 +34,7 @@ class TransformersRollout:
         device: str = "cpu",
     ) -> None:
         self.version = 0
+        self.between: Callable[[], None] | None = None
         self._path, self._rows, self._length = path, max_sequences, max_length
         self._device = device
         self._policy = TransformersModel.from_path(path, dtype=dtype).to(device)
@@ -53,6 +54,8 @@ class TransformersRollout:
         ]
         for first in range(0, len(samples), self._rows):
             batch = samples[first : first + self._rows]
+            if self.between is not None:
+                self.between()
             with torch.inference_mode():
                 finished = self._run(batch, sampling)
             yield finished
@@ -70,6 +73,11 @@ class TransformersRollout:
             for name, parameter in own.items():
                 parameter.copy_(tensors[name])
         self.version = version
+
+    @property
+    def shapes(self) -> Mapping[str, torch.Size]:
+        """Of the model's weights by Hugging Face name."""
+        return {name: weight.shape for name, weight in self._policy.named_hf_parameters()}
 
     def checksum(self) -> str:
         """`weights_checksum` of the weights as held."""

@@ -7,7 +7,7 @@ every step costs what they cost; the last ones move into rows that become free.
 # S rows, B rows of a call, T longest response, R tokens of a row
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,12 +19,13 @@ from rljob_runtime.models.fused.kept import Kept, Prefixes, Reach
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The sequence of a row. seed: of its uniforms. version: of the weights that it began with."""
+    """The sequence of a row. seed: of its uniforms. version, switches: as in `Generated`."""
 
     uid: str
     seed: int
     group: PromptGroup
     version: int
+    switches: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def prefix_length(self) -> int:
@@ -109,6 +110,11 @@ class Slots:
         self.logprobs_ST[index_B, counts_B] = logprobs_B
         self.last_S[rows] = tokens_B
         counts_B += 1
+
+    def switched(self, version: int) -> None:
+        """Note that weights of this version draw all later tokens."""
+        for row, seat in enumerate(self.seats):
+            seat.switches.append((int(self.counts_S[row]), version))
 
     def response(self, row: int) -> tuple[list[int], list[float]]:
         """New tokens of a row so far, and their log-probs."""

@@ -26,6 +26,7 @@ class Waiting:
         self._model, self._groups, self._device = model, groups, device
         self._next_group = self._next_sample = 0
         self._logits_1V = torch.empty(0)  # after the prompt of a half seated group
+        self._prompt_version = 0  # of the weights that made them
         self.left = sum(len(group.uids) for group in groups)
 
     @property
@@ -50,6 +51,7 @@ class Waiting:
                 slots.add(self._take(count, version))
                 return rows, self._logits_1V.expand(count, -1)
         counts = self._fresh_counts(slots.num_free, slots.prompts.num_free)
+        self._prompt_version = version
         groups = self._groups[self._next_group : self._next_group + len(counts)]
         logits_GV = self._prefill(groups, slots.prompts.keep(groups, counts, first_row))
         rows = slots.add([seat for count in counts for seat in self._take(count, version)])
@@ -81,6 +83,8 @@ class Waiting:
         return self._model.prefill(tokens_GP.to(self._device), lengths_G.to(self._device), keep)
 
     def _take(self, count: int, version: int) -> list[Seat]:
+        """A sample's first token is drawn by whatever version made the logits after its prompt."""
+        first_token = self._prompt_version
         group, first = self._groups[self._next_group], self._next_sample
         self._next_sample += count
         self.left -= count
@@ -91,7 +95,8 @@ class Waiting:
                 uid=group.uids[sample],
                 seed=group.seeds[sample],
                 group=group,
-                version=version,
+                version=first_token,
+                switches=[(1, version)] if version != first_token else [],
             )
             for sample in range(first, first + count)
         ]

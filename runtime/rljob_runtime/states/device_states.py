@@ -13,6 +13,7 @@ from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.generate import Generate
+from rljob_runtime.states.in_flight import InFlight
 from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.partial_rollout import PartialRollout
 from rljob_runtime.states.reports import SyncReport
@@ -38,6 +39,7 @@ class DeviceStates:
     update: Update | None
     teach_critic: Update | None
     weight_sync: WeightSync
+    in_flight: InFlight | None
     reshard: Reshard | None
     tokenizer: Tokenizer
 

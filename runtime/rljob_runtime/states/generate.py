@@ -88,6 +88,13 @@ class Generate:
         return list(groups.values())
 
     def _write(self, rows: dict[str, RowMeta], finished: Sequence[Generated]) -> None:
+        """A row's version is that of its first token."""
+        for version in {sample.version for sample in finished}:
+            self._write_of(version, rows, [made for made in finished if made.version == version])
+
+    def _write_of(
+        self, version: int, rows: dict[str, RowMeta], finished: Sequence[Generated]
+    ) -> None:
         self.dock.write(
             [rows[sample.uid] for sample in finished],
             {
@@ -98,5 +105,5 @@ class Generate:
                     [np.asarray(sample.logprobs, dtype=np.float32) for sample in finished]
                 ),
             },
-            version=finished[0].version,
+            version=version,
         )

@@ -14,13 +14,13 @@ from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.engines.base import RolloutEngine, UpdateSetup
+from rljob_runtime.engines.base import RolloutEngine, SwitchingEngine, UpdateSetup
 from rljob_runtime.engines.probe import Probing
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.flow import MODEL_SCORE
+from rljob_runtime.flow import MODEL_SCORE, updates_in_flight
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import scorer_config
@@ -32,6 +32,7 @@ from rljob_runtime.states.device_ranks import DeviceRanks
 from rljob_runtime.states.device_states import DeviceStates
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
+from rljob_runtime.states.in_flight import InFlight
 from rljob_runtime.states.inference import Adapted, Inference, with_end
 from rljob_runtime.states.lessons import critic_lesson
 from rljob_runtime.states.partial_rollout import PartialRollout
@@ -108,6 +109,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             vocab_size=tokenizer.vocab_size,
             max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
         ),
+        in_flight=_in_flight(spec, rollout, alone=met.rollout is None),
         reshard=reshard,
         tokenizer=tokenizer,
     )
@@ -166,6 +168,12 @@ def _generate(around: Surroundings, replica: RolloutReplica) -> Generate:
         prompts=spec.batch.global_batch_size,
         timeout_seconds=spec.flow.stage_timeout_seconds,
     )
+
+
+def _in_flight(spec: RLJobSpec, rollout: RolloutEngine | None, *, alone: bool) -> InFlight | None:
+    if not updates_in_flight(spec) or not isinstance(rollout, SwitchingEngine):
+        return None
+    return InFlight(rollout, dtype=DTYPES[spec.rollout.dtype], alone=alone)
 
 
 def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollout | None:

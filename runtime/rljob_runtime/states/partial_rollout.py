@@ -117,7 +117,7 @@ class _Work:
         for made in ended:
             place, number = self.members[made.uid]
             sample = self.groups[place].samples[number]
-            sample.add(made.token_ids, made.logprobs, made.version)
+            sample.add(made.token_ids, made.logprobs, made.versions)
             self.new_tokens += len(made.token_ids)
             if made.finish != "budget":
                 sample.end = made.finish

@@ -79,10 +79,24 @@ class ReshardFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightFigures:
+    """Of one device that generates. received_seconds: of the arrival of a version, beside generation;
+    switch_seconds: of the copy from the host, in which the device did nothing else; check_seconds: of the
+    sum of what it holds after it. generating: whether it switched between two tokens of a batch."""
+
+    received_seconds: float
+    switch_seconds: float
+    check_seconds: float
+    generating: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncReport:
     """checksum: of the weights that this device holds, the same on all devices of a job; empty where
-    they were checked otherwise. reshard: None where weights came as a stream."""
+    they were checked otherwise. reshard: None where weights came as a stream. in_flight: None where the
+    device generated nothing meanwhile."""
 
     checksum: str
     span: Span
     reshard: ReshardFigures | None = None
+    in_flight: InFlightFigures | None = None

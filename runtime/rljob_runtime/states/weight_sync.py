@@ -3,7 +3,7 @@
 Ranks that share a model put each tensor together first. Colocated, every device then gives it to its own
 rollout engine. Separated, update rank 0 broadcasts it to every rollout device; the group of these may be
 another one in every step. A device that generates with others keeps its part of each tensor, and all of
-them check what they hold together.
+them check what they hold together. `in_flight` takes what `send` gives while it generates.
 """
 
 import collections
@@ -26,6 +26,7 @@ from rljob_runtime.models.weights import WeightsDigest
 from rljob_runtime.spans import Span
 from rljob_runtime.states.held_policy import HeldPolicy
 from rljob_runtime.states.reports import SyncReport
+from rljob_runtime.states.reshard_checks import REMEDY
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,9 +65,28 @@ class WeightSync:
                 collections.deque(counted, maxlen=0)
             else:
                 self.rollout.load_weights(counted, version=version)
-                _compare(sent.hex(), self.rollout.checksum(), version)
+                check_arrived(sent.hex(), self.rollout.checksum(), version)
             checksum = sent.hex()
         return SyncReport(checksum=checksum, span=Span.since(started))
+
+    def send(self, version: int) -> SyncReport:
+        """As `run`, on devices that train, to others that go on generating.
+
+        Raises WeightsError where one of those has not got all of them; then none of them switches.
+        """
+        if self.group is None:
+            return self.run(version)
+        started, group, policy = time.time(), self.group, self.policy
+        assert policy is not None and group.is_source, "devices that generate are sent weights"
+        outlines = self._outlines_sent(policy)
+        group.announce(version)
+        group.broadcast_bytes(pack_outlines(outlines))
+        check_agreed(group.agree(), version)
+        sent = WeightsDigest(self.dtype)
+        collections.deque(sent.of(_sent(policy, outlines, group)), maxlen=0)
+        group.broadcast_bytes(sent.hex().encode())
+        check_agreed(group.agree(), version)
+        return SyncReport(checksum=sent.hex(), span=Span.since(started))
 
     def _arriving(self) -> Announced:
         """All weights, each once all devices that exchange it have it."""
@@ -75,13 +95,17 @@ class WeightSync:
             outlines = unpack_outlines(group.broadcast_bytes())
             return Announced(outlines=outlines, weights=self._received(outlines, group))
         assert policy is not None, "a device that takes no weights has them"
-        outlines = dict(policy.outlines())
         if group is None:
-            return Announced(outlines=outlines, weights=policy.whole_weights())
-        for name, outline in outlines.items():
-            outlines[name] = outline.to("meta", held_dtype(name, self.synced))
+            return Announced(outlines=dict(policy.outlines()), weights=policy.whole_weights())
+        outlines = self._outlines_sent(policy)
         group.broadcast_bytes(pack_outlines(outlines))
         return Announced(outlines=outlines, weights=_sent(policy, outlines, group))
+
+    def _outlines_sent(self, policy: HeldPolicy) -> dict[str, Tensor]:
+        return {
+            name: outline.to("meta", held_dtype(name, self.synced))
+            for name, outline in policy.outlines().items()
+        }
 
     def _received(
         self, outlines: Mapping[str, Tensor], group: SyncGroup
@@ -110,9 +134,16 @@ def _sent(
         yield name, sent
 
 
-def _compare(sent: str, held: str, version: int) -> None:
+def check_agreed(problem: str, version: int) -> None:
+    """Raise WeightsError where a device has a problem with what it was sent."""
+    if problem:
+        raise WeightsError(f"weights version {version}: {problem}; {REMEDY}")
+
+
+def check_arrived(sent: str, held: str, version: int) -> None:
+    """Raise WeightsError unless the two checksums are equal."""
     if sent != held:
         raise WeightsError(
             f"weights version {version} did not arrive in the rollout engine: it holds {held}, the "
-            f"update engine {sent}; the run stops, resume from the last checkpoint"
+            f"update engine {sent}; {REMEDY}"
         )

@@ -1,0 +1,114 @@
+"""A driver's side of weights that come while a batch is generated: sent, switched to, told, once each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from driver_world import Answer, Boundaries, ToldDriver, World, driver_of, job_with
+
+from rljob_runtime import delivery
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.delivery import Delivery
+from rljob_runtime.driver import Driver
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.events import EventLog
+from rljob_runtime.run_ahead import RunAhead
+from rljob_runtime.spans import Span
+from rljob_runtime.states.reports import SyncReport
+
+
+class OtherWorld(World):
+    """Devices that train hold other weights than those that generate."""
+
+    def do_send(self, version: int) -> SyncReport:
+        return SyncReport(checksum="0123", span=Span(start=0, end=1))
+
+    def do_switch(self, version: int) -> SyncReport:
+        return SyncReport(checksum="4567", span=Span(start=0, end=1))
+
+
+def driver(world: World, folder: Path) -> Driver:
+    job = job_with({"mode": "async", "maxStaleness": 2})
+    store = CheckpointStore(folder=folder / "checkpoints", keep=1)
+    log = EventLog(folder / "events.jsonl")
+    return driver_of(ToldDriver, job, world=world, store=store, log=log)
+
+
+def generating(driver: Driver) -> Delivery:
+    """Step 1 is done, and batch 2 is being generated."""
+    ahead = RunAhead(done=1, held=0, steps=4, max_staleness=2, in_flight=True, generating=2)
+    return Delivery(stages=driver.stages, run_ahead=ahead)
+
+
+def told(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == "in_flight"]
+
+
+def test_a_version_is_sent_then_switched_to_and_told(
+    boundaries: Boundaries, tmp_path: Path
+) -> None:
+    world = World(boundaries)
+    found = generating(driver(world, tmp_path))
+    ahead = found.run_ahead
+
+    for action in ahead.next():
+        assert action == ("send", 1)
+        found.begin(1)
+        ahead.begun(action)
+    found.look()
+    assert (ahead.sending, ahead.switching, ahead.held) == (None, 1, 0)
+    found.finish()
+
+    assert (ahead.switching, ahead.held, found.stages.held) == (None, 1, 1)
+    assert world.sent == [1]
+    (event,) = told(tmp_path)
+    assert (event["step"], event["received_seconds"], event["switch_seconds"]) == (1, 1.0, 0.5)
+    assert (event["devices"], event["generating"]) == (1, 1)
+
+
+def test_devices_that_hold_other_weights_after_it_stop_the_run(
+    boundaries: Boundaries, tmp_path: Path
+) -> None:
+    found = generating(driver(OtherWorld(boundaries), tmp_path))
+    found.begin(1)
+    found.run_ahead.begun(("send", 1))
+    found.look()
+
+    with pytest.raises(WorkerError, match="weights version 1 differ between devices"):
+        found.look()
+
+    assert found.run_ahead.held == 0
+    assert not told(tmp_path)
+
+
+def test_devices_that_do_not_get_it_in_time_are_counted(
+    boundaries: Boundaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = generating(driver(World(boundaries), tmp_path))
+    limit = found.stages.job.spec.flow.stage_timeout_seconds
+    found.begin(1)
+    found.run_ahead.begun(("send", 1))
+    monkeypatch.setattr(delivery.ray, "wait", lambda calls, **_: ([], calls))
+    found.since -= limit - 5
+
+    found.look()
+    found.since -= 10
+    with pytest.raises(WorkerError, match=r"stage sync: 1 of 1 workers .* within \d+ s"):
+        found.look()
+
+
+def test_what_a_device_raises_while_weights_come_ends_the_wait(
+    boundaries: Boundaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = generating(driver(World(boundaries), tmp_path))
+    gone = Answer(None, WorkerError("device 1 is gone"))
+    monkeypatch.setattr(type(found.stages), "send", lambda stages, version: [gone])
+    found.begin(1)
+    found.run_ahead.begun(("send", 1))
+
+    with pytest.raises(WorkerError, match="device 1 is gone"):
+        found.look()
+
+    assert (found.run_ahead.sending, found.run_ahead.held) == (1, 0)
