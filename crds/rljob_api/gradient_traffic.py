@@ -9,8 +9,8 @@ from math import prod
 from rljob_api.architecture import Shape
 from rljob_api.engines import Dtype, UpdateParallelism
 from rljob_api.layout import Part, slices
-from rljob_api.memory import GRADIENT_BYTES
 from rljob_api.resharding.widths import ITEM_BYTES
+from rljob_api.shards import GRADIENT_BYTES
 from rljob_api.tensors import Cut
 
 

@@ -4,27 +4,20 @@ Called by `plan`. Figures are for the fullest device of each role, with all leng
 of this project's engines, without what allocators and collectives keep beside them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
-from rljob_api.activations import Activations, Packed, plan_activations
-from rljob_api.architecture import Parameters, Shape
+from rljob_api.activations import Activations
+from rljob_api.architecture import Shape
 from rljob_api.base import parse_quantity
-from rljob_api.engines import Dtype, Optimizer, UpdateParallelism
-from rljob_api.layout import Part, Slice, slices, stages
+from rljob_api.layout import stages
 from rljob_api.resharding.figures import fullest
 from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
+from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.reward_services import RewardModel
 from rljob_api.rljob import RLJobSpec
+from rljob_api.shards import UpdateShard, rollout_weights, update_activations
 from rljob_api.teacher import Teacher
-from rljob_api.tensors import Cut
-
-GRADIENT_BYTES = 4
-MOMENT_BYTES = 4
-FLOAT8_BLOCK = 256
-MASTER_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,91 +77,140 @@ class Memory:
 def plan_memory(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | None = None) -> Memory:
     """Memory of each phase. spec: resolved. others: shapes of the models beside the policy, by name; one that
     is missing counts with the policy's shape."""
-    of = others or {}
-    trained = _update_parts(spec, shape)
-    generated = _rollout_weights(spec, shape)
+    held = _Held.of(spec, shape, others or {})
     limit = parse_quantity(spec.accelerator.memory) if spec.accelerator.memory else None
-    colocated = spec.placement.mode == "colocated"
-    swapped = colocated and spec.resharding.strategy == "allgather-swap"
-    offloaded = spec.update.offload == "optimizer"
-    state = {"optimizer": trained["optimizer"]}
-    always = {} if offloaded else dict(state)
-    has_reference = "reference" in spec.algorithm.params.states
-    if has_reference and not swapped:
-        always["reference"] = trained["weights"]
-    valued = of.get("critic", shape).scorer()
-    taught = _update_parts(spec.of_critic(), valued) if spec.has_critic else None
-    for name, (model, own) in frozen_models(spec, shape, of).items():
-        always[name] = _frozen_weights(spec, model, own)
-    if taught is not None:
-        rests = spec.of_critic().update.offload == "optimizer"
-        always["critic"] = taught["weights"] + (0 if rests else taught["optimizer"])
-    training = {"update weights": trained["weights"], **always}
-    serving = {"rollout weights": generated}
-    beside = {} if not colocated else (always if swapped else training)
-    kept = serving if colocated and not swapped else {}
-    cache = _kv_cache(spec, shape, taken=generated + sum(beside.values()), limit=limit)
-    passing = update_activations(spec, shape)
-    working = {
-        "gradients": trained["gradients"],
+    taken = held.rollout + sum(held.beside_generation.values())
+    cache = _kv_cache(spec, shape, taken=taken, limit=limit)
+    return Memory(
+        limit=limit,
+        update_weights=held.policy.weights,
+        rollout_weights=held.rollout,
+        kv_cache=cache,
+        phases=held.phases(cache, _resharding(spec, shape, held.swapped)),
+        resting=held.on_host,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """What devices hold, in bytes. policy and passing, critic and valuing: what is trained, and what passes
+    through it. frozen: weights of models that only score, by name. rollout: the generating engine's weights.
+    swapped: what trains leaves the device while it generates."""
+
+    policy: UpdateShard
+    passing: Activations
+    critic: UpdateShard | None
+    valuing: Activations | None
+    frozen: dict[str, int]
+    has_reference: bool
+    rollout: int
+    colocated: bool
+    swapped: bool
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> "_Held":
+        colocated = spec.placement.mode == "colocated"
+        judge = spec.of_critic() if spec.has_critic else None
+        valued = others.get("critic", shape).scorer()
+        return cls(
+            policy=UpdateShard.of(spec, shape),
+            passing=update_activations(spec, shape),
+            critic=UpdateShard.of(judge, valued) if judge else None,
+            valuing=update_activations(judge, valued) if judge else None,
+            frozen={
+                name: _frozen_weights(spec, model, own)
+                for name, (model, own) in frozen_models(spec, shape, others).items()
+            },
+            has_reference="reference" in spec.algorithm.params.states,
+            rollout=rollout_weights(spec, shape),
+            colocated=colocated,
+            swapped=colocated and spec.resharding.strategy == "allgather-swap",
+        )
+
+    @property
+    def always(self) -> dict[str, int]:
+        """On a device that trains, in every phase."""
+        parts = self.policy.lasting
+        if self.has_reference and not self.swapped:
+            parts["reference"] = self.policy.weights
+        parts |= self.frozen
+        if self.critic is not None:
+            parts["critic"] = self.critic.weights + sum(self.critic.lasting.values())
+        return parts
+
+    @property
+    def training(self) -> dict[str, int]:
+        """On a device that trains, while it does not generate."""
+        return {"update weights": self.policy.weights, **self.always}
+
+    @property
+    def serving(self) -> dict[str, int]:
+        """On a device that generates."""
+        return {"rollout weights": self.rollout}
+
+    @property
+    def beside_generation(self) -> dict[str, int]:
+        """Of training, on a device that generates."""
+        if not self.colocated:
+            return {}
+        return self.always if self.swapped else self.training
+
+    @property
+    def beside_training(self) -> dict[str, int]:
+        """Of generation, on a device that trains."""
+        return self.serving if self.colocated and not self.swapped else {}
+
+    @property
+    def on_host(self) -> dict[str, int]:
+        """Host memory that is kept for them, wherever they are."""
+        parts: dict[str, int] = {}
+        if self.swapped:
+            parts["update weights"] = self.policy.weights
+            if self.has_reference:
+                parts["reference"] = self.policy.weights
+        if self.policy.rests:
+            parts["optimizer"] = self.policy.optimizer
+        if self.critic is not None and self.critic.rests:
+            parts["critic's optimizer"] = self.critic.optimizer
+        return parts
+
+    def phases(self, cache: KvCache, resharding: dict[str, int]) -> tuple[Phase, ...]:
+        resting = sum(self.on_host.values())
+
+        def on_update(name: str, parts: dict[str, int], host: int = resting) -> Phase:
+            return Phase(name=name, role="update", parts=parts, host=host)
+
+        generating = {**self.serving, "KV cache": cache.bytes, **self.beside_generation}
+        host = resting if self.colocated else 0
+        training, kept = self.training, self.beside_training
+        working = _working(self.policy, self.passing)
+        if self.critic is not None:  # its step waits for the policy's
+            working["critic gradients"] = self.critic.gradients
+        phases = [
+            Phase(name="generate", role="rollout", parts=generating, host=host),
+            on_update("update", {**training, **working, **kept}),
+            on_update("reshard", {**resharding, **self.always}),
+        ]
+        if self.critic is not None and self.valuing is not None:
+            teaching = _working(self.critic, self.valuing)
+            phases.append(on_update("critic", {**training, **teaching, **kept}))
+        if self.swapped and self.has_reference:
+            inferring = {"reference": self.policy.weights, "temporary": self.passing.temporary}
+            phases.append(on_update("reference", {**training, **inferring}))
+        if self.policy.rests:
+            optimizer = self.policy.optimizer
+            stepping = {"optimizer": optimizer, "gradients": self.policy.gradients}
+            phases.append(on_update("step", {**training, **stepping, **kept}, resting - optimizer))
+        return tuple(phases)
+
+
+def _working(shard: UpdateShard, passing: Activations) -> dict[str, int]:
+    """Beside weights and optimizer, in a training pass."""
+    return {
+        "gradients": shard.gradients,
         "activations": passing.kept,
         "temporary": passing.temporary,
     }
-    if taught is not None:  # the critic's step waits for the policy's
-        working["critic gradients"] = taught["gradients"]
-    kept_on_host: dict[str, int] = {}
-    if swapped:  # host memory is kept for them, wherever they are
-        kept_on_host["update weights"] = trained["weights"]
-        if has_reference:
-            kept_on_host["reference"] = trained["weights"]
-    if offloaded:
-        kept_on_host["optimizer"] = trained["optimizer"]
-    if taught is not None and spec.of_critic().update.offload == "optimizer":
-        kept_on_host["critic's optimizer"] = taught["optimizer"]
-    resting = sum(kept_on_host.values())
-    phases = [
-        Phase(
-            name="generate",
-            role="rollout",
-            parts={**serving, "KV cache": cache.bytes, **beside},
-            host=resting if colocated else 0,
-        ),
-        Phase(name="update", role="update", parts={**training, **working, **kept}, host=resting),
-        Phase(
-            name="reshard",
-            role="update",
-            parts={**_resharding(spec, shape, swapped), **always},
-            host=resting,
-        ),
-    ]
-    if taught is not None:
-        passing = update_activations(spec.of_critic(), valued)
-        teaching = {
-            "gradients": taught["gradients"],
-            "activations": passing.kept,
-            "temporary": passing.temporary,
-        }
-        phases.append(
-            Phase(
-                name="critic", role="update", parts={**training, **teaching, **kept}, host=resting
-            )
-        )
-    if swapped and has_reference:
-        inferring = {"reference": trained["weights"], "temporary": passing.temporary}
-        parts = {**training, **inferring}
-        phases.append(Phase(name="reference", role="update", parts=parts, host=resting))
-    if offloaded:
-        stepping = {**training, **state, "gradients": trained["gradients"], **kept}
-        moved = resting - trained["optimizer"]
-        phases.append(Phase(name="step", role="update", parts=stepping, host=moved))
-    return Memory(
-        limit=limit,
-        update_weights=trained["weights"],
-        rollout_weights=generated,
-        kv_cache=cache,
-        phases=tuple(phases),
-        resting=kept_on_host,
-    )
 
 
 def frozen_models(
@@ -190,95 +232,7 @@ def _frozen_weights(spec: RLJobSpec, model: RewardModel | Teacher, shape: Shape)
     """Bytes of the fullest update rank."""
     own = {"parallelism": model.parallelism, "dtype": model.dtype}
     update = spec.update.model_copy(update=own)
-    return _update_parts(spec.model_copy(update={"update": update}), shape)["weights"]
-
-
-def update_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest update rank, before ZeRO. spec: resolved."""
-    degrees = spec.update.parallelism
-    return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
-
-
-def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest rollout rank. spec: resolved."""
-    degrees = spec.rollout.parallelism
-    return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
-
-
-def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
-    """The fullest stage of the first ranks, which have the most where a cut is uneven."""
-    most = Parameters()
-    for pieces in _stage_slices(shape, tensor, pipeline, expert):
-        held = Parameters()
-        for piece in pieces:
-            size = prod(piece.shape)
-            if piece.tensor.expert is not None:
-                held += Parameters(experts=size)
-            elif piece.tensor.cut is Cut.WHOLE:
-                held += Parameters(whole=size)
-            else:
-                held += Parameters(tensor=size)
-        most = max(most, held, key=lambda parameters: parameters.total)
-    return most
-
-
-def _stage_slices(shape: Shape, tensor: int, pipeline: int, expert: int) -> Iterator[list[Slice]]:
-    """What the first ranks of each stage hold."""
-    for stage in range(pipeline):
-        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
-        yield list(slices(shape, part))
-
-
-def _rollout_weights(spec: RLJobSpec, shape: Shape) -> int:
-    """Bytes of the fullest rollout rank."""
-    if spec.rollout.quantization == "none":
-        return rollout_shard(spec, shape).total * ITEM_BYTES[spec.rollout.dtype]
-    degrees = spec.rollout.parallelism
-    held_by_stage = _stage_slices(shape, degrees.tensor, degrees.pipeline, degrees.expert)
-    return max(
-        sum(_int8_bytes(piece, spec.rollout.dtype) for piece in held) for held in held_by_stage
-    )
-
-
-def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
-    """Matrices of layers are in 8 bits, but for routers."""
-    if in_8_bits(piece.tensor):
-        return int8_bytes(piece.shape)
-    return prod(piece.shape) * ITEM_BYTES[dtype]
-
-
-def _update_parts(spec: RLJobSpec, shape: Shape) -> dict[str, int]:
-    """Weights, gradients and optimizer of one update rank; ZeRO shares them among its replicas."""
-    degrees, dtype = spec.update.parallelism, spec.update.dtype
-    shard = update_shard(spec, shape)
-    rows = degrees.zero == 3  # these are main weights, and gathered in the update's type
-    weights = MASTER_BYTES if rows else ITEM_BYTES[dtype]
-    main = MASTER_BYTES if weights < MASTER_BYTES else 0
-
-    def held(from_zero: int) -> int:
-        if degrees.zero < from_zero:
-            return shard.total
-        dense, experts = _copies(degrees)
-        return -(-(shard.tensor + shard.whole) // dense) + -(-shard.experts // experts)
-
-    return {
-        "optimizer": _moments_bytes(held(1), spec.update.optimizer) + held(1) * main,
-        "gradients": held(2) * GRADIENT_BYTES,
-        "weights": held(3) * weights,
-    }
-
-
-def _moments_bytes(items: int, optimizer: Optimizer) -> int:
-    if optimizer.moments_dtype == "float32":
-        return 2 * items * MOMENT_BYTES
-    return 2 * (items + SCALE_BYTES * -(-items // FLOAT8_BLOCK))
-
-
-def _copies(degrees: UpdateParallelism) -> tuple[int, int]:
-    """Ranks that hold the same slice of a matrix, and of an expert."""
-    assert degrees.data is not None, "resolve() fills update.parallelism.data"
-    dense = degrees.data * degrees.context
-    return dense, dense * degrees.tensor // degrees.expert if degrees.expert > 1 else dense
+    return UpdateShard.of(spec.model_copy(update={"update": update}), shape).weights
 
 
 def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
@@ -289,21 +243,6 @@ def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
         "rollout weights": peak.rollout,
         "buffers": peak.buffers,
     }
-
-
-def update_activations(spec: RLJobSpec, shape: Shape) -> Activations:
-    """Of the fullest update rank, at the longest lengths. spec: resolved."""
-    batch, degrees = spec.batch, spec.update.parallelism
-    assert degrees.data, "resolve() fills it"
-    return plan_activations(
-        shape,
-        degrees,
-        Packed.longest(batch),
-        item_bytes=ITEM_BYTES[spec.update.dtype],
-        recompute=spec.update.recompute,
-        passes=batch.passes(degrees.data),
-        masks=spec.accelerator.type == "emulated",
-    )
 
 
 def _kv_cache(spec: RLJobSpec, shape: Shape, *, taken: int, limit: int | None) -> KvCache:

@@ -8,9 +8,9 @@ are reached. What no rate explains is `Shares.fixed_seconds`.
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.memory import rollout_shard, update_shard
 from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
+from rljob_api.shards import rollout_shard, update_shard
 from rljob_api.topology import num_warehouses
 from rljob_api.traffic import Work
 from rljob_api.update_traffic import stage_traffic

@@ -1,4 +1,4 @@
-"""The command line: validate, plan, run, report, export, and of jobs on a cluster: status, logs, report.
+"""The command line: validate, plan, run, report, diff, export; of jobs on a cluster: status, logs, report.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
@@ -167,6 +167,29 @@ def report(
 
     write_report(directory)
     _print(str(directory / "report.html"))
+
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A run's folder.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another's.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare two runs: their jobs, metrics, times and held-out accuracies."""
+    from rich.console import Console
+
+    from rljob_runtime.display.run_diff import Run, diff_json, diff_runs, diff_tables
+    from rljob_runtime.errors import ConfigError
+
+    try:
+        found = diff_runs(Run.of(a), Run.of(b))
+    except ConfigError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_INVALID) from None
+    if as_json:
+        _print(json.dumps(diff_json(found), indent=2))
+    else:
+        Console().print(*diff_tables(found), sep="\n", highlight=False)
 
 
 @app.command()

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from rljob_api.activations import Packed, plan_activations
 from rljob_api.architecture import BUILTINS, Experts, Shape
 from rljob_api.engines import UpdateParallelism
-from rljob_api.memory import plan_memory, rollout_shard, stages, update_shard
+from rljob_api.layout import stages
+from rljob_api.memory import plan_memory
 from rljob_api.memory_rules import memory_problems
 from rljob_api.plan import make_plan, plan_resharding
+from rljob_api.shards import rollout_shard, update_shard
 from rljob_api.topology import resolve
 
 TINY = BUILTINS["tiny"]
@@ -385,6 +387,17 @@ def test_models_beside_the_policy_count_with_their_own_shapes(job):
     assert found["critic"].parts["gradients"] == critic
     assert found["update"].parts["critic gradients"] == critic
     assert found["update"].parts["gradients"] == WEIGHTS
+
+
+def test_a_reference_beside_a_critic_computes_with_the_policys_shape(job):
+    changes = {"spec.resharding.strategy": "allgather-swap", "spec.critic": {"path": "critic"}}
+    params = {"klCoefficient": 0.1}
+    spec = resolve(job({**changes, "spec.algorithm": {"name": "ppo", "params": params}})).spec
+
+    found = {p.name: p for p in plan_memory(spec, TINY, {"critic": SMALL}).phases}
+
+    temporary = found["update"].parts["temporary"]
+    assert found["reference"].parts["temporary"] == temporary > found["critic"].parts["temporary"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -24,7 +24,8 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.seats import make_seats
 from rljob_runtime.states.device_ranks import join
-from rljob_runtime.states.device_states import DeviceStates, Surroundings, make_states
+from rljob_runtime.states.device_states import DeviceStates
+from rljob_runtime.states.making import Surroundings, make_states
 
 SaveReference = Callable[..., Path]
 

@@ -89,7 +89,7 @@ class DeviceWorker:
     def prepare(self, meeting: str | None) -> DevicePlace:
         """Make the states; the devices of a world meet at `meeting` for it, None for one alone."""
         from rljob_runtime.states.device_ranks import join
-        from rljob_runtime.states.device_states import Surroundings, make_states
+        from rljob_runtime.states.making import Surroundings, make_states
 
         with self._backend.naming_memory_errors():
             around = Surroundings(

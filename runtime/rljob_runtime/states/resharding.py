@@ -1,6 +1,6 @@
 """Makes a device's part of the reshard, where both engines' weights are tensors that a plan can move.
 
-Called by `device_states`. All devices decide alike, from the job and the model's config alone.
+Called by `making`. All devices decide alike, from the job and the model's config alone.
 """
 
 from pathlib import Path

@@ -1,0 +1,140 @@
+"""Bytes that one rank holds of one model: its shard in the update's layout, and in the rollout's.
+
+Called by `memory` and `performance`. Figures are of the fullest rank.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from rljob_api.activations import Activations, Packed, plan_activations
+from rljob_api.architecture import Parameters, Shape
+from rljob_api.engines import Dtype, Optimizer, UpdateParallelism
+from rljob_api.layout import Part, Slice, slices
+from rljob_api.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
+from rljob_api.rljob import RLJobSpec
+from rljob_api.tensors import Cut
+
+GRADIENT_BYTES = 4
+MOMENT_BYTES = 4
+FLOAT8_BLOCK = 256
+MASTER_BYTES = 4
+
+
+def update_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
+    """Parameters of the fullest update rank, before ZeRO. spec: resolved."""
+    degrees = spec.update.parallelism
+    return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
+
+
+def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
+    """Parameters of the fullest rollout rank. spec: resolved."""
+    degrees = spec.rollout.parallelism
+    return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
+
+
+def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
+    """The fullest stage of the first ranks, which have the most where a cut is uneven."""
+    most = Parameters()
+    for pieces in _stage_slices(shape, tensor, pipeline, expert):
+        held = Parameters()
+        for piece in pieces:
+            size = prod(piece.shape)
+            if piece.tensor.expert is not None:
+                held += Parameters(experts=size)
+            elif piece.tensor.cut is Cut.WHOLE:
+                held += Parameters(whole=size)
+            else:
+                held += Parameters(tensor=size)
+        most = max(most, held, key=lambda parameters: parameters.total)
+    return most
+
+
+def _stage_slices(shape: Shape, tensor: int, pipeline: int, expert: int) -> Iterator[list[Slice]]:
+    """What the first ranks of each stage hold."""
+    for stage in range(pipeline):
+        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
+        yield list(slices(shape, part))
+
+
+def rollout_weights(spec: RLJobSpec, shape: Shape) -> int:
+    """Bytes of the fullest rollout rank."""
+    if spec.rollout.quantization == "none":
+        return rollout_shard(spec, shape).total * ITEM_BYTES[spec.rollout.dtype]
+    degrees = spec.rollout.parallelism
+    held_by_stage = _stage_slices(shape, degrees.tensor, degrees.pipeline, degrees.expert)
+    return max(
+        sum(_int8_bytes(piece, spec.rollout.dtype) for piece in held) for held in held_by_stage
+    )
+
+
+def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
+    """Matrices of layers are in 8 bits, but for routers."""
+    if in_8_bits(piece.tensor):
+        return int8_bytes(piece.shape)
+    return prod(piece.shape) * ITEM_BYTES[dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateShard:
+    """Bytes of one update rank's part of a model. rests: its optimizer, on the host but for its step."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    rests: bool
+
+    @classmethod
+    def of(cls, spec: RLJobSpec, shape: Shape) -> "UpdateShard":
+        """Of the fullest rank; ZeRO shares parts among replicas. spec: resolved."""
+        degrees, dtype = spec.update.parallelism, spec.update.dtype
+        shard = update_shard(spec, shape)
+        rows = degrees.zero == 3  # these are main weights, and gathered in the update's type
+        weights = MASTER_BYTES if rows else ITEM_BYTES[dtype]
+        main = MASTER_BYTES if weights < MASTER_BYTES else 0
+
+        def held(from_zero: int) -> int:
+            if degrees.zero < from_zero:
+                return shard.total
+            dense, experts = _copies(degrees)
+            return -(-(shard.tensor + shard.whole) // dense) + -(-shard.experts // experts)
+
+        return cls(
+            weights=held(3) * weights,
+            gradients=held(2) * GRADIENT_BYTES,
+            optimizer=_moments_bytes(held(1), spec.update.optimizer) + held(1) * main,
+            rests=spec.update.offload == "optimizer",
+        )
+
+    @property
+    def lasting(self) -> dict[str, int]:
+        """What stays on the device after a step, beside the weights."""
+        return {} if self.rests else {"optimizer": self.optimizer}
+
+
+def _moments_bytes(items: int, optimizer: Optimizer) -> int:
+    if optimizer.moments_dtype == "float32":
+        return 2 * items * MOMENT_BYTES
+    return 2 * (items + SCALE_BYTES * -(-items // FLOAT8_BLOCK))
+
+
+def _copies(degrees: UpdateParallelism) -> tuple[int, int]:
+    """Ranks that hold the same slice of a matrix, and of an expert."""
+    assert degrees.data is not None, "resolve() fills update.parallelism.data"
+    dense = degrees.data * degrees.context
+    return dense, dense * degrees.tensor // degrees.expert if degrees.expert > 1 else dense
+
+
+def update_activations(spec: RLJobSpec, shape: Shape) -> Activations:
+    """Of the fullest update rank, at the longest lengths. spec: resolved."""
+    batch, degrees = spec.batch, spec.update.parallelism
+    assert degrees.data, "resolve() fills it"
+    return plan_activations(
+        shape,
+        degrees,
+        Packed.longest(batch),
+        item_bytes=ITEM_BYTES[spec.update.dtype],
+        recompute=spec.update.recompute,
+        passes=batch.passes(degrees.data),
+        masks=spec.accelerator.type == "emulated",
+    )

@@ -1,0 +1,286 @@
+"""A device's states, made once from the job's spec and the device's seat."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from rljob_api.rljob import RLJobSpec
+from rljob_runtime.algorithms.kl_control import KlControl
+from rljob_runtime.backends.base import Backend
+from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
+from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.client import DockClient
+from rljob_runtime.engines.base import RolloutEngine, UpdateSetup
+from rljob_runtime.engines.probe import Probing
+from rljob_runtime.engines.rollout import DTYPES, make_rollout
+from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
+from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.flow import MODEL_SCORE
+from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.families import scorer_config
+from rljob_runtime.models.loading import read_scorer
+from rljob_runtime.models.tokenizer import load_tokenizer
+from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.states.compare import Compare
+from rljob_runtime.states.device_ranks import DeviceRanks
+from rljob_runtime.states.device_states import DeviceStates
+from rljob_runtime.states.generate import Generate
+from rljob_runtime.states.held_policy import HeldPolicy, load_held
+from rljob_runtime.states.inference import Adapted, Inference, with_end
+from rljob_runtime.states.lessons import critic_lesson
+from rljob_runtime.states.partial_rollout import PartialRollout
+from rljob_runtime.states.resharding import make_reshard, rollout_weights, swaps
+from rljob_runtime.states.rollout_replica import RolloutReplica
+from rljob_runtime.states.trained_model import TrainedModel
+from rljob_runtime.states.update import Update
+from rljob_runtime.states.weight_sync import WeightSync, synced_dtype
+
+if TYPE_CHECKING:
+    from rljob_runtime.actors.device import Seat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a seat's states are made in. models: directories by name: policy, and those that `model_paths`
+    names beside."""
+
+    spec: RLJobSpec
+    seat: "Seat"
+    models: Mapping[str, Path]
+    dock: Callable[[], DockAddress]
+    backend: Backend
+
+    def client(self, state: str) -> DockClient:
+        """The state's."""
+        return DockClient(self.dock, state=state, owner=f"device-{self.seat.rank}")
+
+
+def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> DeviceStates:
+    """Load what the seat needs. meet: joins the other devices of the seat's world.
+
+    A rollout engine that has a device to itself is made before: vLLM makes, and destroys, a process group
+    of its own.
+    """
+    spec, model, backend = around.spec, around.models["policy"], around.backend
+    tokenizer = load_tokenizer(model)
+    met = meet() if spec.rollout.parallelism.shared else None
+    rollout = None
+    if around.seat.generates and "generate" in spec.states:
+        groups = met.rollout if met else None
+        rollout = make_rollout(
+            spec, model=model, ledger=backend.ledger, groups=groups, beside=around.models
+        )
+    slices = rollout_weights(rollout, spec, backend)
+    met = met or meet()
+    held = _held(around, met, rollout)
+    trained = None
+    if around.seat.update_rank is not None and held is not None:
+        trained = _trained(around, held, met)
+    reshard = None
+    if isinstance(rollout, TorchRollout) and slices is not None and held is not None:
+        reshard = make_reshard(spec, model, rollout, slices, held, backend=backend)
+        if trained is not None:
+            trained.update.ready = reshard.ready_to_train
+    generate = (
+        _generate(around, RolloutReplica(engine=rollout, groups=met.rollout)) if rollout else None
+    )
+    return DeviceStates(
+        spec=spec,
+        policy=trained.policy if trained else None,
+        critic=trained.critic if trained else None,
+        generate=generate,
+        partial_rollout=_partial_rollout(generate, spec),
+        inference=trained.inference if trained else {},
+        compare=trained.compare if trained else None,
+        update=trained.update if trained else None,
+        teach_critic=trained.update.critic if trained else None,
+        weight_sync=WeightSync(
+            policy=held,
+            rollout=rollout,
+            dtype=DTYPES[spec.rollout.dtype],
+            synced=synced_dtype(spec),
+            vocab_size=tokenizer.vocab_size,
+            max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
+        ),
+        reshard=reshard,
+        tokenizer=tokenizer,
+    )
+
+
+def _held(
+    around: Surroundings, met: DeviceRanks, rollout: RolloutEngine | None
+) -> HeldPolicy | None:
+    """The policy in the update layout, to train it or to probe the rollout engine."""
+    spec, trains = around.spec, around.seat.update_rank is not None
+    if not trains and not isinstance(rollout, Probing):
+        return None
+    dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
+    return load_held(around.models["policy"], met.update, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trained:
+    """What a device that trains has."""
+
+    policy: TrainedModel
+    critic: TrainedModel | None
+    update: Update
+    compare: Compare | None
+    inference: dict[str, Inference]
+
+
+def _trained(around: Surroundings, held: HeldPolicy, met: DeviceRanks) -> _Trained:
+    spec, ranks = around.spec, met.update
+    engine = _engine(around, spec, held, ranks, make_update)
+    control = KlControl.of(spec.algorithm.params)
+    policy = TrainedModel(
+        held=held, engine=engine, ranks=ranks, source=around.models["policy"], control=control
+    )
+    update = Update(
+        engine=engine, dock=around.client("update"), ranks=ranks, spec=spec, control=control
+    )
+    compare = None
+    if "compare" in spec.states:
+        compare = Compare(engine=engine, dock=around.client("compare"), ranks=ranks, spec=spec)
+    critic = _critic(around, met) if spec.has_critic else None
+    inference = make_inference(around, met, critic)
+    if critic is not None:
+        update.critic = _teach_critic(around, critic, control)
+    return _Trained(
+        policy=policy, critic=critic, update=update, compare=compare, inference=inference
+    )
+
+
+def _generate(around: Surroundings, replica: RolloutReplica) -> Generate:
+    spec = around.spec
+    return Generate(
+        replica=replica,
+        dock=around.client("generate"),
+        run_seed=spec.seed,
+        prompts=spec.batch.global_batch_size,
+        timeout_seconds=spec.flow.stage_timeout_seconds,
+    )
+
+
+def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollout | None:
+    if generate is None or spec.flow.partial_rollout is None:
+        return None
+    return PartialRollout(replica=generate.replica, dock=generate.dock, spec=spec)
+
+
+def _engine(
+    around: Surroundings,
+    spec: RLJobSpec,
+    held: HeldPolicy,
+    ranks: UpdateRanks,
+    make: Callable[[UpdateSetup], AnyUpdateEngine],
+) -> AnyUpdateEngine:
+    batch = spec.batch
+    assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
+    per_step = batch.global_batch_size // batch.mini_batch_size * batch.epochs
+    return make(
+        UpdateSetup(
+            spec=spec,
+            model=around.models["policy"],
+            policy=held.model,
+            purposes=held.purposes,
+            total_steps=spec.steps * per_step,
+            ranks=ranks,
+            ledger=around.backend.ledger,
+            swap=HostSwap(around.backend) if spec.update.offload == "optimizer" else None,
+        )
+    )
+
+
+def _critic(around: Surroundings, met: DeviceRanks) -> TrainedModel:
+    spec, source = around.spec.of_critic(), around.models["critic"]
+    held = load_held(source, met.critic, dtype=DTYPES[spec.update.dtype], scores=True)
+    return TrainedModel(
+        held=held,
+        engine=_engine(around, spec, held, met.critic, make_torch),
+        ranks=met.critic,
+        source=source,
+        config=scorer_config(read_config(source), read_scorer(source)),
+    )
+
+
+def _teach_critic(around: Surroundings, critic: TrainedModel, control: KlControl) -> Update:
+    return Update(
+        engine=critic.engine,
+        dock=around.client("critic"),
+        ranks=critic.ranks,
+        spec=around.spec.of_critic(),
+        control=control,
+        teaches=critic_lesson,
+    )
+
+
+def make_inference(
+    around: Surroundings, met: DeviceRanks, critic: TrainedModel | None
+) -> dict[str, Inference]:
+    """The states that score samples by a model, by name; those that the job has."""
+    spec, states = around.spec, around.spec.states
+    made: dict[str, Inference] = {}
+
+    def add(
+        name: str,
+        column: str,
+        model: PolicyModel,
+        ranks: UpdateRanks,
+        *,
+        heat: float = 1.0,
+        adapt: Adapted | None = None,
+        resting: SwappedOut | None = None,
+    ) -> None:
+        made[name] = Inference(
+            model=model,
+            column=column,
+            dock=around.client(name),
+            ranks=ranks,
+            temperature=heat,
+            adapt=adapt,
+            ledger=around.backend.ledger,
+            resting=resting,
+            sizes=spec.batch,
+            evaluation=spec.evaluation,
+            pass_groups=spec.batch.micro_batch_size or 1,
+            timeout_seconds=spec.flow.stage_timeout_seconds,
+        )
+
+    if "reference" in states:
+        frozen, weights = _frozen(around, "policy", met.update, dtype=spec.update.dtype)
+        resting = None
+        if swaps(spec, around.models["policy"]):
+            resting = HostSwap(around.backend).out(weights)
+            resting.release()
+        heat = spec.rollout.temperature
+        add("reference", "reference_logprobs", frozen, met.update, heat=heat, resting=resting)
+    if spec.teacher is not None:
+        frozen, _ = _frozen(around, "teacher", met.teacher, dtype=spec.teacher.dtype)
+        heat = spec.rollout.temperature
+        add("teacher", "teacher_logprobs", frozen, met.teacher, heat=heat)
+    if critic is not None:
+        add("values", "values", critic.held.model, critic.ranks)
+    if (scorer := spec.reward_model) is not None:
+        ranks, path = met.reward_model, around.models["reward-model"]
+        model, _ = _frozen(around, "reward-model", ranks, dtype=scorer.dtype, scores=True)
+        padding = read_config(path).get("pad_token_id")
+        adapt = with_end(padding if isinstance(padding, int) else None)
+        add("reward-model", MODEL_SCORE, model, ranks, adapt=adapt)
+    return made
+
+
+def _frozen(
+    around: Surroundings, name: str, ranks: UpdateRanks, *, dtype: str, scores: bool = False
+) -> tuple[PolicyModel, list[Tensor]]:
+    """A model that is never trained, and its weights."""
+    model = load_held(around.models[name], ranks, dtype=DTYPES[dtype], scores=scores).model
+    weights = [held_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
+    around.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
+    return model, weights

@@ -1,0 +1,134 @@
+"""`rljob diff`: two runs' jobs, metrics, times and accuracies beside each other."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rljob_runtime.cli import app
+from rljob_runtime.display.run_diff import Run, diff_runs
+
+JOB: dict[str, Any] = {
+    "kind": "RLJob",
+    "spec": {
+        "seed": 1,
+        "update": {"optimizer": {"learningRate": 3e-4}},
+        "rewards": [{"name": "correct", "type": "dataset"}],
+    },
+}
+
+
+@pytest.fixture
+def folder(tmp_path, events_of):
+    """Folders of runs, made by seed, number of steps and changes of the job."""
+
+    def make(name: str, *, job: dict[str, Any] = JOB, **changes: Any) -> Path:
+        made = tmp_path / name
+        made.mkdir()
+        lines = [json.dumps(event) for event in events_of(**changes)]
+        (made / "events.jsonl").write_text("\n".join(lines) + "\n")
+        (made / "rljob.yaml").write_text(yaml.safe_dump(job))
+        return made
+
+    return make
+
+
+def compared(*folders: Path) -> dict[str, Any]:
+    """What `rljob diff --json` prints."""
+    done = CliRunner().invoke(app, ["diff", *map(str, folders), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.output)
+
+
+def test_a_run_beside_itself_differs_in_nothing(folder):
+    a, b = folder("a", steps=40), folder("b", steps=40)
+
+    diff = compared(a, b)
+
+    assert diff["spec"] == {}
+    assert diff["steps"] == 40
+    assert {m["firstDifferentStep"] for m in diff["metrics"].values()} == {None}
+    assert all(m["a"] == m["b"] for m in diff["metrics"].values())
+    assert [e["gain"] for e in diff["evaluations"]] == [0, 0, 0]
+
+
+def test_fields_that_one_job_lacks_or_says_otherwise_are_named_by_their_paths(folder):
+    other = copy.deepcopy(JOB)
+    other["spec"]["update"]["optimizer"]["learningRate"] = 1e-3
+    other["spec"]["rewards"][0]["threshold"] = 1.0
+    del other["spec"]["seed"]
+
+    diff = compared(folder("a", steps=4), folder("b", steps=4, job=other))
+
+    assert diff["spec"] == {
+        "spec.seed": {"a": 1, "b": None},
+        "spec.update.optimizer.learningRate": {"a": 3e-4, "b": 1e-3},
+        "spec.rewards[0].threshold": {"a": None, "b": 1.0},
+    }
+
+
+def test_means_are_over_the_last_steps_that_both_have_done(folder, events_of):
+    long, short = (
+        folder("long", steps=60, total_steps=60),
+        folder("short", steps=20, total_steps=60),
+    )
+
+    diff = compared(long, short)
+
+    rewards = [e["metrics"]["reward/mean"] for e in events_of(steps=60) if e["kind"] == "step"]
+    assert diff["steps"] == 20
+    assert diff["averagedSteps"] == 5
+    assert math.isclose(diff["metrics"]["reward/mean"]["a"], sum(rewards[15:20]) / 5, abs_tol=1e-12)
+
+
+def test_the_first_step_that_differs_is_told(tmp_path, folder):
+    a, b = folder("a", steps=12), folder("b", steps=12)
+    lines = [json.loads(line) for line in (b / "events.jsonl").read_text().splitlines()]
+    for event in lines:
+        if event["kind"] == "step" and event["step"] >= 7:
+            event["metrics"]["reward/mean"] += 1e-15
+            event["metrics"]["loss"] = None
+    (b / "events.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+
+    diff = compared(a, b)
+
+    parted = {name: m["firstDifferentStep"] for name, m in diff["metrics"].items()}
+    assert {name: step for name, step in parted.items() if step} == {"reward/mean": 7, "loss": 7}
+    assert diff["metrics"]["loss"]["b"] is None
+
+
+def test_the_difference_of_accuracies_has_an_interval(folder):
+    found = diff_runs(
+        Run.of(folder("a", steps=20)), Run.of(folder("b", steps=20, seed=8))
+    ).accuracies[-1]
+
+    spread = sum(p * (1 - p) / 512 for p in (found.a, found.b))
+    assert found.gain == found.b - found.a
+    assert math.isclose(found.high - found.gain, 1.96 * math.sqrt(spread), rel_tol=1e-9)
+    assert math.isclose(found.gain - found.low, 1.96 * math.sqrt(spread), rel_tol=1e-9)
+
+
+def test_a_terminal_shows_jobs_metrics_phases_and_accuracies(folder):
+    other = copy.deepcopy(JOB) | {"kind": "Other"}
+
+    done = CliRunner().invoke(
+        app,
+        ["diff", str(folder("a", steps=20)), str(folder("b", steps=20, job=other))],
+        env={"COLUMNS": "120"},
+    )
+
+    assert done.exit_code == 0
+    for text in ("Other", "reward/mean", "generate", "never", "step 20", "points"):
+        assert text in done.output
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path, folder):
+    done = CliRunner().invoke(app, ["diff", str(folder("a", steps=2)), str(tmp_path / "none")])
+
+    assert done.exit_code == 2
+    assert "none holds no events.jsonl; name the folder of a run" in done.output
