@@ -7,6 +7,7 @@ buffers into the rollout's weights, and the update's weights of the one before t
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from rljob_api.resharding.buckets import members_by_stack
 from rljob_api.resharding.plan import ReshardPlan, group_of
@@ -121,6 +122,29 @@ def fullest(plan: ReshardPlan, *, swaps: bool) -> Peak:
     devices = plan.update.devices
     kinds = zip(plan.loads.kinds, peaks(plan, swaps=swaps), strict=True)
     found = [peak for kind, peak in kinds if kind[0] in devices]
+    return max(found, key=lambda peak: peak.total)
+
+
+def streamed(plan: ReshardPlan, *, joined: bool, sent: bool) -> Peak:
+    """The same where whole tensors go one at a time, and both layouts stay. joined: update devices put each
+    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type."""
+    loads, times, devices = plan.loads, _times(plan), plan.update.devices
+    on_its_way = 0
+    for tensor in (tensor for stack in plan.stacks for tensor in stack.tensors):
+        held, narrow = plan.widths.held_to_train(tensor), plan.widths.sent(tensor)
+        item = joined * held + (sent and narrow < held) * narrow
+        on_its_way = max(on_its_way, prod(tensor.shape) * item)
+    held_by_kind = zip(
+        loads.kinds,
+        loads.total(loads.update, times),
+        loads.total(loads.rollout, times),
+        strict=True,
+    )
+    found = [
+        Peak(update=update, rollout=rollout, buffers=on_its_way)
+        for kind, update, rollout in held_by_kind
+        if kind[0] in devices
+    ]
     return max(found, key=lambda peak: peak.total)
 
 
