@@ -40,7 +40,7 @@ class Address:
 
 
 class Presence:
-    """Of this rank among all of the default group, which make it together; it lives as long as its process."""
+    """Of this rank among all of the default group, which make it together; it lives as its process does."""
 
     def __init__(self) -> None:
         self._rank, host = dist.get_rank(), _own_host()
