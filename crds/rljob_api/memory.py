@@ -240,7 +240,8 @@ def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
     plan = plan_of_job(spec, shape)
     if spec.resharding.strategy == "stream":
         joined, apart = spec.update.parallelism.shared, spec.placement.mode == "separated"
-        peak = streamed(plan, joined=joined, sent=apart)
+        collected = spec.rollout.engine == "vllm" and not apart
+        peak = streamed(plan, joined=joined, sent=apart, collected=collected)
     else:
         peak = fullest(plan, swaps=swapped)
     return {

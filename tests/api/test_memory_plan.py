@@ -243,6 +243,16 @@ def test_a_stream_holds_both_layouts_where_a_device_has_both_and_the_largest_ten
     assert found["buffers"] == embedding * on_its_way
 
 
+def test_vllm_collects_the_whole_model_of_devices_that_share_it_before_it_loads(job):
+    stream = {"spec.resharding.strategy": "stream", "spec.rollout.engine": "vllm"}
+
+    shared = phases(resolve(job(stream | HALVES)).spec, DENSE)["reshard"].parts
+    alone = phases(resolve(job(stream)).spec, DENSE)["reshard"].parts
+
+    assert shared["buffers"] == DENSE.total().total * 4
+    assert alone["buffers"] == 0
+
+
 def test_a_swapped_reference_is_on_the_device_while_it_scores_alone(job):
     changes = {"spec.resharding.strategy": "allgather-swap", "spec.algorithm": GRPO_WITH_KL}
 

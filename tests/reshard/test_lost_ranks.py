@@ -2,6 +2,7 @@
 goes on from what was saved."""
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -205,13 +206,23 @@ def test_who_waits_for_a_rank_that_gave_up_does_not_wait_for_its_timeout(
     assert all("WorkerError" in reasons[rank] for rank in (0, 2, 3)), reasons
 
 
-def test_a_rank_that_never_comes_is_named_after_the_timeout():
-    kept = []  # while it lives, the rank's connections do
+@pytest.mark.parametrize(
+    ("shares_memory", "told"),
+    [
+        (True, "rank 1 was silent for 5 s"),
+        (False, r"in collectives of ranks \[[^]]*1[^]]*\]: .*Timed out waiting 5000ms"),
+    ],
+    ids=["shared memory", "collectives"],
+)
+def test_a_rank_that_never_comes_is_named_after_the_timeout(shares_memory: bool, told: str) -> None:
+    kept: list[Resharder] = []  # while it lives, the rank's connections do
 
     def stay_away(rank: int) -> None:
         backend = CpuBackend(name=f"emulated:{rank}")
         update = slices_of(WHOLE, PLAN.update, rank)
-        resharder = Resharder(PLAN, backend, sent=torch.float32, timeout_seconds=5)
+        resharder = Resharder(
+            PLAN, backend, sent=torch.float32, timeout_seconds=5, shares_memory=shares_memory
+        )
         kept.append(resharder)
         if rank != MORTAL:
             resharder.run(update, lambda piece: made(piece, torch.float32, backend.ledger))
@@ -220,4 +231,4 @@ def test_a_rank_that_never_comes_is_named_after_the_timeout():
         on_ranks(4, stay_away)
 
     reasons = failed.value.reasons
-    assert any("rank 1 was silent for 5 s" in reason for reason in reasons.values()), reasons
+    assert any(re.search(told, reason) for reason in reasons.values()), reasons

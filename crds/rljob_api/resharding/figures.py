@@ -125,15 +125,19 @@ def fullest(plan: ReshardPlan, *, swaps: bool) -> Peak:
     return max(found, key=lambda peak: peak.total)
 
 
-def streamed(plan: ReshardPlan, *, joined: bool, sent: bool) -> Peak:
+def streamed(plan: ReshardPlan, *, joined: bool, sent: bool, collected: bool) -> Peak:
     """The same where whole tensors go one at a time, and both layouts stay. joined: update devices put each
-    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type."""
+    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type.
+    collected: the rollout engine of the same devices wants all of them before it loads any."""
     loads, times, devices = plan.loads, _times(plan), plan.update.devices
-    on_its_way = 0
-    for tensor in (tensor for stack in plan.stacks for tensor in stack.tensors):
-        held, narrow = plan.widths.held_to_train(tensor), plan.widths.sent(tensor)
-        item = joined * held + (sent and narrow < held) * narrow
-        on_its_way = max(on_its_way, prod(tensor.shape) * item)
+    sizes: list[tuple[int, int]] = []
+    for stack in plan.stacks:
+        for tensor in stack.tensors:
+            held, narrow = plan.widths.held_to_train(tensor), plan.widths.sent(tensor)
+            item = joined * held + (sent and narrow < held) * narrow
+            sizes.append((prod(tensor.shape) * item, stack.members))
+    whole = sum(size * members for size, members in sizes)
+    on_its_way = whole if collected else max(size for size, _ in sizes)
     held_by_kind = zip(
         loads.kinds,
         loads.total(loads.update, times),

@@ -146,9 +146,16 @@ class Exchange:
             pending = [work for one in self._collectives for work in one.start(self._own)]
             if self._shared is not None:
                 self._shared.carry_out(self._own)
-            self._wait(pending, {rank for one in self._collectives for rank in one.devices})
+            self._await(pending)
         except (RuntimeError, WorkerError) as error:
             raise WorkerError(f"{self._what}: {error}") from error
+
+    def _await(self, pending: Sequence[Pending]) -> None:
+        ranks = sorted({rank for one in self._collectives for rank in one.devices})
+        try:
+            self._wait(pending, ranks)
+        except RuntimeError as error:
+            raise WorkerError(f"in collectives of ranks {ranks}: {error}") from error
 
     def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
         """What others gave."""
