@@ -200,11 +200,11 @@ class Resharding(Section):
     """How weights go from the update layout to the rollout layout."""
 
     strategy: Literal["stream", "allgather", "allgather-swap"] | None = None
-    """`stream`: whole tensors, one at a time. The others move by a plan what each device lacks: `allgather`
-    keeps the weights of both layouts on the device; `allgather-swap` keeps those of one: the update's lie on
-    the host while the rollout runs, the reference's between uses (MindSpeed RL, Fig. 3 and 5). They need
-    placement colocated, both engines `torch` and quantization `none`. Default: `allgather-swap` there, else
-    `stream`."""
+    """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
+    layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
+    `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's
+    between uses (MindSpeed RL, Fig. 3 and 5). They need placement colocated, both engines `torch` and
+    quantization `none`. Default: `allgather-swap` there, else `stream`."""
 
 
 class Placement(Section):

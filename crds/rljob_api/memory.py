@@ -11,7 +11,7 @@ from rljob_api.activations import Activations
 from rljob_api.architecture import Shape
 from rljob_api.base import parse_quantity
 from rljob_api.layout import stages
-from rljob_api.resharding.figures import fullest
+from rljob_api.resharding.figures import fullest, streamed
 from rljob_api.resharding.of_job import plan_of_job
 from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.reward_services import RewardModel
@@ -237,7 +237,13 @@ def _frozen_weights(spec: RLJobSpec, model: RewardModel | Teacher, shape: Shape)
 
 def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
     """Weights of both layouts, and what is on its way between them, when that is most."""
-    peak = fullest(plan_of_job(spec, shape), swaps=swapped)
+    plan = plan_of_job(spec, shape)
+    if spec.resharding.strategy == "stream":
+        joined, apart = spec.update.parallelism.shared, spec.placement.mode == "separated"
+        collected = spec.rollout.engine == "vllm" and not apart
+        peak = streamed(plan, joined=joined, sent=apart, collected=collected)
+    else:
+        peak = fullest(plan, swaps=swapped)
     return {
         "update weights": peak.update,
         "rollout weights": peak.rollout,

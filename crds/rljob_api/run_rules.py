@@ -66,5 +66,7 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
         ("rollout.engine", spec.rollout.engine, "torch"),
         ("rollout.quantization", spec.rollout.quantization, "none"),
     )
-    others = " and ".join(f"spec.{path}: {value}" for path, value, legal in named if value != legal)
-    yield Problem("spec.resharding.strategy", f"is {strategy} with {others}; {WHEN}; use stream")
+    others = [f"spec.{path}: {value}" for path, value, legal in named if value != legal]
+    others += ["spec.data.preferences"] if spec.has_pairs else []
+    text = f"is {strategy} with {' and '.join(others)}; {WHEN}; use stream"
+    yield Problem("spec.resharding.strategy", text)

@@ -211,6 +211,14 @@ def test_run_reshards_by_a_plan_only_where_a_process_has_both_layouts(job, strat
         "can); use stream"
     )
     assert refusals(job({**separated, "spec.resharding": {"strategy": "stream"}})) == []
+    pairs = {
+        "spec.data": {"preferences": {"path": "pairs.jsonl"}},
+        "spec.rewards": [],
+        "spec.batch.samplesPerPrompt": 2,
+        "spec.algorithm": {"name": "dpo"},
+    }
+    (problem,) = refusals(job({**chosen, **pairs}))
+    assert problem.message.startswith(f"is {strategy} with spec.data.preferences; ")
 
 
 def test_the_plan_says_which_strategy_runs(rljob):

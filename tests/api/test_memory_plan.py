@@ -209,6 +209,50 @@ def test_swapping_moves_the_update_weights_to_the_host(job):
     assert plan_resharding(spec, TINY).released == WEIGHTS
 
 
+HALVES = {"spec.accelerator.devicesPerNode": 2, f"{UPDATE}.tensor": 2, f"{UPDATE}.data": 1}
+APART = {
+    "spec.accelerator.devicesPerNode": 2,
+    "spec.placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "on_its_way"),
+    [
+        ({}, 0),
+        (HALVES, 4),
+        (HALVES | {"spec.rollout.dtype": "bfloat16"}, 4),
+        (APART, 0),
+        (APART | {"spec.rollout.dtype": "bfloat16"}, 2),
+    ],
+    ids=["whole", "joined", "joined in the update's type", "apart", "a copy in a narrower type"],
+)
+def test_a_stream_holds_both_layouts_where_a_device_has_both_and_the_largest_tensor(
+    job, changes, on_its_way
+):
+    spec = resolve(job({"spec.resharding.strategy": "stream"} | changes)).spec
+
+    found = phases(spec, DENSE)["reshard"].parts
+
+    embedding = DENSE.vocab * DENSE.hidden  # more than any matrix of a layer
+    item = 2 if spec.rollout.dtype == "bfloat16" else 4
+    trains = update_shard(spec, DENSE).total * 4
+    generates = rollout_shard(spec, DENSE).total * item
+    assert found["update weights"] == trains
+    assert found["rollout weights"] == (0 if changes.get("spec.placement") else generates)
+    assert found["buffers"] == embedding * on_its_way
+
+
+def test_vllm_collects_the_whole_model_of_devices_that_share_it_before_it_loads(job):
+    stream = {"spec.resharding.strategy": "stream", "spec.rollout.engine": "vllm"}
+
+    shared = phases(resolve(job(stream | HALVES)).spec, DENSE)["reshard"].parts
+    alone = phases(resolve(job(stream)).spec, DENSE)["reshard"].parts
+
+    assert shared["buffers"] == DENSE.total().total * 4
+    assert alone["buffers"] == 0
+
+
 def test_a_swapped_reference_is_on_the_device_while_it_scores_alone(job):
     changes = {"spec.resharding.strategy": "allgather-swap", "spec.algorithm": GRPO_WITH_KL}
 

@@ -2,6 +2,7 @@
 update's memory is on the host meanwhile, and the policy comes back as it was."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from forked_ranks import on_ranks
+from forked_ranks import RanksFailed, on_ranks
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
@@ -287,3 +288,46 @@ def test_a_device_alone_swaps_without_a_process_group(save_reference: SaveRefere
 
     expected = weights_checksum(load_policy(path, dtype=torch.float32).named_hf_parameters())
     assert on_ranks(1, device) == [(0, expected)]
+
+
+def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what_was_saved(
+    save_reference: SaveReference, tmp_path: Path
+) -> None:
+    path, saved = save_reference("qwen3"), tmp_path / "checkpoint"
+    job = job_of(path, {"tensor": 2}, {"data": 2}, resharding=SWAP)
+
+    def first_life(rank: int) -> None:
+        states, _ = states_of(job, path, rank)
+        assert states.reshard is not None
+        for tensor in states.reshard.update.values():
+            tensor.detach().mul_(1.5)  # training
+        states.sync(1)
+        states.save(saved)  # what it trains is on the host
+        dist.barrier()
+        states.reshard.ready_to_train()
+        if rank == 1:
+            states.reshard.rollout.make = lambda name: os._exit(3)  # type: ignore[method-assign]
+        states.sync(2)
+
+    def second_life(rank: int) -> tuple[str, str]:
+        states, _ = states_of(job, path, rank)
+        assert states.reshard is not None and states.policy is not None
+        states.load(saved)
+        states.sync(2)
+        generating = states.reshard.engine.checksum()
+        states.reshard.ready_to_train()
+        return generating, weights_checksum(states.policy.held.whole_weights())
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(2, first_life, seconds=120, grace_seconds=40)
+    found = on_ranks(2, second_life, seconds=120)
+
+    assert failed.value.reasons[1] == "died without a word, exit code 3"
+    last = failed.value.reasons[0].rstrip().splitlines()[-1]
+    assert "WorkerError: reshard of weights version 2 on rank 0: " in last
+    assert "rank 1 is gone" in last
+    policy = load_policy(path, dtype=torch.float32)
+    with torch.no_grad():
+        trained = ((name, weight * 1.5) for name, weight in policy.named_hf_parameters())
+        expected = weights_checksum(trained)
+    assert found == [(expected, expected)] * 2

@@ -116,8 +116,10 @@ def test_weights_do_not_come_back_where_there_is_no_room():
 
 
 def test_a_host_without_memory_is_said_before_anything_moves(monkeypatch: pytest.MonkeyPatch):
-    memory = type("Memory", (), {"available": 16})
-    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    """As `host_bytes` counts it: what a container's limit leaves, however much the machine has."""
+    monkeypatch.setattr("rljob_runtime.reshard.swap.host_bytes", lambda: 16)
 
-    with pytest.raises(ConfigError, match=r"set resharding\.strategy: allgather"):
+    with pytest.raises(
+        ConfigError, match=r"has 0\.0 GiB left.* set resharding\.strategy: allgather"
+    ):
         Resting({"weights": torch.zeros(8)}, CpuBackend(name="emulated:0"))

@@ -7,6 +7,7 @@ buffers into the rollout's weights, and the update's weights of the one before t
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import prod
 
 from rljob_api.resharding.buckets import members_by_stack
 from rljob_api.resharding.plan import ReshardPlan, group_of
@@ -121,6 +122,33 @@ def fullest(plan: ReshardPlan, *, swaps: bool) -> Peak:
     devices = plan.update.devices
     kinds = zip(plan.loads.kinds, peaks(plan, swaps=swaps), strict=True)
     found = [peak for kind, peak in kinds if kind[0] in devices]
+    return max(found, key=lambda peak: peak.total)
+
+
+def streamed(plan: ReshardPlan, *, joined: bool, sent: bool, collected: bool) -> Peak:
+    """The same where whole tensors go one at a time, and both layouts stay. joined: update devices put each
+    together of their slices. sent: it goes to other devices, as a copy where these have a narrower type.
+    collected: the rollout engine of the same devices wants all of them before it loads any."""
+    loads, times, devices = plan.loads, _times(plan), plan.update.devices
+    sizes: list[tuple[int, int]] = []
+    for stack in plan.stacks:
+        for tensor in stack.tensors:
+            held, narrow = plan.widths.held_to_train(tensor), plan.widths.sent(tensor)
+            item = joined * held + (sent and narrow < held) * narrow
+            sizes.append((prod(tensor.shape) * item, stack.members))
+    whole = sum(size * members for size, members in sizes)
+    on_its_way = whole if collected else max(size for size, _ in sizes)
+    held_by_kind = zip(
+        loads.kinds,
+        loads.total(loads.update, times),
+        loads.total(loads.rollout, times),
+        strict=True,
+    )
+    found = [
+        Peak(update=update, rollout=rollout, buffers=on_its_way)
+        for kind, update, rollout in held_by_kind
+        if kind[0] in devices
+    ]
     return max(found, key=lambda peak: peak.total)
 
 

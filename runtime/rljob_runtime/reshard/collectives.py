@@ -24,6 +24,7 @@ class Collective:
     """A step's buffers, made here. sent: type on the way of all but what decides between experts.
 
     group: None for two devices, which send over the default group. Bytes: those of `step`, on each device.
+    devices: that give or take.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Collective:
         like: Tensor,
     ) -> None:
         self._step, self._device, self._group = step, device, group
+        self.devices = step.group
         self._parcels = {source: Parcel(pieces, sent) for source, pieces in step.pieces.items()}
         sizes = {source: parcel.num_bytes for source, parcel in self._parcels.items()}
         even = len(set(sizes.values())) == 1 and not next(iter(sizes.values())) % WIDEST_BYTES

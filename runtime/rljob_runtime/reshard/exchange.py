@@ -4,7 +4,7 @@ Called by `executor`. Shared memory is for devices whose memory is the host's. O
 inside a machine, which their collectives know.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,12 +15,16 @@ from rljob_api.resharding.plan import ReshardPlan, Step
 from rljob_runtime.backends.base import Backend
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.errors import WorkerError
+from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.collectives import Collective
 from rljob_runtime.reshard.groups import make_groups
 from rljob_runtime.reshard.parcels import View
 from rljob_runtime.reshard.peers import Listening, machines_of_ranks
 from rljob_runtime.reshard.presence import Presence
 from rljob_runtime.reshard.shared import SharedExchange, SharedSteps, is_shared
+
+Wait = Callable[[Sequence[Pending], Iterable[int]], None]
+"""For what is on its way from these ranks."""
 
 
 class Exchanges:
@@ -46,12 +50,13 @@ class Exchanges:
             [step for step in own.steps(bucket) if step.kind != "copy"] for bucket in plan.buckets
         ]
         alone = not dist.is_initialized()
-        ranks = 1 if alone else dist.get_world_size()
-        machines = [frozenset([rank]) for rank in range(ranks)]
+        self._ranks = range(1 if alone else dist.get_world_size())
+        machines = [frozenset([rank]) for rank in self._ranks]
         if shares_memory and not alone and backend.device.type == "cpu":
             machines = _machines()
         self._machine = machines[self._device]
         self._presence = None if alone else Presence()
+        self._gave_up = False
         self._groups = make_groups(plan, machines, timeout_seconds)
         self._shared: SharedSteps | None = None
         if max(map(len, machines)) > 1:
@@ -79,21 +84,39 @@ class Exchanges:
         if shared is None and not collectives:
             return None
         what = f"reshard rank {self._device}, bucket {bucket} of {len(self._steps)}"
-        return Exchange(own, shared, collectives, what)
+        return Exchange(own, shared, collectives, what, self.wait)
 
     def end(self) -> None:
         """After the last bucket; shared memory goes back to the system."""
         if self._shared is not None:
             self._shared.end()
 
-    def give_up(self) -> None:
-        """This rank does not go on; those of its machine that wait for it hear so."""
+    def wait(self, pending: Sequence[Pending], ranks: Iterable[int] | None = None) -> None:
+        """For what comes from `ranks`, or from all. The host hears meanwhile who is gone or gives up; it
+        does not wait for what is on its way to memory of a device's own."""
+        on_host = all(one.result.is_cpu for one in pending)
+        if self._presence is not None and on_host:
+            self._presence.await_all(pending, self._ranks if ranks is None else ranks)
+            return
+        for one in pending:
+            one.wait()
+
+    def give_up(self, error: BaseException) -> str:
+        """This rank does not go on, which all others hear, with the error and who is gone, where it says
+        neither; this text. Once."""
+        if self._presence is None or self._gave_up:
+            return str(error)
+        self._gave_up = True
         if self._shared is not None:
             self._shared.give_up()
-
-    def lost(self) -> list[int]:
-        """Ranks that are gone; after a failure, whose error may name nobody, or one who waited for them."""
-        return self._presence.lost() if self._presence else []
+        text = str(error)
+        if isinstance(error, RuntimeError | WorkerError):
+            names = [f"rank {rank} is gone" for rank in self._presence.lost()]
+            text = "".join(f"{name}; " for name in names if name not in text) + text
+            self._presence.tell(text)
+        else:
+            self._presence.tell(f"{type(error).__name__}: {text}")
+        return text
 
     def _collective(self, step: Step) -> Collective:
         like = torch.empty(0, device=self._backend.device)
@@ -102,7 +125,8 @@ class Exchanges:
 
 
 class Exchange:
-    """A hop of a bucket. own: the weights that are given of. what: for messages."""
+    """A hop of a bucket. own: the weights that are given of. what: for messages. wait: for
+    collectives."""
 
     def __init__(
         self,
@@ -110,8 +134,10 @@ class Exchange:
         shared: SharedExchange | None,
         collectives: Sequence[Collective],
         what: str,
+        wait: Wait,
     ) -> None:
         self._own, self._shared, self._collectives, self._what = own, shared, collectives, what
+        self._wait = wait
 
     def carry_out(self) -> None:
         """Give, and wait for what others give; on a side stream. Raises WorkerError when one is gone or
@@ -120,10 +146,16 @@ class Exchange:
             pending = [work for one in self._collectives for work in one.start(self._own)]
             if self._shared is not None:
                 self._shared.carry_out(self._own)
-            for work in pending:
-                work.wait()
+            self._await(pending)
         except (RuntimeError, WorkerError) as error:
             raise WorkerError(f"{self._what}: {error}") from error
+
+    def _await(self, pending: Sequence[Pending]) -> None:
+        ranks = sorted({rank for one in self._collectives for rank in one.devices})
+        try:
+            self._wait(pending, ranks)
+        except RuntimeError as error:
+            raise WorkerError(f"in collectives of ranks {ranks}: {error}") from error
 
     def pieces(self) -> Iterator[tuple[Piece, Tensor]]:
         """What others gave."""

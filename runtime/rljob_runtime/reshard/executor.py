@@ -18,6 +18,7 @@ from rljob_api.resharding.buckets import Member
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_runtime.backends.base import Backend, Mark
 from rljob_runtime.errors import WorkerError
+from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.exchange import Exchange, Exchanges
 from rljob_runtime.reshard.parcels import part
 
@@ -93,16 +94,20 @@ class Resharder:
         try:
             return self._run(update, new, release)
         except (RuntimeError, WorkerError) as error:
-            self._exchanges.give_up()
-            raise WorkerError(f"{self.names_of_lost(error)}{error}") from error
-        except BaseException:
-            self._exchanges.give_up()
+            raise WorkerError(self.give_up(error)) from error
+        except BaseException as error:
+            self.give_up(error)
             raise
 
-    def names_of_lost(self, error: Exception) -> str:
-        """Who is gone, in front of an error that does not say it; empty where nobody is."""
-        told = [f"rank {rank} is gone" for rank in self._exchanges.lost()]
-        return "".join(f"{text}; " for text in told if text not in str(error))
+    def give_up(self, error: BaseException) -> str:
+        """Tell all others, once, that this device does not go on; the error, and who is gone in front of
+        one that does not say it."""
+        return self._exchanges.give_up(error)
+
+    def wait(self, pending: Pending) -> Tensor:
+        """What all devices exchange beside the weights. Raises WorkerError when one is gone or gives up."""
+        self._exchanges.wait([pending])
+        return pending.result
 
     def _run(
         self, update: Mapping[str, Tensor], new: New, release: Release | None

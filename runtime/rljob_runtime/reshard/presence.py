@@ -1,42 +1,121 @@
-"""Which ranks are gone: asked when a wait of a reshard failed, whose own error need not say it.
+"""Which ranks are gone, and who does not go on: for waits of a reshard that would not hear it themselves.
 
-Called by `exchange`. Each rank keeps a socket at which its system answers for as long as the process lives.
-Nothing is accepted or said there.
+Called by `exchange`. Each rank keeps a socket at which its system answers for as long as the process lives,
+and where a rank that gives up says why. Who is there at the start is asked and told later; others could not
+be told apart from those that are gone.
 """
 
+import secrets
 import socket
+import threading
 import time
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 
 import torch.distributed as dist
+
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.parallel.wire import Pending
 
 BACKLOG = 4096
 ANSWER_SECONDS = 2.0
 """Of one connection. Also how long nobody may seem to be gone: the sockets of a process that ends close
 one after the other."""
 AT_ONCE = 32
+LOOK_SECONDS = 1.0
+"""From one look to the next at those whom a rank waits for."""
+SILENT_LOOKS = 3
+"""In a row, after which a rank is gone: a busy system may miss one."""
+SECRET_BYTES, NUMBER_BYTES, MOST_BYTES = 16, 4, 4096
 
-Address = tuple[str, int]
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a rank answers. secret: whoever tells it something says it."""
+
+    host: str
+    port: int
+    secret: bytes
 
 
 class Presence:
-    """Of this rank among all of the default group, which make it together."""
+    """Of this rank among all of the default group, which make it together; it lives as its process does."""
 
     def __init__(self) -> None:
-        host = _own_host()
+        self._rank, host = dist.get_rank(), _own_host()
         self._socket = socket.create_server((host, 0), backlog=BACKLOG)
-        own: Address = (host, self._socket.getsockname()[1])
+        own = Address(host, self._socket.getsockname()[1], secrets.token_bytes(SECRET_BYTES))
         self._addresses = [own] * dist.get_world_size()
         dist.all_gather_object(self._addresses, own)
+        self._changed = threading.Condition()
+        self._told = ""
+        threading.Thread(target=self._listen, name="reshard presence", daemon=True).start()
+        others = [rank for rank in range(len(self._addresses)) if rank != self._rank]
+        absent = self._silent(self._silent(others))
+        self._others = [rank for rank in others if rank not in absent]
+
+    def await_all(self, pending: Sequence[Pending], ranks: Iterable[int]) -> None:
+        """Wait for what is on its way, whose own deadlines hold. ranks: from whom it comes.
+
+        Raises what a wait raises, and WorkerError when one of `ranks` is gone or any rank says that it
+        does not go on. The wait itself goes on in a thread then, which keeps its buffers.
+        """
+        if not pending:
+            return
+        end = self._begin(pending)
+        awaited = [rank for rank in self._others if rank in set(ranks)]
+        silent = dict.fromkeys(awaited, 0)
+        while not self._ended(end):
+            looked, awaited = awaited[:AT_ONCE], awaited[AT_ONCE:] + awaited[:AT_ONCE]
+            quiet = self._silent(looked)
+            silent |= {rank: silent[rank] + 1 if rank in quiet else 0 for rank in looked}
+            gone = [rank for rank, looks in silent.items() if looks >= SILENT_LOOKS]
+            if gone and not end.done():
+                names = "; ".join(f"rank {rank} is gone" for rank in gone)
+                raise WorkerError(f"reshard rank {self._rank}: {names}")
+        end.result()
+
+    def tell(self, why: str) -> None:
+        """All others that this rank does not go on; not after another rank said the same to all."""
+        if self._told:
+            return
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(lambda rank: self._say(self._addresses[rank], why), self._others))
 
     def lost(self) -> list[int]:
         """Ranks whose process or host does not answer; after `ANSWER_SECONDS` maybe none."""
-        others = [rank for rank in range(len(self._addresses)) if rank != dist.get_rank()]
         deadline = time.monotonic() + ANSWER_SECONDS
-        while not (found := self._silent(others)) and time.monotonic() < deadline:
+        while not (found := self._silent(self._others)) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found
+
+    def _begin(self, pending: Sequence[Pending]) -> "Future[None]":
+        """Waits in a thread: a wait cannot be ended from outside. No pool's, which would be awaited when
+        the process ends. Buffers are left before the end is known, as their memory is counted."""
+        end: Future[None] = Future()
+        left = list(pending)
+
+        def wait() -> None:
+            try:
+                while left:
+                    left.pop(0).wait()
+                end.set_result(None)
+            except Exception as error:
+                end.set_exception(error)
+            with self._changed:
+                self._changed.notify_all()
+
+        threading.Thread(target=wait, name="reshard wait", daemon=True).start()
+        return end
+
+    def _ended(self, end: "Future[None]") -> bool:
+        """After at most `LOOK_SECONDS`. Raises WorkerError when a rank said that it does not go on."""
+        with self._changed:
+            self._changed.wait_for(lambda: end.done() or self._told, LOOK_SECONDS)
+            if self._told and not end.done():
+                raise WorkerError(f"reshard rank {self._rank}: {self._told}")
+        return end.done()
 
     def _silent(self, ranks: Iterable[int]) -> list[int]:
         ranks = list(ranks)
@@ -44,10 +123,51 @@ class Presence:
             there = list(pool.map(_answers, (self._addresses[rank] for rank in ranks)))
         return [rank for rank, answers in zip(ranks, there, strict=True) if not answers]
 
+    def _say(self, address: Address, why: str) -> None:
+        said = address.secret + self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
+        try:
+            with socket.create_connection((address.host, address.port), ANSWER_SECONDS) as link:
+                link.sendall(said[:MOST_BYTES])
+        except OSError:
+            return  # who is gone needs not hear it
+
+    def _listen(self) -> None:
+        own = self._addresses[self._rank].secret
+        while True:
+            try:
+                link, _ = self._socket.accept()
+            except OSError:  # such as no descriptor left
+                time.sleep(LOOK_SECONDS)
+                continue
+            said = _heard(link)
+            if not secrets.compare_digest(said[:SECRET_BYTES], own):
+                continue
+            rank = int.from_bytes(said[SECRET_BYTES:][:NUMBER_BYTES], "big")
+            why = said[SECRET_BYTES + NUMBER_BYTES :].decode(errors="replace")
+            with self._changed:
+                self._told = self._told or f"rank {rank} gave up: {why}"
+                self._changed.notify_all()
+
+
+def _heard(link: socket.socket) -> bytes:
+    """All that comes over a connection until it ends, at most for `ANSWER_SECONDS`."""
+    said, deadline = b"", time.monotonic() + ANSWER_SECONDS
+    with link:
+        while len(said) < MOST_BYTES and (left := deadline - time.monotonic()) > 0:
+            link.settimeout(left)
+            try:
+                more = link.recv(MOST_BYTES)
+            except OSError:
+                break
+            if not more:
+                break
+            said += more
+    return said
+
 
 def _answers(address: Address) -> bool:
     try:
-        socket.create_connection(address, timeout=ANSWER_SECONDS).close()
+        socket.create_connection((address.host, address.port), ANSWER_SECONDS).close()
     except OSError:
         return False
     return True

@@ -7,11 +7,11 @@ Copies go over a side stream of their own, in both directions.
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
 from rljob_runtime.backends.base import Backend, Mark
+from rljob_runtime.backends.host import host_bytes
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 
@@ -39,7 +39,7 @@ class Resting:
         self._storages = {id(s): s for s in (t.untyped_storage() for t in tensors.values())}
         self._storage_of = {name: id(t.untyped_storage()) for name, t in tensors.items()}
         self.num_bytes = sum(storage.nbytes() for storage in self._storages.values())
-        self._require_host_memory(psutil.virtual_memory().available)
+        self._require_host_memory(host_bytes())
         self._host = {
             key: backend.host_buffer(storage.nbytes()) for key, storage in self._storages.items()
         }

@@ -61,13 +61,13 @@ class Reshard:
         try:
             self.ready_to_train()
             figures = self._reshard(version)
-        except RuntimeError as error:
-            lost = self.resharder.names_of_lost(error)
-            if not lost:
-                raise
-            raise WorkerError(self._where(version, f"{lost}{error}")) from error
         except WorkerError as error:
-            raise WorkerError(self._where(version, error)) from error
+            raise WorkerError(self._where(version, self.resharder.give_up(error))) from error
+        except RuntimeError as error:
+            text = self.resharder.give_up(error)
+            if text == str(error):  # nobody is gone
+                raise
+            raise WorkerError(self._where(version, text)) from error
         return SyncReport(checksum="", span=Span.since(started), reshard=figures)
 
     def end_generation(self) -> None:

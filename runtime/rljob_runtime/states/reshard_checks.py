@@ -4,7 +4,7 @@ Called by the reshard state. All devices compute the same index from the plan, e
 box that they gave or took, and see the same differences: all of them stop, each naming parameter and rank.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,7 @@ from rljob_runtime.engines.probe import TOLERANCE, check_probe
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.slice_sums import slice_sum
-from rljob_runtime.parallel.wire import start_gather
+from rljob_runtime.parallel.wire import Pending, start_gather
 from rljob_runtime.reshard.parcels import part
 
 REMEDY = "the run stops, resume from the last checkpoint"
@@ -51,7 +51,7 @@ class _Index:
 
 class ReshardChecks:
     """Of a plan on one device. sent, generated: types on the way and in the rollout. group: of all devices
-    of the plan, whose ranks are theirs; None for one."""
+    of the plan, whose ranks are theirs; None for one. wait: for what they exchange."""
 
     def __init__(
         self,
@@ -61,8 +61,9 @@ class ReshardChecks:
         sent: torch.dtype,
         generated: torch.dtype,
         group: ProcessGroup | None,
+        wait: Callable[[Pending], Tensor] = Pending.wait,
     ) -> None:
-        self._device, self._group = device, group
+        self._device, self._group, self._wait = device, group, wait
         self._sent, self._generated = sent, generated
         self._update = {piece.tensor.name: piece.box for piece in plan.update.held(device)}
         self._rollout = {piece.tensor.name: piece.box for piece in plan.rollout.held(device)}
@@ -116,7 +117,7 @@ class ReshardChecks:
         own[0] = incomplete is not None
         if not incomplete and (sums := [*given, *self._taken(rollout)]):
             own[1 : 1 + len(sums)] = torch.stack(sums).cpu()
-        all_sums = start_gather(own, self._group).wait().view(len(self._index.lengths), -1)
+        all_sums = self._wait(start_gather(own, self._group)).view(len(self._index.lengths), -1)
         if incomplete:
             raise incomplete
         if ranks := all_sums[:, 0].nonzero().view(-1).tolist():
@@ -144,7 +145,7 @@ class ReshardChecks:
         WeightsError on every device where one is more than types explain: of the parameters that changed
         since they arrived, else of the rank."""
         own = torch.tensor([gap], dtype=torch.float64)
-        gaps: list[float] = start_gather(own, self._group).wait().tolist()
+        gaps: list[float] = self._wait(start_gather(own, self._group)).tolist()
         off = [rank for rank, gap in enumerate(gaps) if not gap <= TOLERANCE[self._sent]]
         if off:
             self.compare(given, rollout, version=version)

@@ -75,7 +75,14 @@ def make_reshard(
     sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
     group = dist.group.WORLD if dist.is_initialized() else None
     resharder = Resharder(plan, backend, sent=sent, timeout_seconds=spec.flow.stage_timeout_seconds)
-    checks = ReshardChecks(plan, resharder.device, sent=sent, generated=generated, group=group)
+    checks = ReshardChecks(
+        plan,
+        resharder.device,
+        sent=sent,
+        generated=generated,
+        group=group,
+        wait=resharder.wait,
+    )
     update = policy.slices()
     checks.complete(update, trains=True)
     checks.complete(rollout.slices, trains=False)

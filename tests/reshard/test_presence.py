@@ -1,0 +1,117 @@
+"""A rank that waits hears what its wait would not tell: who is gone, and who does not go on."""
+
+import os
+import socket
+import threading
+from typing import Any, cast
+
+import pytest
+import torch
+import torch.distributed as dist
+from forked_ranks import RanksFailed, on_ranks
+
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.parallel.wire import Pending
+from rljob_runtime.reshard.presence import MOST_BYTES, Presence
+
+kept: list[Presence] = []
+"""As a worker's process keeps it."""
+
+
+class Endless:
+    """Of a collective whose others do not come, and whose connections say nothing."""
+
+    def wait(self) -> None:
+        threading.Event().wait()
+
+
+class Failed:
+    def wait(self) -> None:
+        raise RuntimeError("Connection closed by peer")
+
+
+def pending(work: Any) -> Pending:
+    return Pending(torch.empty(0), [cast(dist.Work, work)])
+
+
+def met() -> Presence:
+    """Once all ranks have one."""
+    presence = Presence()
+    kept.append(presence)
+    dist.barrier()
+    return presence
+
+
+def test_who_waits_for_a_rank_whose_death_no_connection_tells_finds_it_gone() -> None:
+    def wait(rank: int) -> str:
+        presence = met()
+        if rank == 1:
+            os._exit(3)
+        try:
+            presence.await_all([pending(Endless())], [1])
+        except WorkerError as error:
+            return str(error)
+        return "waited"
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(2, lambda rank: pytest.fail(wait(rank)), seconds=60, grace_seconds=40)
+
+    assert "Failed: reshard rank 0: rank 1 is gone" in failed.value.reasons[0]
+
+
+def test_who_waits_for_others_hears_why_a_rank_does_not_go_on() -> None:
+    def wait(rank: int) -> str:
+        presence = met()
+        if rank == 0:
+            presence.tell("rank 7 is gone; Connection closed by peer")
+            return ""
+        with pytest.raises(WorkerError) as told:
+            presence.await_all([pending(Endless())], [2 if rank == 1 else 1])
+        return str(told.value)
+
+    answers = on_ranks(3, wait)
+
+    text = "rank 0 gave up: rank 7 is gone; Connection closed by peer"
+    assert answers[1:] == [f"reshard rank {rank}: {text}" for rank in (1, 2)]
+
+
+def test_what_a_wait_raises_is_raised() -> None:
+    def wait(rank: int) -> str:
+        with pytest.raises(RuntimeError) as failed:
+            met().await_all([pending(Failed())], [1 - rank])
+        return str(failed.value)
+
+    assert on_ranks(2, wait) == ["Connection closed by peer"] * 2
+
+
+def test_strangers_are_not_heard() -> None:
+    def wait(rank: int) -> int:
+        presence = met()
+        host, port = presence._socket.getsockname()
+        for said in (b"", b"x" * 40, b"y" * 2 * MOST_BYTES):
+            with socket.create_connection((host, port)) as link:
+                link.sendall(said)
+        values = torch.ones(1, dtype=torch.int64)
+        work = dist.all_reduce(values, async_op=True)
+        presence.await_all([Pending(values, [work])], [1 - rank])
+        assert presence._told == ""
+        return int(values)
+
+    assert on_ranks(2, wait) == [2, 2]
+
+
+def test_a_long_error_is_cut_and_a_second_one_changes_nothing() -> None:
+    def wait(rank: int) -> int:
+        presence = met()
+        if rank == 0:
+            presence.tell("é" * MOST_BYTES)
+            presence.tell("another")
+            return 0
+        with pytest.raises(WorkerError) as told:
+            presence.await_all([pending(Endless())], [0])
+        with pytest.raises(WorkerError) as again:
+            presence.await_all([pending(Endless())], [0])
+        assert str(again.value) == str(told.value)
+        return len(str(told.value).encode())
+
+    assert MOST_BYTES // 2 < on_ranks(2, wait)[1] < MOST_BYTES + 100
