@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
@@ -108,4 +108,6 @@ def roll_back(driver: "Driver", back: RollBack) -> None:
         driver.pools.start_over()
     if driver.candidates:
         driver.candidates.start_over(trained=True)
+    if driver.difficulty:
+        driver.difficulty.remember(read_state(back.checkpoint).difficulty)
     driver.stages.sync(back.step)
