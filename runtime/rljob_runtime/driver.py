@@ -293,7 +293,8 @@ class Driver:
             rows=self.watch.take(),
             **again_fields(self.dropped.pop(self.step, {})),
         )
-        self.guarding.look(self.step, metrics["metrics"])
+        bad_rows = [row for report in calls.reports("update") for row in report.bad_rows]
+        self.guarding.look(self.step, metrics["metrics"], bad_rows)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
