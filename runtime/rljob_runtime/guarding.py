@@ -78,7 +78,7 @@ class Guarding:
             return alarm
         skipped = f"+{self.skipped}" if self.skipped else ""
         file = self.log.path.parent / BAD_BATCHES / f"step-{alarm.step:06d}{skipped}.json"
-        rows = sorted(bad_rows, key=lambda row: not row["not_finite"])[:MOST_ROWS]
+        rows = sorted(bad_rows, key=lambda row: -len(row["not_finite"]))[:MOST_ROWS]
         content = {"step": alarm.step, "message": alarm.message, "rows": rows}
         try:
             file.parent.mkdir(exist_ok=True)

@@ -40,14 +40,14 @@ def bad_rows(
     column: str,
     loss: Loss | None,
 ) -> list[BadRow]:
-    """Rows of a batch as JSON has them, those with a value that is not finite first, then in their order.
+    """Rows of a batch as JSON has them, those with most that is not finite first, then in their order.
 
     parts: samples that were prepared, with their rows. says: what the model says of them with the weights
     that there are, [T], told as `column`; None where a rank cannot compute alone. loss: of one sample; None
     where it has none of its own.
     """
     found = [row for rows, samples in parts for row in _rows(rows, samples, says, column, loss)]
-    found.sort(key=lambda row: not row["not_finite"])
+    found.sort(key=lambda row: -len(row["not_finite"]))
     return found[:MOST_ROWS]
 
 

@@ -29,8 +29,8 @@ class GenerateReport:
 class UpdateReport:
     """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
     rows by the number of weight versions that their first tokens were behind. lineage: of a partial
-    rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics. bad_rows:
-    what the step was made of, where a metric is not finite (`bad_batch`)."""
+    rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics.
+    bad_rows: what the step was made of, where a metric is not finite (`bad_batch`)."""
 
     metrics: dict[str, float]
     rows_by_age: Counter[int]
