@@ -5,11 +5,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import SMALL_JOB, Finished, killed_copy, run
+from whole_runs import SMALL_JOB, Finished, finish, killed_copy, start
+
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import save_hf
 
 pytestmark = [pytest.mark.ray]
 
 SIZE = 16
+OFTEN = '''
+def reward(prompt, response, answer):
+    """Three of four responses of a model that knows nothing are right."""
+    return float(sum(map(ord, response)) % 4 > 0)
+'''
 
 
 def told(finished: Finished) -> dict[int, dict[str, Any]]:
@@ -27,15 +38,24 @@ def told(finished: Finished) -> dict[int, dict[str, Any]]:
 def test_prompts_that_are_left_out_stay_out_over_a_resume_with_the_same_bits(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
+    decoder = Decoder(read_architecture(CONFIG))
+    decoder.initialize(1)
+    save_hf(decoder.named_hf_parameters(), folder=tmp_path / "model", config=CONFIG)
+    save_byte_tokenizer(tmp_path / "model")
+    (tmp_path / "often.py").write_text(OFTEN)
     chosen = {"visits": 1, "restPasses": 3, "maxShare": 0.5}
-    data = {**SMALL_JOB["spec"]["data"], "trainSize": SIZE, "difficultyFilter": chosen}
-    job = job_file(data=data)
+    job = job_file(
+        model={"path": "model"},
+        data={**SMALL_JOB["spec"]["data"], "trainSize": SIZE, "difficultyFilter": chosen},
+        rewards=[{"name": "often", "type": "python", "python": {"path": "often.py"}}],
+    )
 
-    whole = run(job, tmp_path / "whole")
-    killed_copy(whole, 3, tmp_path / "killed")
-    resumed = run(job, tmp_path / "killed", "--resume")
-
+    whole = finish(start(job, tmp_path / "whole"), tmp_path / "whole", timeout=500)
     assert whole.code == 0, whole.output
+    killed_copy(whole, 3, tmp_path / "killed")
+    resume = start(job, tmp_path / "killed", "--resume")
+    resumed = finish(resume, tmp_path / "killed", timeout=500)
+
     assert resumed.code == 0, resumed.output
     steps = told(whole)
     assert 0 < steps[3]["difficulty/left_out"] <= SIZE // 2
