@@ -92,12 +92,10 @@ def _summary(value_T: Tensor) -> dict[str, float | int | None]:
     finite_T = value_T.isfinite()
     kept = value_T[finite_T].double()
     bad = (~finite_T).nonzero().flatten().tolist()
-    ends = [kept.min(), kept.mean(), kept.max()] if len(kept) else []
-    least, mean, largest = [float(end) for end in ends] or [None] * 3
     return {
-        "min": least,
-        "mean": mean,
-        "max": largest,
+        "min": float(kept.min()) if len(kept) else None,
+        "mean": float(kept.mean()) if len(kept) else None,
+        "max": float(kept.max()) if len(kept) else None,
         "not_finite": len(bad),
         "first_not_finite": bad[0] if bad else None,
     }
