@@ -1,10 +1,14 @@
 """Suspend, resume, delete at any time, two jobs at once, too few devices."""
 
+from typing import Any
+
 import pytest
 from support.cluster import Cluster
 from support.jobs import STARTED_SECONDS, condition, ended, holds, small, step
 
 GONE_SECONDS = 120.0
+SECOND: dict[str, Any] = {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}}
+"""Of the second of two jobs: another algorithm than all other jobs have."""
 OWNED = (
     ("v1", "Pod"),
     ("v1", "Secret"),
@@ -42,8 +46,8 @@ def started(cluster: Cluster, name: str) -> None:
 def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(
     cluster: Cluster,
 ) -> None:
-    for name in ("first", "second"):
-        cluster.apply(small(name, steps=2000 if name == "first" else 12))
+    cluster.apply(small("first", steps=2000))
+    cluster.apply(small("second", **SECOND))
 
     for name in ("first", "second"):
         started(cluster, name)

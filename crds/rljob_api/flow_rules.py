@@ -1,4 +1,4 @@
-"""Rules on how stages follow each other: what makes samples stale, and what bounds it.
+"""Rules on how stages follow each other: what makes samples stale, what bounds it, who chooses prompts.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -55,4 +55,35 @@ def partial_rollout_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
-FLOW_RULES: tuple[Rule, ...] = (flow_rule, partial_rollout_rule)
+def difficulty_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A step's prompts are chosen by what all steps before it gave, and groups can be of both kinds."""
+    path, flow = "spec.data.difficultyFilter", spec.flow
+    if spec.data.difficulty_filter is None:
+        return
+    if spec.has_pairs:
+        yield Problem(path, "goes by rewards of samples, which pairs have none of; leave it out")
+    elif spec.batch.samples_per_prompt < 2:
+        yield Problem(
+            path,
+            "leaves prompts out whose samples are all alike, as the one sample of a prompt always is "
+            "(spec.batch.samplesPerPrompt is 1); raise it, or leave the filter out",
+        )
+    if flow.mode == "async":
+        yield Problem(
+            path,
+            "chooses a step's prompts by the rewards of the step before, which async draws ahead of; use "
+            "flow.mode: streaming or sync",
+        )
+    if flow.partial_rollout is not None:
+        yield Problem(
+            path,
+            "chooses a step's prompts anew, and partialRollout goes on with open ones; leave one of both out",
+        )
+    if spec.algorithm.params.refills:
+        yield Problem(
+            path,
+            "and algorithm.params.dynamicSampling both choose a step's prompts; leave one of both out",
+        )
+
+
+FLOW_RULES: tuple[Rule, ...] = (flow_rule, partial_rollout_rule, difficulty_rule)

@@ -126,6 +126,23 @@ class FewShot(Section):
     """Text between examples."""
 
 
+class DifficultyFilter(Section):
+    """Leaves training prompts out for a while whose samples were all right, or all wrong, whenever they were
+    asked of late: they teach nothing now. Counts are of passes over the training prompts."""
+
+    leave_out: Literal["both", "all-right", "all-wrong"] = "both"
+    """Which: a sample is right where it passes the first reward."""
+
+    visits: int = Field(default=2, ge=1, le=100)
+    """Times in a row that all samples of the prompt were right, or all wrong, before it is left out."""
+
+    rest_passes: int = Field(default=2, ge=1, le=1000)
+    """Passes that leave it out; the next one asks it again, and once is enough to leave it out anew."""
+
+    max_share: float = Field(default=0.5, gt=0, le=0.9)
+    """Largest share of the training prompts that is left out at a time; others are asked all the same."""
+
+
 class Data(Section):
     """Where prompts come from: exactly one of `reasoningGym`, `jsonl`, `source` and `preferences`."""
 
@@ -160,6 +177,12 @@ class Data(Section):
 
     train_size: int = Field(default=100_000, ge=1, le=100_000_000)
     """Number of training prompts that are drawn from, in an order made by the seed."""
+
+    difficulty_filter: DifficultyFilter | None = Field(
+        default=None, exclude_if=lambda chosen: chosen is None
+    )
+    """Leaves prompts out that are too easy or too difficult now. Default: none is. For modes `sync` and
+    `streaming`, without partialRollout and dynamicSampling."""
 
 
 class PatternReward(Section):

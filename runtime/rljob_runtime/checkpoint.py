@@ -31,7 +31,8 @@ class RunState:
     the optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by
     their positions in the training stream: first_new_prompt, the first that was never begun, and
     open_prompts, those that were begun and not trained on; a resumed run begins them anew. rollbacks, and
-    skipped_steps whose prompts they left behind (`guarding`).
+    skipped_steps whose prompts they left behind (`guarding`). difficulty: what a difficulty filter knows of
+    prompts (`difficulty`); first_new_prompt then is the first that it has not looked at.
     """
 
     step: int
@@ -44,6 +45,7 @@ class RunState:
     open_prompts: list[int] = field(default_factory=list)
     rollbacks: int = 0
     skipped_steps: int = 0
+    difficulty: list[list[int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

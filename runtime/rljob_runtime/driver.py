@@ -22,6 +22,7 @@ from rljob_runtime.checkpoint import (
     degrees_of,
     read_state,
 )
+from rljob_runtime.difficulty import Difficulty
 from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.elastic import Elastic
@@ -74,6 +75,7 @@ class Driver:
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
     pools: Pools | None = field(init=False)
     candidates: Candidates | None = field(init=False)
+    difficulty: Difficulty | None = field(init=False)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
@@ -84,6 +86,7 @@ class Driver:
     def __post_init__(self) -> None:
         self.pools = Pools.of(self.job.spec)
         self.candidates = Candidates.of(self.job.spec)
+        self.difficulty = Difficulty.of(self.job.spec)
         self.stages = Stages(job=self.job, cast=self.cast, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
@@ -101,6 +104,9 @@ class Driver:
     def run(self) -> None:
         """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
         self.standing.read(self.step)
+        if self.difficulty:
+            (facts,) = self.stages.wait("feed", [self.cast.feeder.facts.remote()])
+            self.difficulty.size = facts["train_size"]
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
@@ -174,6 +180,8 @@ class Driver:
                     raise
                 self.starts_over(calls.batch, error, attempt)
         self.step += 1
+        if self.difficulty:
+            self.difficulty.learn(calls.reports("reward"))
         self.stages.sync(self.step)
         self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
         self.tell_step(calls, time.time() - started)
@@ -186,7 +194,11 @@ class Driver:
             attempt = self.candidates.lives
         skipped = 0 if self.candidates else self.guarding.skipped  # they count on by themselves
         name = BatchName(kind="train", step=step, attempt=attempt, skipped=skipped)
-        return BatchCalls(batch=name, now=self.pools.begin(step) if self.pools else None)
+        return BatchCalls(
+            batch=name,
+            now=self.pools.begin(step) if self.pools else None,
+            positions=self.difficulty.draw(name.draw) if self.difficulty else (),
+        )
 
     def starts_over(self, batch: BatchName, error: DockError, attempt: int) -> None:
         """Tell that a batch is generated again. Raises the error at the last attempt."""
@@ -277,6 +289,8 @@ class Driver:
         )
         if self.candidates:
             metrics["metrics"] |= self.candidates.metrics()
+        if self.difficulty:
+            metrics["metrics"] |= self.difficulty.metrics()
         self.log.write("step", **metrics, phases=stages.take_phases())
         moved = stages.wait("statistics", calls.traffic, interruptible=False)
         self.log.write(
@@ -286,7 +300,8 @@ class Driver:
             rows=self.watch.take(),
             **again_fields(self.dropped.pop(self.step, {})),
         )
-        self.guarding.look(self.step, metrics["metrics"])
+        bad_rows = [row for report in calls.reports("update") for row in report.bad_rows]
+        self.guarding.look(self.step, metrics["metrics"], bad_rows)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
@@ -303,12 +318,20 @@ class Driver:
         if self.candidates:
             self.candidates.first_new = state.first_new_prompt
             self.candidates.again = list(state.open_prompts)
+        if self.difficulty:
+            self.difficulty.first_new = state.first_new_prompt
+            self.difficulty.remember(state.difficulty)
 
     def _open_prompts(self) -> dict[str, Any]:
         """Of the run's state: prompts that were drawn and not trained on, and which one was never drawn."""
         if self.candidates:
             open_prompts = [*self.candidates.carried, *self.candidates.again]
             return {"first_new_prompt": self.candidates.first_new, "open_prompts": open_prompts}
+        if self.difficulty:
+            return {
+                "first_new_prompt": self.difficulty.first_new,
+                "difficulty": self.difficulty.known(),
+            }
         pools = self.pools
         return {
             "first_new_prompt": pools.first_new if pools else 0,

@@ -54,7 +54,8 @@ Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward
 pass_rate, groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl,
 clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
-partial_rollout/going_on, partial_rollout/mixed_share, memory/peak_bytes/<device>.
+partial_rollout/going_on, partial_rollout/mixed_share, difficulty/left_out,
+difficulty/passed_over, memory/peak_bytes/<device>.
 """
 
 import json

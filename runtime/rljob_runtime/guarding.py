@@ -4,12 +4,14 @@
 decided by `guards`.
 """
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import folder_for_all
@@ -17,6 +19,13 @@ from rljob_runtime.guards import Alarm, AlarmWatch
 
 if TYPE_CHECKING:
     from rljob_runtime.driver import Driver
+
+logger = logging.getLogger(__name__)
+
+BAD_BATCHES = "bad-batches"
+"""Folder in the run's, of files with the rows of steps that were not finite."""
+MOST_ROWS, MOST_FILES = 256, 8
+"""Of a file, and of the folder, the last ones."""
 
 
 class RollBack(Exception):
@@ -38,10 +47,14 @@ class Guarding:
     rollbacks: int = 0
     skipped: int = 0
 
-    def look(self, step: int, metrics: Mapping[str, float]) -> None:
+    def look(
+        self, step: int, metrics: Mapping[str, float], bad_rows: Sequence[Mapping[str, Any]] = ()
+    ) -> None:
         """Tell of a step's alarms. Raises GuardStop, RollBack; checkpoints that are newer than where it goes
-        are gone then."""
+        are gone then. bad_rows: of a step that was not finite; the alarm names the file that has them."""
         raised, cleared = self.watch.look(step, metrics)
+        if bad_rows:
+            raised = [self._with_rows(alarm, bad_rows) for alarm in raised]
         for alarm in cleared:
             self._tell(alarm, "cleared", step)
         stops = [alarm for alarm in raised if alarm.policy == "stop"]
@@ -57,6 +70,25 @@ class Guarding:
             raise RollBack(target, self.store.path(target))
         if stops or back:
             raise GuardStop(self._why(stops or back))
+
+    def _with_rows(self, alarm: Alarm, bad_rows: Sequence[Mapping[str, Any]]) -> Alarm:
+        """The alarm, naming a file with the step's rows where it is that of `nonFinite`. A disk that is full
+        does not stop the run."""
+        if alarm.name != "nonFinite":
+            return alarm
+        skipped = f"+{self.skipped}" if self.skipped else ""
+        file = self.log.path.parent / BAD_BATCHES / f"step-{alarm.step:06d}{skipped}.json"
+        rows = sorted(bad_rows, key=lambda row: -len(row["not_finite"]))[:MOST_ROWS]
+        content = {"step": alarm.step, "message": alarm.message, "rows": rows}
+        try:
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(content) + "\n")
+            for old in sorted(file.parent.iterdir(), key=lambda f: f.stat().st_mtime)[:-MOST_FILES]:
+                old.unlink()
+        except OSError as error:
+            logger.warning("step=%d the rows of its batch were not written: %s", alarm.step, error)
+            return alarm
+        return replace(alarm, message=f"{alarm.message}; its batch: {file}")
 
     def _target(self, alarms: Sequence[Alarm]) -> int | None:
         """The last checkpoint before what raised them; None where there is none, or it was often enough."""
@@ -108,4 +140,6 @@ def roll_back(driver: "Driver", back: RollBack) -> None:
         driver.pools.start_over()
     if driver.candidates:
         driver.candidates.start_over(trained=True)
+    if driver.difficulty:
+        driver.difficulty.remember(read_state(back.checkpoint).difficulty)
     driver.stages.sync(back.step)

@@ -36,13 +36,14 @@ class Interrupted(Exception):
 class BatchCalls:
     """The calls of one batch by stage; a stage that was not started is missing.
 
-    now: the round of a partial rollout or of dynamic sampling that makes the batch. beside: other batches of
-    the step, which are lost with it. peaks: of the memory of each device, by
-    its number. traffic: of whoever moves rows.
+    now: the round of a partial rollout or of dynamic sampling that makes the batch. positions: of its
+    prompts, where a difficulty filter chooses them. beside: other batches of the step, which are lost with
+    it. peaks: of the memory of each device, by its number. traffic: of whoever moves rows.
     """
 
     batch: BatchName
     now: Round | CandidateRound | None = None
+    positions: tuple[int, ...] = ()
     beside: list[BatchName] = field(default_factory=list)
     of_stage: dict[str, list[Any]] = field(default_factory=dict)
     peaks: dict[int, Any] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class Stages:
                 self.sync(self.held)
             self.spent = calls.batch.kind == "train"
         for stage in stages:
-            calls.of_stage[stage] = self._start(stage, calls.batch, calls.now)
+            calls.of_stage[stage] = self._start(stage, calls)
 
     def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
@@ -256,8 +257,8 @@ class Stages:
             f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)"
         )
 
-    def _start(self, stage: str, batch: BatchName, now: Round | CandidateRound | None) -> list[Any]:
-        cast = self.cast
+    def _start(self, stage: str, calls: BatchCalls) -> list[Any]:
+        cast, batch, now = self.cast, calls.batch, calls.now
         if isinstance(now, CandidateRound):
             if stage == "feed":
                 return [cast.feeder.feed_candidates.remote(now, self.held)]
@@ -265,13 +266,10 @@ class Stages:
                 return [worker.select.remote(now) for worker in cast.rewards[:1]]
             now = None
         if stage == "feed":
-            feeder = cast.feeder
-            fed = (
-                feeder.feed_pool.remote(now, self.held)
-                if now
-                else feeder.feed.remote(batch, self.held)
-            )
-            return [fed]
+            if now:
+                return [cast.feeder.feed_pool.remote(now, self.held)]
+            chosen = (calls.positions,) if calls.positions else ()
+            return [cast.feeder.feed.remote(batch, self.held, *chosen)]
         if stage == "generate":
             workers, each = cast.generating(), self.job.spec.rollout.parallelism.replica_devices
             replicas = len(workers) // each

@@ -57,6 +57,10 @@ def test_losses_with_an_advantage_a_sample_are_those_of_trl(oracles, name, param
 @pytest.mark.parametrize(
     ("name", "params", "case"),
     [
+        ("grpo", {}, "ppo_clip.2_dual3_token-mean"),
+        ("rloo", {}, "ppo_clip.2_dual3_token-mean"),
+        ("reinforce-plus-plus", {}, "ppo_clip.2_dual3_token-mean"),
+        ("reinforce-plus-plus-baseline", {}, "ppo_clip.2_dual3_token-mean"),
         ("dr-grpo", {}, "ppo_clip.2_dual3_seq-mean-token-sum-norm"),
         ("dapo", {}, "dapo_clip.2_.28_dual10_token-mean"),
         ("gspo", {}, "gspo"),

@@ -30,6 +30,9 @@ def prepared(oracles, name, **given_params):
     [
         ("grpo", "grpo_adv_std"),
         ("dapo", "grpo_adv_std"),
+        ("gspo", "grpo_adv_std"),
+        ("cispo", "grpo_adv_std"),
+        ("sapo", "grpo_adv_std"),
         ("dr-grpo", "drgrpo_adv"),
         ("rloo", "rloo_adv"),
         ("reinforce-plus-plus", "rfpp_adv_gamma1"),

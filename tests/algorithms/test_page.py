@@ -1,6 +1,8 @@
 """The page on algorithms: a row for each, and an example that works as it stands there."""
 
+import ast
 import importlib
+import inspect
 import re
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import torch
 
 from rljob_api.algorithms import PARAMS
 from rljob_api.algorithms.base import PolicyParams
-from rljob_runtime.algorithms import Totals
+from rljob_runtime.algorithms import ALGORITHMS, Totals
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "algorithms.md").read_text()
@@ -22,6 +24,65 @@ def test_every_algorithm_has_a_row_that_names_its_own_parameters():
         (row,) = re.findall(rf"^\| `{name}`(?: \(default\))? \|.*$", PAGE, re.MULTILINE)
         own = [f.alias for key, f in params.model_fields.items() if key not in shared]
         assert [key for key in own if f"`{key}`" not in row] == []
+
+
+def cells_of(name):
+    """The row of an algorithm: name, advantage, loss, mean, needs, paper, parameters, tests."""
+    (row,) = re.findall(rf"^\| `{name}`(?: \(default\))? \|.*$", PAGE, re.MULTILINE)
+    return [cell.strip() for cell in row.strip("|").split(" | ")]
+
+
+def test_every_registered_algorithm_has_a_whole_row_that_tells_what_it_needs_and_its_paper():
+    assert set(ALGORITHMS) == set(PARAMS)
+
+    for name, params in PARAMS.items():
+        *_, needs, paper, _, tests = cells_of(name)
+        alone = set(params().states) - {"generate", "reward", "update"}
+        assert [state for state in alone if f"`{state}`" not in needs] == []
+        assert f"{params().least_samples} sample" in needs
+        assert re.search(r"https://arxiv\.org/abs/\d{4}\.\d{5}", paper)
+        assert "::" in tests
+
+
+def test_the_first_paper_of_a_row_is_the_one_that_the_algorithms_file_cites():
+    for name in PARAMS:
+        paper = cells_of(name)[5]
+        file = inspect.getsourcefile(ALGORITHMS[name])
+        cited = re.findall(r"arXiv:(\d{4}\.\d{5})", Path(file).read_text())
+        assert not cited or cited[0] in paper, name
+
+
+OF_EXAMPLES = {"test_quickstart_learns", "test_preferences"}
+"""They run an example's job, which names the algorithm."""
+
+
+def with_function(stem, function):
+    """Text of the file of this name that has the function; "" where none has."""
+    for file in (ROOT / "tests").rglob(f"{stem}.py"):
+        text = file.read_text()
+        nodes = ast.walk(ast.parse(text))
+        if function in {node.name for node in nodes if isinstance(node, ast.FunctionDef)}:
+            return text
+    return ""
+
+
+def test_each_test_that_the_page_names_exists():
+    named = re.findall(r"`(test_\w+)::(test_\w+)`", PAGE)
+
+    assert len(named) > 30
+    assert [at for at in named if not with_function(*at)] == []
+
+
+def test_the_tests_of_a_row_know_its_algorithm():
+    shared = set(PolicyParams.model_fields)
+
+    for name, params in PARAMS.items():
+        own = [key for key in params.model_fields if key not in shared]
+        for stem, function in re.findall(r"`(test_\w+)::(test_\w+)`", cells_of(name)[7]):
+            text = with_function(stem, function)
+            of_all = "for name in ALGORITHMS" in text or stem in OF_EXAMPLES
+            knows = of_all or f'"{name}"' in text or any(key in stem for key in (name, *own))
+            assert knows, f"{name}: {stem}::{function}"
 
 
 def test_every_shared_parameter_is_told():

@@ -21,9 +21,12 @@ from driver_world import (
     driver_of,
     job_with,
 )
+from whole_runs import SMALL_JOB
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
+from rljob_runtime.difficulty import Difficulty
 from rljob_runtime.events import EventLog
 
 
@@ -72,6 +75,30 @@ def test_groups_left_over_by_dynamic_sampling_are_trained_on_once_wherever_the_d
     teaching = [position for position in range(4 * needed) if position % 3]
 
     die_everywhere(job, [(position, 0) for position in teaching[:needed]], boundaries, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["sync", "streaming"])
+def test_prompts_that_are_left_out_are_the_same_wherever_the_driver_dies(
+    mode: str, boundaries: Boundaries, tmp_path: Path
+) -> None:
+    chosen = {"leaveOut": "all-right", "visits": 1, "restPasses": 1}
+    data = {**SMALL_JOB["spec"]["data"], "trainSize": 16, "difficultyFilter": chosen}
+    job = job_with({"mode": mode}, data=data)
+    filter_alone = Difficulty.of(job.spec)
+    assert filter_alone is not None
+    filter_alone.size = 16
+    whole: list[Sample] = []
+    for step in range(1, job.spec.steps + 1):
+        drawn = filter_alone.draw(step)
+        right = [float(position % 2) for position in drawn]
+        filter_alone.learn([RewardReport(passes=right, prompts=list(range(len(drawn))))])
+        whole += [(position, 0) for position in drawn]
+    assert whole[-1] > (
+        job.spec.steps * job.spec.batch.global_batch_size,
+        0,
+    )  # some were passed over
+
+    die_everywhere(job, whole, boundaries, tmp_path)
 
 
 def die_everywhere(job: RLJob, whole: list[Sample], boundaries: Boundaries, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class World:
     lost: set[BatchName] = field(default_factory=set)
     accuracies: dict[int, float] = field(default_factory=dict)
     sent: list[int] = field(default_factory=list)
+    chosen: dict[BatchName, Sequence[int]] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -102,17 +103,25 @@ class World:
     def do_address(self) -> tuple[str, int]:
         return "here", 1
 
-    def do_feed(self, batch: BatchName, version: int) -> None:
-        self.generated[batch] = []
+    def do_facts(self) -> dict[str, int]:
+        return {"train_size": 16}
+
+    def do_feed(self, batch: BatchName, version: int, positions: Sequence[int] = ()) -> None:
+        self.generated[batch], self.chosen[batch] = [], positions
 
     def do_generate(self, batch: BatchName, share: tuple[int, int]) -> None:
-        if batch.kind != "candidates":
+        if chosen := self.chosen.get(batch):
+            self.generated[batch] = [(position, 0) for position in chosen]
+        elif batch.kind != "candidates":
             self.generated[batch] = [(batch.step, i) for i in range(SAMPLES)]
         first = batch.attempt == (1 if batch.kind == "candidates" else 0)
         if batch.kind != "eval" and batch.step == 2 and first:
             raise DockLost("a warehouse died")
 
     def do_score(self, batch: BatchName) -> RewardReport | None:
+        if chosen := self.chosen.get(batch):  # every other prompt is too easy
+            right = [float(position % 2) for position in chosen]
+            return RewardReport(passes=right, prompts=list(range(len(chosen))))
         if batch.kind == "train":
             return None
         accuracy = self.accuracies[batch.step]

@@ -49,10 +49,17 @@ class PromptFeeder:
         self._dock = DockClient(dock, state="feed", owner="feeder")
         self._check_held_out()
 
-    def feed(self, batch: BatchName, version: int) -> int:
-        """Put the batch's rows; a second call changes nothing. Returns the number of rows."""
+    def feed(self, batch: BatchName, version: int, positions: Sequence[int] = ()) -> int:
+        """Put the batch's rows; a second call changes nothing. Returns the number of rows.
+
+        positions: of a training batch's prompts, where they are chosen; otherwise those of its step.
+        """
         if batch.kind == "train":
-            prompts, samples = self._source.train(batch.draw), self._spec.batch.samples_per_prompt
+            at = self._source.train_at(positions, step=batch.draw) if positions else None
+            prompts, samples = (
+                at or self._source.train(batch.draw),
+                self._spec.batch.samples_per_prompt,
+            )
             return self._put(batch, prompts, samples, version, training_states(self._spec))
         evaluation = self._spec.evaluation
         assert evaluation is not None, "an evaluation batch without spec.evaluation"

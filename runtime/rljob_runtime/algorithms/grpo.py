@@ -7,7 +7,7 @@
 
 from torch import Tensor
 
-from rljob_api.algorithms.base import ClippedParams
+from rljob_api.algorithms.base import ClippedParams, PolicyParams
 from rljob_api.algorithms.grpo import GRPOParams
 from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, group_advantages
@@ -18,8 +18,17 @@ from rljob_runtime.sample import SampleBatch
 
 def prepare(samples: SampleBatch, params: GRPOParams) -> None:
     """Add `advantage`: relative to the group; every group must be whole."""
+    _prepare(samples, params, scale=params.scale_advantages)
+
+
+def prepare_scaled(samples: SampleBatch, params: PolicyParams) -> None:
+    """The same by GRPO's default, for algorithms that have its advantages and not its parameter."""
+    _prepare(samples, params, scale=True)
+
+
+def _prepare(samples: SampleBatch, params: PolicyParams, *, scale: bool) -> None:
     samples.scalars["advantage"] = group_advantages(
-        rewards_less_kl(samples, params), samples.group_of_B, scale=params.scale_advantages
+        rewards_less_kl(samples, params), samples.group_of_B, scale=scale
     )
 
 

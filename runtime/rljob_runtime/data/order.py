@@ -2,7 +2,16 @@
 
 import hashlib
 
+from rljob_runtime.seeds import derive_seed
+
 ROUNDS = 6
+
+
+def item_at(position: int, *, size: int, seed: int, stream: str = "train") -> int:
+    """The item, below `size`, that a stream has at a position. Each pass over the items has all of them
+    once, in another order. seed: of the run."""
+    number, place = divmod(position, size)
+    return permute(place, size=size, seed=derive_seed(seed, "order", stream, number))
 
 
 def permute(position: int, *, size: int, seed: int) -> int:

@@ -12,7 +12,7 @@ from rljob_api.workload import Batch, Data
 from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
-from rljob_runtime.data.order import permute
+from rljob_runtime.data.order import item_at
 from rljob_runtime.data.preferences import read_preferences
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.data.split import (
@@ -74,10 +74,10 @@ class PromptSource:
         """The prompts of a training step, globalBatchSize of them; steps count from 1."""
         return self.draw("train", step, self._batch.global_batch_size)
 
-    def train_at(self, positions: Sequence[int]) -> list[Prompt]:
+    def train_at(self, positions: Sequence[int], *, step: int | None = None) -> list[Prompt]:
         """The prompts at these places of the training stream: step s asks those from (s − 1) ×
-        globalBatchSize on."""
-        return [self._at("train", position) for position in positions]
+        globalBatchSize on. step: that a curriculum goes by in place of those steps."""
+        return [self._at("train", position, step=step) for position in positions]
 
     def draw(self, stream: str, step: int, num_prompts: int) -> list[Prompt]:
         """A batch of training items in an order of the stream's own.
@@ -102,12 +102,12 @@ class PromptSource:
             "left_out_too_long": len(left_out.too_long),
         }
 
-    def _at(self, stream: str, position: int) -> Prompt:
-        epoch, place = divmod(position, self._split.size)
-        seed = derive_seed(self._seed, "order", stream, epoch)
-        index = permute(place, size=self._split.size, seed=seed)
-        draw = position // self._batch.global_batch_size if stream == "train" else 0
-        return self._split.train(index, draw=draw)
+    def _at(self, stream: str, position: int, *, step: int | None = None) -> Prompt:
+        index = item_at(position, size=self._split.size, seed=self._seed, stream=stream)
+        if stream != "train":
+            return self._split.train(index)
+        by_place = position // self._batch.global_batch_size
+        return self._split.train(index, draw=by_place if step is None else step - 1)
 
 
 def suites_of(evaluation: Evaluation | None) -> list[EvaluationSet]:

@@ -60,6 +60,17 @@ CURVE_CHARTS: tuple[tuple[str, str, str, tuple[Curve, ...]], ...] = (
         (Curve(metric="groups/with_signal", name="groups", colour="@accuracy", text=".1%"),),
     ),
     (
+        "difficulty",
+        "Prompts left out",
+        "Training prompts that the difficulty filter leaves out now: all samples were right, or all wrong.",
+        (
+            Curve(
+                metric="difficulty/all_right", name="all right", colour="@accuracy", smooth=False
+            ),
+            Curve(metric="difficulty/all_wrong", name="all wrong", colour="@bad", smooth=False),
+        ),
+    ),
+    (
         "mismatch",
         "Mismatch of rollout and update",
         "How far the log-probs of the two engines lie apart for the same tokens.",

@@ -24,6 +24,7 @@ from rljob_runtime.display.wording import (
     count,
     duration,
     figure,
+    left_out_text,
     percent,
     resize_text,
     suite_rows,
@@ -92,6 +93,7 @@ def facts(history: RunHistory) -> list[tuple[str, str]]:
         ("rollout", started.get("rollout_engine")),
         ("batch", f"{batch} prompts × {group} samples" if batch and group else None),
         ("seed", started.get("seed")),
+        ("left out now", left_out_text(history)),
     ]
     return [(label, str(value)) for label, value in known if value is not None]
 

@@ -162,6 +162,8 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
     speeds = [v for v in history.series("tokens_per_second") if math.isfinite(v)]
     if speeds:
         rows.append(("speed", f"{count(sum(speeds) / len(speeds))} tokens/s, mean of the steps"))
+    if left_out := left_out_text(history):
+        rows.append(("left out now", left_out))
     checkpoint = (history.finished or {}).get("checkpoint")
     if checkpoint:
         rows.append(("checkpoint", str(checkpoint)))
@@ -202,6 +204,16 @@ def alarm_text(event: Mapping[str, Any]) -> str:
     back = event.get("rolled_back_to")
     follows = "" if back is None else f"; rolled back to step {back}"
     return f"alarm {event['alarm']} at step {event['step']}: {one_line(event['message'])}{follows}"
+
+
+def left_out_text(history: RunHistory) -> str | None:
+    """`41 prompts: 30 all right, 11 all wrong`, of a run with a difficulty filter."""
+    names = ("left_out", "all_right", "all_wrong")
+    found = [metric_of(history, f"difficulty/{name}") for name in names]
+    if None in found:
+        return None
+    left_out, right, wrong = (count(value or 0) for value in found)
+    return f"{left_out} prompts: {right} all right, {wrong} all wrong"
 
 
 def metric_of(history: RunHistory, name: str) -> float | None:

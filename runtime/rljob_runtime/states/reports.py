@@ -1,7 +1,8 @@
 """What a device's states report to the driver. Without torch, which the driver need not load."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.spans import Span
@@ -28,13 +29,15 @@ class GenerateReport:
 class UpdateReport:
     """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
     rows by the number of weight versions that their first tokens were behind. lineage: of a partial
-    rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics."""
+    rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics.
+    bad_rows: what the step was made of, where a metric is not finite (`bad_batch`)."""
 
     metrics: dict[str, float]
     rows_by_age: Counter[int]
     lineage: Lineage | None = None
     tokens: int = 0
     taught: dict[str, float] | None = None
+    bad_rows: list[dict[str, Any]] = field(default_factory=list)
     span: Span
 
 

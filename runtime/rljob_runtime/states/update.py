@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import most_stale
@@ -22,8 +23,10 @@ from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.spans import Span
+from rljob_runtime.states.bad_batch import BadRow, all_finite, bad_rows
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson
 from rljob_runtime.states.meetings import agreed
+from rljob_runtime.states.micro_batches import score
 from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
@@ -39,9 +42,13 @@ class _Begun:
 
     batch: BatchName
     training: Training
-    rows: list[RowMeta]
+    parts: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
     started: float
+
+    @property
+    def rows(self) -> list[RowMeta]:
+        return [row for rows, _ in self.parts for row in rows]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,7 +82,9 @@ class Update:
         self.read(batch)
         taught = self.critic.finish() if self.critic is not None else None
         report = self.finish()
-        return replace(report, taught=taught.metrics if taught is not None else None)
+        if taught is None:
+            return report
+        return replace(report, taught=taught.metrics, bad_rows=report.bad_rows or taught.bad_rows)
 
     def has_read(self, batch: BatchName) -> bool:
         """Whether `finish` would train on this batch."""
@@ -87,17 +96,17 @@ class Update:
         if self._begun is not None:
             self._begun.training.discard()
             self._begun = None
-        rows: list[RowMeta] = []
+        parts: list[tuple[list[RowMeta], SampleBatch]] = []
         followed = self.spec.flow.partial_rollout and self.teaches is policy_lesson
         lineage = Lineage() if followed else None
         training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
         try:
-            started = self._read(batch, rows, training, lineage)
+            started = self._read(batch, parts, training, lineage)
         except BaseException:
             training.discard()
             raise
         self._begun = _Begun(
-            batch=batch, training=training, rows=rows, lineage=lineage, started=started
+            batch=batch, training=training, parts=parts, lineage=lineage, started=started
         )
         return Span.since(started)
 
@@ -117,6 +126,7 @@ class Update:
             log.warning("batch=%s was not acknowledged after its update: %s", batch, error)
         ages = Counter(batch.step - 1 - row.version for row in rows)
         return UpdateReport(
+            bad_rows=[] if all_finite(metrics) else self._bad_rows(begun),
             metrics=metrics,
             rows_by_age=ages,
             lineage=lineage,
@@ -124,8 +134,32 @@ class Update:
             span=Span.since(started),
         )
 
+    def _bad_rows(self, begun: _Begun) -> list[BadRow]:
+        """What the step was made of; an error here is no reason to stop the run."""
+        alone = self.ranks.groups is None and not self.ranks.passes_meet
+        of_pairs = hasattr(self.spec.algorithm.params, "pair_loss")
+        tokens = self.spec.batch.micro_batch_tokens
+        try:
+            return bad_rows(
+                begun.parts,
+                says=partial(score, logprobs=self.engine.logprobs, tokens=tokens, group=None)
+                if alone
+                else None,
+                column="logprobs" if self.teaches is policy_lesson else "values_now",
+                loss=None if of_pairs else self.teaches(self.spec, self.control).loss,
+            )
+        except Exception as error:
+            log.warning(
+                "batch=%s is not finite, and its rows cannot be told: %s", begun.batch, error
+            )
+            return []
+
     def _read(
-        self, batch: BatchName, rows: list[RowMeta], training: Training, lineage: Lineage | None
+        self,
+        batch: BatchName,
+        parts: list[tuple[list[RowMeta], SampleBatch]],
+        training: Training,
+        lineage: Lineage | None,
     ) -> float:
         """Give the share to the training as it comes; returns when the first rows came.
 
@@ -142,7 +176,7 @@ class Update:
                 parts=-(-self._num_groups // sizes.micro_batch_size),
             ):
                 started = started or time.time()
-                rows += part.rows
+                parts.append((part.rows, part.samples))
                 self.ready()
                 training.add(part.samples)
         return started

@@ -1,0 +1,66 @@
+"""A whole run whose prompts are chosen by how difficult they were, and the same run killed and resumed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_runs import SMALL_JOB, Finished, finish, killed_copy, start
+
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import save_hf
+
+pytestmark = [pytest.mark.ray]
+
+SIZE = 16
+OFTEN = '''
+def reward(prompt, response, answer):
+    """Three of four responses of a model that knows nothing are right."""
+    return float(sum(map(ord, response)) % 4 > 0)
+'''
+
+
+def told(finished: Finished) -> dict[int, dict[str, Any]]:
+    """Of each step, what its samples and the filter gave."""
+    return {
+        event["step"]: {
+            name: value
+            for name, value in event["metrics"].items()
+            if name.startswith(("difficulty/", "reward/", "loss", "groups/"))
+        }
+        for event in finished.of_kind("step")
+    }
+
+
+def test_prompts_that_are_left_out_stay_out_over_a_resume_with_the_same_bits(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    decoder = Decoder(read_architecture(CONFIG))
+    decoder.initialize(1)
+    save_hf(decoder.named_hf_parameters(), folder=tmp_path / "model", config=CONFIG)
+    save_byte_tokenizer(tmp_path / "model")
+    (tmp_path / "often.py").write_text(OFTEN)
+    chosen = {"visits": 1, "restPasses": 3, "maxShare": 0.5}
+    job = job_file(
+        model={"path": "model"},
+        data={**SMALL_JOB["spec"]["data"], "trainSize": SIZE, "difficultyFilter": chosen},
+        rewards=[{"name": "often", "type": "python", "python": {"path": "often.py"}}],
+    )
+
+    whole = finish(start(job, tmp_path / "whole"), tmp_path / "whole", timeout=500)
+    assert whole.code == 0, whole.output
+    killed_copy(whole, 3, tmp_path / "killed")
+    resume = start(job, tmp_path / "killed", "--resume")
+    resumed = finish(resume, tmp_path / "killed", timeout=500)
+
+    assert resumed.code == 0, resumed.output
+    steps = told(whole)
+    assert 0 < steps[3]["difficulty/left_out"] <= SIZE // 2
+    assert sum(step["difficulty/passed_over"] for step in steps.values()) > 0
+    assert told(resumed) == steps
+    model = Path("checkpoints", "step-000006", "model", "model.safetensors")
+    assert (whole.folder / model).read_bytes() == (resumed.folder / model).read_bytes()
+    assert "left out now" in whole.output
