@@ -75,7 +75,7 @@ def _figures(spec: RLJobSpec) -> dict[str, float]:
         "peak": plan.peak["allgather-swap"],
         "bound": plan.bound,
         "allgather_peak": plan.peak["allgather"],
-        "host": plan_host(spec, plan_memory(spec, shape).resting).total,
+        "host": plan_host(spec, plan_memory(spec, shape)).total,
     }
     return {name: size / GB for name, size in sizes.items()}
 

@@ -1,12 +1,12 @@
-"""Memory of hosts that a job takes for what leaves its devices: with a swap the update's weights and the
-reference's, with an offload the optimizer's state.
+"""Memory of hosts that a job takes: for what leaves its devices, with a swap the update's weights and the
+reference's, with an offload the optimizer's state; and for weights that come while devices generate.
 
 Called by `plan` and `memory_rules`; the operator's pods ask for as much as `HOST_GIB` says.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from rljob_api.memory import Memory
 from rljob_api.pods import parse_amount
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import roles
@@ -18,8 +18,8 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Of the fullest node. parts: name → bytes of all of its devices that train. limit: bytes that its
-    worker pod may use, None where nothing says so."""
+    """Of the fullest node. parts: name → bytes of all of its devices. devices: that keep something there.
+    limit: bytes that its worker pod may use, None where nothing says so."""
 
     parts: dict[str, int]
     devices: int
@@ -31,21 +31,41 @@ class HostMemory:
         return sum(self.parts.values())
 
 
-def plan_host(spec: RLJobSpec, resting: Mapping[str, int]) -> HostMemory:
-    """Of the fullest node. spec: resolved. resting: of the fullest device, as every device of the node may
-    be."""
-    devices = min(roles(spec.placement, spec.accelerator).update, spec.accelerator.devices_per_node)
+def plan_host(spec: RLJobSpec, memory: Memory) -> HostMemory:
+    """Of the fullest node; each of its devices counts as the fullest. spec: resolved."""
+    size, of = spec.accelerator.devices_per_node, roles(spec.placement, spec.accelerator)
+    if spec.placement.mode == "colocated":
+        nodes = [(min(of.update, size), 0)]
+    else:  # devices that train come first
+        devices = of.update + of.rollout
+        nodes = [
+            (_within(0, of.update, first, size), _within(of.update, devices, first, size))
+            for first in range(0, devices, size)
+        ]
+    train, generate = max(nodes, key=lambda node: sum(_parts(memory, *node).values()))
     return HostMemory(
-        parts={name: devices * size for name, size in resting.items()},
-        devices=devices,
+        parts=_parts(memory, train, generate),
+        devices=train + (generate if memory.arriving else 0),
         limit=_worker_limit(spec),
     )
 
 
-def on_hosts(spec: RLJobSpec, resting: Mapping[str, int]) -> dict[str, int]:
+def on_hosts(spec: RLJobSpec, memory: Memory) -> dict[str, int]:
     """Of all nodes together, by name."""
-    devices = roles(spec.placement, spec.accelerator).update
-    return {name: devices * size for name, size in resting.items()}
+    of = roles(spec.placement, spec.accelerator)
+    return _parts(memory, of.update, of.rollout)
+
+
+def _within(begin: int, end: int, first: int, size: int) -> int:
+    """How many of the devices `begin` to `end` are among the `size` from `first` on."""
+    return max(0, min(end, first + size) - max(begin, first))
+
+
+def _parts(memory: Memory, train: int, generate: int) -> dict[str, int]:
+    parts = {name: train * size for name, size in memory.resting.items() if train}
+    if memory.arriving and generate:
+        parts["arriving weights"] = generate * memory.arriving
+    return parts
 
 
 def _worker_limit(spec: RLJobSpec) -> int | None:

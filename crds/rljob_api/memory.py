@@ -18,6 +18,7 @@ from rljob_api.reward_services import RewardModel
 from rljob_api.rljob import RLJobSpec
 from rljob_api.shards import UpdateShard, rollout_weights, update_activations
 from rljob_api.teacher import Teacher
+from rljob_api.topology import updates_in_flight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,8 @@ class KvCache:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """Phases of a step. limit: bytes of a device, None without limit. resting: name → bytes of a device
-    that lie on its host whenever they are not on it."""
+    that lie on its host whenever they are not on it. arriving: bytes that the host keeps of weights that come
+    to a device while it generates; 0 where none do."""
 
     limit: int | None
     update_weights: int
@@ -72,6 +74,7 @@ class Memory:
     kv_cache: KvCache
     phases: tuple[Phase, ...]
     resting: dict[str, int]
+    arriving: int
 
 
 def plan_memory(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | None = None) -> Memory:
@@ -88,6 +91,7 @@ def plan_memory(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | Non
         kv_cache=cache,
         phases=held.phases(cache, _resharding(spec, shape, held.swapped)),
         resting=held.on_host,
+        arriving=_arriving(spec, shape),
     )
 
 
@@ -249,6 +253,14 @@ def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
         "rollout weights": peak.rollout,
         "buffers": peak.buffers,
     }
+
+
+def _arriving(spec: RLJobSpec, shape: Shape) -> int:
+    """The whole model, in the narrower type of both sides."""
+    if not updates_in_flight(spec):
+        return 0
+    item = min(ITEM_BYTES[spec.update.dtype], ITEM_BYTES[spec.rollout.dtype])
+    return shape.total().total * item
 
 
 def _kv_cache(spec: RLJobSpec, shape: Shape, *, taken: int, limit: int | None) -> KvCache:

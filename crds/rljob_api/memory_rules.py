@@ -42,24 +42,28 @@ def host_problems(spec: RLJobSpec, host: HostMemory) -> list[Problem]:
     if host.limit is None or host.total <= host.limit:
         return []
     devices = f"{host.devices} device{'s' * (host.devices > 1)}"
-    message = f"is {_size(host.limit)}, but what leaves the {devices} of a node takes up to "
+    message = f"is {_size(host.limit)}, but what the {devices} of a node keep takes up to "
     message += f"{_size(host.total)} of its host's memory ({_sizes(host.parts)}); use more"
     return [Problem(WORKER_MEMORY, message + _host_remedy(spec, host.parts))]
 
 
 def machine_problem(spec: RLJobSpec, memory: Memory, available: int) -> list[Problem]:
     """More on the host than this machine has left, whose processes are all of the job's devices."""
-    parts = on_hosts(spec, memory.resting)
+    parts = on_hosts(spec, memory)
     total = sum(parts.values())
     if total <= available:
         return []
-    strategy = spec.resharding.strategy
-    swapped = "update weights" in parts
-    path = "spec.resharding.strategy" if swapped else "spec.update.offload"
-    message = f"is {strategy if swapped else spec.update.offload}, which takes up to {_size(total)} of the "
-    message += (
-        f"host's memory ({_sizes(parts)}), but this machine has {_size(available)} left; free some"
+    asked = {
+        "update weights": ("spec.resharding.strategy", spec.resharding.strategy),
+        "optimizer": ("spec.update.offload", spec.update.offload),
+        "critic's optimizer": ("spec.critic.offload", "optimizer"),
+        "arriving weights": ("spec.flow.mode", spec.flow.mode),
+    }
+    path, value = next(field for part, field in asked.items() if part in parts)
+    message = (
+        f"is {value}, which takes up to {_size(total)} of the host's memory ({_sizes(parts)}), "
     )
+    message += f"but this machine has {_size(available)} left; free some"
     return [Problem(path, message + _host_remedy(spec, parts))]
 
 
@@ -67,6 +71,7 @@ def _host_remedy(spec: RLJobSpec, parts: Mapping[str, int]) -> str:
     remedies = {
         "set spec.resharding.strategy: allgather": "update weights" in parts,
         "set spec.update.offload: none": spec.update.offload == "optimizer",
+        "set spec.flow.mode: streaming": "arriving weights" in parts,
         "use a smaller model": True,
     }
     return "".join(f", or {text}" for text, helps in remedies.items() if helps)

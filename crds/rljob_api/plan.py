@@ -117,7 +117,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
         parts["problems"] = problems = shape_problems(spec, shape, others)
         if not problems:
             parts["memory"] = memory = plan_memory(spec, shape, others)
-            parts["host"] = host = plan_host(spec, memory.resting)
+            parts["host"] = host = plan_host(spec, memory)
             parts["problems"] = memory_problems(spec, memory) + host_problems(spec, host)
             parts["resharding"] = plan_resharding(spec, shape)
             parts["traffic"] = plan_traffic(spec, shape)
@@ -146,7 +146,7 @@ def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
     if problems := shape_problems(spec, shape, others):
         return problems
     memory = plan_memory(spec, shape, others)
-    return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory.resting))
+    return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory))
 
 
 def other_shapes(spec: RLJobSpec, *, base_dir: Path) -> tuple[dict[str, Shape], list[str]]:

@@ -118,6 +118,13 @@ def roles(placement: Placement, accelerator: Accelerator) -> Roles:
     return Roles(update=update, rollout=rollout if rollout is not None else total - update)
 
 
+def updates_in_flight(spec: RLJobSpec) -> bool:
+    """Whether devices that generate go on while new weights come to them. Other engines than `torch` keep
+    theirs in forms and processes of their own."""
+    ahead = spec.flow.mode == "async" and spec.placement.mode == "separated"
+    return ahead and spec.rollout.engine == "torch"
+
+
 def update_replicas(parallelism: UpdateParallelism, devices: int) -> int | None:
     """The data degree of the update layout; None where the other degrees do not divide `devices`."""
     return parallelism.data or _left(

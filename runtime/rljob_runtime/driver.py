@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.rljob import RLJob
+from rljob_api.topology import updates_in_flight
 from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import Candidates
@@ -33,7 +34,6 @@ from rljob_runtime.flow import (
     TRAINING_STATES,
     evaluation_states,
     state_graph,
-    updates_in_flight,
 )
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guarding import Guarding, RollBack, roll_back

@@ -49,13 +49,6 @@ def state_graph(spec: RLJobSpec) -> StateGraph:
     return StateGraph(states=tuple(known[name] for name in spec.states))
 
 
-def updates_in_flight(spec: RLJobSpec) -> bool:
-    """Whether devices that generate go on while new weights come to them. Other engines than `torch` keep
-    theirs in forms and processes of their own."""
-    ahead = spec.flow.mode == "async" and spec.placement.mode == "separated"
-    return ahead and spec.rollout.engine == "torch"
-
-
 def evaluation_states(spec: RLJobSpec) -> tuple[str, ...]:
     """Those that held-out prompts pass; of pairs, `compare` says how well the policy tells them apart."""
     if spec.has_pairs:

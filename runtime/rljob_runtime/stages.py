@@ -160,7 +160,7 @@ class Stages:
         moved = [report.reshard for report in reports if report.reshard]
         if moved:
             self.log.write("reshard", step=version, **reshard_fields(moved))
-        self.swaps = any(figures.released_bytes for figures in moved)
+        self.swaps = any(report.rests for report in reports)
         self.held, self.spent = version, False
 
     def send(self, version: int) -> list[Any]:

@@ -24,7 +24,7 @@ LIMIT = "spec.podTemplates.worker.resources.limits.memory"
 def host(job):
     def of(changes):
         spec = resolve(job(changes)).spec
-        return plan_host(spec, plan_memory(spec, TINY).resting)
+        return plan_host(spec, plan_memory(spec, TINY))
 
     return of
 
@@ -60,6 +60,32 @@ def test_separated_devices_that_generate_keep_nothing(host):
 
     assert found.devices == 2
     assert found.parts == {"optimizer": 2 * 2 * WEIGHTS}
+
+
+AHEAD = {
+    "spec.flow": {"mode": "async"},
+    "spec.placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4},
+}
+
+
+def test_a_device_that_generates_while_weights_come_keeps_the_whole_model_on_its_host(host):
+    narrow = {"spec.rollout.dtype": "bfloat16"}
+    one_node = {"spec.accelerator.devicesPerNode": 5}
+    three_nodes = {"spec.accelerator.devicesPerNode": 2, "spec.accelerator.nodes": 3}
+
+    assert host(one_node | AHEAD).parts == {"arriving weights": 4 * WEIGHTS}
+    assert host(one_node | AHEAD | narrow).parts == {"arriving weights": 4 * WEIGHTS // 2}
+    assert host(three_nodes | AHEAD).parts == {"arriving weights": 2 * WEIGHTS}
+    assert host(one_node | AHEAD | {"spec.flow": {"mode": "streaming"}}).parts == {}
+
+
+def test_the_fullest_node_of_separated_devices_is_counted(host):
+    three_nodes = {"spec.accelerator.devicesPerNode": 2, "spec.accelerator.nodes": 3}
+
+    found = host(three_nodes | AHEAD | OFFLOAD)
+
+    assert found.devices == 2
+    assert found.parts == {"optimizer": 2 * WEIGHTS, "arriving weights": WEIGHTS}
 
 
 @pytest.mark.parametrize(
@@ -119,6 +145,16 @@ def test_a_machine_holds_what_leaves_all_emulated_devices(job, tmp_path):
     assert problem.path == "spec.resharding.strategy"
     assert problem.message.startswith("is allgather-swap, which takes up to")
     assert machine_problems(changed, base_dir=tmp_path, available=8 * WEIGHTS) == []
+
+
+def test_a_machine_without_room_for_weights_that_come_is_told_of_the_flow(job):
+    spec = resolve(job({"spec.accelerator.devicesPerNode": 5} | AHEAD)).spec
+
+    (problem,) = machine_problem(spec, plan_memory(spec, TINY), 4 * WEIGHTS - 1)
+
+    assert problem.path == "spec.flow.mode"
+    assert problem.message.startswith("is async, which takes up to")
+    assert "set spec.flow.mode: streaming, or use a smaller model" in problem.message
 
 
 def test_a_plan_shows_the_hosts_memory(job, tmp_path):

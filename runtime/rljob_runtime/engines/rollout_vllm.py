@@ -150,13 +150,18 @@ class VllmRollout:
         """Empty: vLLM holds packed weights. `probe` verifies a sync instead."""
         return ""
 
+    @property
+    def sleeps(self) -> bool:
+        """Whether `sleep` frees anything, so that `load_weights` and `wake` must follow it; not on CPU."""
+        return torch.accelerator.is_available()
+
     def sleep(self) -> None:
         """Free the KV cache, and the weights without a copy; nothing on CPU, where vLLM cannot.
 
         `load_weights` makes room for weights and brings them, and only then `wake` comes: a device never
         holds the cache and what a reshard needs at a time.
         """
-        if torch.accelerator.is_available():
+        if self.sleeps and not self._asleep:
             self._engine.sleep(level=2)
             self._asleep = True
 

@@ -66,8 +66,7 @@ class DeviceStates:
 
     def end_generation(self) -> None:
         """The device generates no more before the next `sync`."""
-        if self.reshard is not None:
-            self.reshard.end_generation()
+        (self.reshard or self.weight_sync).end_generation()
 
     def traffic(self) -> dict[str, Traffic]:
         """What each state moved through the dock since the last call."""

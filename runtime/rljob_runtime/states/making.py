@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
+from rljob_api.topology import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.backends.base import Backend
 from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
@@ -18,9 +19,10 @@ from rljob_runtime.engines.base import RolloutEngine, SwitchingEngine, UpdateSet
 from rljob_runtime.engines.probe import Probing
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.flow import MODEL_SCORE, updates_in_flight
+from rljob_runtime.flow import MODEL_SCORE
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import scorer_config
@@ -108,6 +110,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             synced=synced_dtype(spec),
             vocab_size=tokenizer.vocab_size,
             max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
+            rests=trained is not None and isinstance(rollout, VllmRollout) and rollout.sleeps,
         ),
         in_flight=_in_flight(spec, rollout, alone=met.rollout is None),
         reshard=reshard,

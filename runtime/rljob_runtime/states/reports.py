@@ -97,9 +97,10 @@ class InFlightFigures:
 class SyncReport:
     """checksum: of the weights that this device holds, the same on all devices of a job; empty where
     they were checked otherwise. reshard: None where weights came as a stream. in_flight: None where the
-    device generated nothing meanwhile."""
+    device generated nothing meanwhile. rests: whether they are gone once the device has generated."""
 
     checksum: str
     span: Span
     reshard: ReshardFigures | None = None
     in_flight: InFlightFigures | None = None
+    rests: bool = False

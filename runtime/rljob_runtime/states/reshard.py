@@ -68,7 +68,8 @@ class Reshard:
             if text == str(error):  # nobody is gone
                 raise
             raise WorkerError(self._where(version, text)) from error
-        return SyncReport(checksum="", span=Span.since(started), reshard=figures)
+        span = Span.since(started)
+        return SyncReport(checksum="", span=span, reshard=figures, rests=self.swaps)
 
     def end_generation(self) -> None:
         """The rollout's weights and its cache go, the update's begin to come back."""

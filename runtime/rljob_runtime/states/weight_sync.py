@@ -36,7 +36,8 @@ class WeightSync:
     policy: what this device holds of the model in the update layout; a separated rollout device has one
     only where its engine is probed, and fills it from the broadcast. dtype: of the rollout engine's
     weights; synced: of what is sent. max_length: of the longest sequence that the engine takes. group:
-    who exchanges weights with this device; None for a device that has its own.
+    who exchanges weights with this device; None for a device that has its own. rests: whether the rollout's
+    weights and cache are off the device from the end of a generation to the next `run`.
     """
 
     policy: HeldPolicy | None
@@ -46,6 +47,7 @@ class WeightSync:
     vocab_size: int
     max_length: int
     group: SyncGroup | None = None
+    rests: bool = False
 
     def run(self, version: int) -> SyncReport:
         """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
@@ -54,6 +56,8 @@ class WeightSync:
         arriving = self._arriving()
         if isinstance(self.rollout, Probing):
             self.rollout.load_weights(arriving, version=version)
+            if self.rests:
+                self.rollout.wake()
             assert self.policy is not None, "what an engine is probed against"
             model, size = self.policy.model, self.vocab_size
             gap = probe_gap(self.rollout, model, vocab_size=size, max_length=self.max_length)
@@ -67,7 +71,12 @@ class WeightSync:
                 self.rollout.load_weights(counted, version=version)
                 check_arrived(sent.hex(), self.rollout.checksum(), version)
             checksum = sent.hex()
-        return SyncReport(checksum=checksum, span=Span.since(started))
+        return SyncReport(checksum=checksum, span=Span.since(started), rests=self.rests)
+
+    def end_generation(self) -> None:
+        """Make room for what follows, where the engine can."""
+        if self.rests and self.rollout is not None:
+            self.rollout.sleep()
 
     def send(self, version: int) -> SyncReport:
         """As `run`, on devices that train, to others that go on generating.
