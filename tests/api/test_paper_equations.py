@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -155,15 +154,22 @@ def test_parameters_are_those_of_the_published_models(name, billions):
     assert shape.total().total / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
-def test_the_largest_plan_takes_less_than_two_seconds_of_one_core_and_no_torch():
+def test_the_largest_plan_takes_two_million_calls_at_most_and_no_torch():
+    """About two seconds of one core, counted in what does not depend on the core."""
     code = (
         "import sys; sys.argv = ['rljob', 'plan', sys.argv[1], '--json']\n"
-        "from rljob_runtime.cli import app; app(standalone_mode=False)\n"
-        "import time; sys.stderr.write(f'{time.process_time()}')\n"
+        "from rljob_runtime.cli import app\n"
+        "calls = 0\n"
+        "def count(frame, event, argument):\n"
+        "    global calls\n"
+        "    calls += event == 'call'\n"
+        "sys.setprofile(count)\n"
+        "app(standalone_mode=False)\n"
+        "sys.setprofile(None)\n"
+        "sys.stderr.write(f'{calls}')\n"
         "assert not {'torch', 'ray', 'numpy'} & set(sys.modules)"
     )
 
-    started = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code, str(PAPER / "deepseek-r1-671b.yaml")],
         capture_output=True,
@@ -172,4 +178,4 @@ def test_the_largest_plan_takes_less_than_two_seconds_of_one_core_and_no_torch()
     )
 
     assert json.loads(done.stdout)["model"]["layers"] == 61
-    assert float(done.stderr) < 2.0, f"{time.monotonic() - started:.1f} s of wall time"
+    assert int(done.stderr) < 2_000_000

@@ -42,7 +42,7 @@ def made_group(number):
     for _ in range(SAMPLES):
         sample = OpenSample(end="stop")
         for version in VERSIONS[number]:
-            sample.add([int(random.integers(0, 48))], [float(random.normal(-3.5, 0.5))], version)
+            sample.add([int(random.integers(0, 48))], [float(random.normal(-3.5, 0.5))], [version])
         samples.append(sample)
     prompt = random.integers(0, 48, 5).tolist()
     columns = group_columns(prompt, b"{}", 100 + number)
