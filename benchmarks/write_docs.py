@@ -65,7 +65,7 @@ def benchmarks() -> str:
         "absolute figures only describe the machine. This page is written by "
         "`benchmarks/write_docs.py` from `benchmarks/measured/`.",
     ]
-    notes = json.loads(NOTES.read_text()) if NOTES.exists() else {}
+    notes = _notes()
     for subject, title in (SUBJECTS | LIMITED).items():
         file = MEASURED / f"{subject}.json"
         if file.exists():
@@ -86,6 +86,12 @@ def benchmarks() -> str:
             parts += [f"## {title}", f"`python benchmarks/{subject}.py`", *tables(document)]
             parts += [*notes.get(subject, []), _machine(document["machine"])]
     return "\n\n".join(parts) + "\n"
+
+
+def _notes() -> dict[str, list[str]]:
+    """Paragraphs below the tables, by subject."""
+    found: dict[str, list[str]] = json.loads(NOTES.read_text()) if NOTES.exists() else {}
+    return found
 
 
 def quickstart() -> str:
@@ -113,6 +119,7 @@ def quickstart() -> str:
                 "training sees. Every seed that was run is here: `python benchmarks/quickstart.py --seeds "
                 f"{' '.join(str(row['seed']) for row in document['seeds'])}`.",
                 "\n".join(rows),
+                *_notes().get("quickstart", []),
                 _machine(document["machine"]),
             ]
         )
