@@ -25,9 +25,8 @@ from turns import take_turns
 from rljob_runtime.models.export import find_model
 
 
-def compare(trained: Path, folder: Path, *, quick: bool, threads: int) -> dict[str, Any]:
+def compare(trained: Path, folder: Path, *, size: str, quick: bool, threads: int) -> dict[str, Any]:
     """Bytes, seconds, tokens a second and distances of each precision; lists are of the turns."""
-    size = "0.8M" if quick else "24.7M"
     path = make_model(folder / "random", SIZES[size])
     sides = {
         name: partial(make_side, path, trained, PRECISIONS[name], quick) for name in shown(quick)
@@ -56,6 +55,12 @@ def main() -> None:
         "--quick", action="store_true", help="two precisions: runs of 4 steps, the smallest model"
     )
     parser.add_argument("--json", type=Path, help="write the results here")
+    parser.add_argument(
+        "--size",
+        choices=[*SIZES],
+        default="24.7M",
+        help="of the engines' model; processors without products in bfloat16 take minutes a step of it",
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=80, help="of each run")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -73,7 +78,8 @@ def main() -> None:
                     flush=True,
                 )
         trained = find_model(folder / run_name(FULL, options.seeds[0]))
-        engines = compare(trained, folder, quick=options.quick, threads=options.threads)
+        size = "0.8M" if options.quick else options.size
+        engines = compare(trained, folder, size=size, quick=options.quick, threads=options.threads)
     document = engines | {"runs": runs, "machine": describe_machine(["rljob", "torch", "ray"])}
     print("\n\n".join(precision_parts(document)))
     if options.json is not None:

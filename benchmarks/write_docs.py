@@ -52,7 +52,10 @@ PICTURES = {
     "learning": ("learning.svg", learning_picture),
 }
 NOTES = MEASURED / "notes.json"
-COMMANDS = {"rollout_135M": "rollout.py --sizes 135M"}
+COMMANDS = {
+    "rollout_135M": "rollout.py --sizes 135M",
+    "precision": "precision.py --size 0.8M --seeds 0 --steps 40",
+}
 """Where it is not the subject's own file."""
 
 
@@ -83,7 +86,8 @@ def benchmarks() -> str:
         file = MEASURED / f"{subject}.json"
         if file.exists():
             document = json.loads(file.read_text())
-            parts += [f"## {title}", f"`python benchmarks/{subject}.py`", *tables(document)]
+            command = COMMANDS.get(subject, f"{subject}.py")
+            parts += [f"## {title}", f"`python benchmarks/{command}`", *tables(document)]
             parts += [*notes.get(subject, []), _machine(document["machine"])]
     return "\n\n".join(parts) + "\n"
 
