@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,18 +47,8 @@ def dense(hidden: int, layers: int, vocab: int) -> Shape:
 
 def sparse(hidden: int, layers: int, vocab: int) -> Shape:
     """Twelve experts in each layer."""
-    return Shape(
-        family="qwen3_moe",
-        vocab=vocab,
-        hidden=hidden,
-        layers=layers,
-        intermediate=3 * hidden,
-        heads=8,
-        kv_heads=4,
-        head_dim=hidden // 8,
-        qk_norm=True,
-        experts=Experts(count=12, intermediate=hidden),
-    )
+    experts = Experts(count=12, intermediate=hidden)
+    return replace(dense(hidden, layers, vocab), family="qwen3_moe", experts=experts)
 
 
 def plan_of(

@@ -67,11 +67,12 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
 ) -> None:
     monkeypatch.setattr(tcp, "CONNECT_SECONDS", 0.2)
     dock = make_dock()
-    told = itertools.chain([lost_pod] * 3, itertools.repeat(dock.address.warehouses[0]))
+    places = itertools.chain([lost_pod] * 3, itertools.repeat(dock.address.warehouses[0]))
+    told: list[object] = []
     snapshot = asyncio.Event()
     subscription = Subscription(
         index=0,
-        address=lambda: next(told),
+        address=lambda: told.append(next(places)) or told[-1],
         hello={"token": dock.token, "owner": "generate", "session": "s"},
         wish={"state": "generate", "needs": ["prompt"]},
         on_snapshot=lambda *told: snapshot.set(),
@@ -83,6 +84,7 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
         await snapshot.wait()
 
     await subscription.stop()
+    assert told == [lost_pod] * 3 + [dock.address.warehouses[0]]
 
 
 def test_a_controller_with_a_wrong_token_learns_nothing(make_dock, graph) -> None:
@@ -146,6 +148,9 @@ def test_a_claim_whose_answer_was_lost_is_answered_the_same_again(make_dock, row
     again = claim_raw(second, "7")
     second.close()
 
+    answer.map.pop(
+        "waited", None
+    )  # only the first may have come before the controller knew of the rows
     assert answer.map == again.map
 
 

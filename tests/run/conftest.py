@@ -11,6 +11,12 @@ import yaml
 from driver_world import Boundaries, crossed
 from whole_runs import SMALL_JOB, RunsOfAll
 
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import save_hf
+
 
 @pytest.fixture
 def job_file(tmp_path: Path) -> Callable[..., Path]:
@@ -43,3 +49,14 @@ def run_of_all(tmp_path_factory: pytest.TempPathFactory) -> RunsOfAll:
     own = tmp_path_factory.getbasetemp()
     ours = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
     return RunsOfAll(ours / "runs-of-all")
+
+
+@pytest.fixture
+def untrained_model(tmp_path: Path) -> Path:
+    """The directory of a model of `tiny`'s shape that knows nothing, beside the job's file."""
+    folder = tmp_path / "model"
+    decoder = Decoder(read_architecture(CONFIG))
+    decoder.initialize(1)
+    save_hf(decoder.named_hf_parameters(), folder=folder, config=CONFIG)
+    save_byte_tokenizer(folder)
+    return folder

@@ -7,12 +7,6 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB, Finished, finish, killed_copy, start
 
-from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.tiny import CONFIG
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
-from rljob_runtime.models.weights import save_hf
-
 pytestmark = [pytest.mark.ray]
 
 SIZE = 16
@@ -36,16 +30,12 @@ def told(finished: Finished) -> dict[int, dict[str, Any]]:
 
 
 def test_prompts_that_are_left_out_stay_out_over_a_resume_with_the_same_bits(
-    job_file: Callable[..., Path], tmp_path: Path
+    job_file: Callable[..., Path], untrained_model: Path, tmp_path: Path
 ) -> None:
-    decoder = Decoder(read_architecture(CONFIG))
-    decoder.initialize(1)
-    save_hf(decoder.named_hf_parameters(), folder=tmp_path / "model", config=CONFIG)
-    save_byte_tokenizer(tmp_path / "model")
     (tmp_path / "often.py").write_text(OFTEN)
     chosen = {"visits": 1, "restPasses": 3, "maxShare": 0.5}
     job = job_file(
-        model={"path": "model"},
+        model={"path": untrained_model.name},
         data={**SMALL_JOB["spec"]["data"], "trainSize": SIZE, "difficultyFilter": chosen},
         rewards=[{"name": "often", "type": "python", "python": {"path": "often.py"}}],
     )

@@ -7,12 +7,6 @@ from pathlib import Path
 import pytest
 from whole_runs import finish, start
 
-from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.tiny import CONFIG
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
-from rljob_runtime.models.weights import save_hf
-
 pytestmark = [pytest.mark.ray]
 
 TOO_LARGE = '''
@@ -23,15 +17,11 @@ def reward(prompt, response, answer):
 
 
 def test_the_run_stops_and_names_a_file_with_the_rows(
-    job_file: Callable[..., Path], tmp_path: Path
+    job_file: Callable[..., Path], untrained_model: Path, tmp_path: Path
 ) -> None:
-    decoder = Decoder(read_architecture(CONFIG))
-    decoder.initialize(1)
-    save_hf(decoder.named_hf_parameters(), folder=tmp_path / "model", config=CONFIG)
-    save_byte_tokenizer(tmp_path / "model")
     (tmp_path / "large.py").write_text(TOO_LARGE)
     job = job_file(
-        model={"path": "model"},
+        model={"path": untrained_model.name},
         rewards=[{"name": "large", "type": "python", "python": {"path": "large.py"}}],
     )
 
