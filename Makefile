@@ -40,6 +40,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/rollout.py --quick
 	$(PY) benchmarks/engine.py --quick
 	$(PY) benchmarks/scaling.py --quick
+	$(PY) benchmarks/search.py --quick
 	$(PY) benchmarks/reshard.py --quick
 	$(PY) benchmarks/performance.py
 	$(PY) benchmarks/end_to_end.py --quick

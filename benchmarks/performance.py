@@ -1,12 +1,13 @@
 """What the paper's runs should take, by arithmetic: calibrated on two of them, compared with a third.
 
-Nothing is measured. `rljob_api.performance` adds up a step from the job's plan, the rates of `ASCEND` and the
-shares of them in `STATED`. Two numbers are solved for, so that the first two rows come out as reported: the
-time a decoding step spends on each layer beside reading memory, and a fixed time of each step. The paper
-draws its throughput of Qwen2.5-7B and 32B (Fig. 7) without figures: these rows are those that MindSpeed
-RL's documentation gives (docs/zh/algorithms/grpo.md; batches and layouts from its configs/). Whether a
-row counts the longest lengths or mean ones it does not tell; here all samples are of the longest. Memory is
-the plan's, which keeps optimizer and reference on the device; the 671B configuration swaps the former.
+Nothing is measured. `rljob_api.performance` adds up a step from the job's plan, the rates of an Ascend 910C
+and the stated shares of them in `rljob_api.machines`. Two numbers are solved for, so that the first two
+rows come out as reported: the time a decoding step spends on each layer beside reading memory, and a fixed
+time of each step. The paper draws its throughput of Qwen2.5-7B and 32B (Fig. 7) without figures: these rows
+are those that MindSpeed RL's documentation gives (docs/zh/algorithms/grpo.md; batches and layouts from its
+configs/). Whether a row counts the longest lengths or mean ones it does not tell; here all samples are of
+the longest. Memory is the plan's, which keeps optimizer and reference on the device; the 671B configuration
+swaps the former.
 """
 
 import argparse
@@ -18,21 +19,14 @@ from figures import Figures
 
 from rljob_api.architecture import Shape, find_shape
 from rljob_api.load import load_job
+from rljob_api.machines import ASCEND_910C, ASCEND_SHARES, Shares
 from rljob_api.memory import plan_memory
-from rljob_api.performance import Machine, Shares, step_parts
+from rljob_api.performance import step_parts
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB, tokens_per_second
 
 PAPER = Path(__file__).resolve().parent.parent / "examples" / "paper"
-ASCEND = Machine(
-    flops=376e12,  # bfloat16, one die of an Ascend 910C (arXiv:2506.12708)
-    memory_bytes=1.6e12,  # likewise
-    link_bytes=196e9,  # to other dies of the super pod, one way, likewise
-    swap_bytes=50 * GB,  # to the host, the paper's setup
-    dispatch_bytes=300 * 2**20,  # between servers, the paper's setup
-)
-STATED = Shares(products=0.45, reads=0.7, links=0.5)
 DIE_GB = 64
 
 
@@ -105,7 +99,7 @@ def spec_of(row: Row) -> tuple[RLJobSpec, Shape]:
 def parts_of(row: Row, shares: Shares) -> dict[str, float]:
     """Seconds of each part of the run's steps."""
     spec, shape = spec_of(row)
-    return step_parts(spec, shape, ASCEND, shares, recompute=row.recompute)
+    return step_parts(spec, shape, ASCEND_910C, shares, packed=False, recompute=row.recompute)
 
 
 def throughput(row: Row, seconds: float) -> float:
@@ -145,7 +139,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     figures = Figures()
-    shares = calibrate(QWEN_7B, QWEN_32B, STATED)
+    shares = calibrate(QWEN_7B, QWEN_32B, ASCEND_SHARES)
     figures.add("solved: a layer of a decoding step", shares.layer_seconds * 1e3, "ms")
     figures.add("solved: fixed time of a step", shares.fixed_seconds, "s")
     for row in (QWEN_7B, QWEN_32B, DEEPSEEK, PAIRS):

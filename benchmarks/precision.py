@@ -29,7 +29,8 @@ def compare(trained: Path, folder: Path, *, size: str, quick: bool, threads: int
     """Bytes, seconds, tokens a second and distances of each precision; lists are of the turns."""
     path = make_model(folder / "random", SIZES[size])
     sides = {
-        name: partial(make_side, path, trained, PRECISIONS[name], quick) for name in shown(quick)
+        name: partial(make_side, path, trained, PRECISIONS[name], size, quick)
+        for name in shown(quick)
     }
     works = [STEP, GENERATE, *map(str, HELD), KEPT, *APART]
     found: dict[str, Any] = {name: {STEP: [], GENERATE: []} for name in sides}

@@ -67,15 +67,15 @@ PRECISIONS = {
 }
 
 
-def make_side(path: Path, trained: Path, precision: Precision, quick: bool) -> Do:
-    """Engines for the model at `path`. Works: STEP; GENERATE, which answers with tokens; HELD, bytes at their
-    peak; KEPT, bytes for the backward pass; APART, of both engines with the weights at `trained`."""
+def make_side(path: Path, trained: Path, precision: Precision, size: str, quick: bool) -> Do:
+    """Engines for the model at `path`, of that size. Works: STEP; GENERATE, which answers with tokens; HELD,
+    bytes at their peak; KEPT, bytes for the backward pass; APART, of both engines with the weights at
+    `trained`."""
     ledger = MemoryLedger(device="benchmark")
     update = _update(path, precision, ledger)
     rollout = _rollout(path, precision, longest=generation.LONGEST_TOKENS, ledger=ledger)
     generate = generation.around(rollout)
-    size = "0.8M" if quick else "24.7M"
-    batch = training.works(size, 1 if quick else 4)[0].batch()
+    batch = training.works(size, 1)[0].batch()  # all sides hold what they keep of it at a time
     work = generation.works(size)[1 if quick else 3]
     fixed = dict(zip(APART, _apart(trained, precision), strict=True))
     fixed[KEPT] = _kept(path, precision, batch)

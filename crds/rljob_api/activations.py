@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from rljob_api.architecture import Experts, Parameters, Shape
 from rljob_api.engines import Recompute, UpdateParallelism
-from rljob_api.layout import stages
+from rljob_api.layout import layers_alike, stages, stages_apart
 from rljob_api.workload import Batch
 
 NUMBER_BYTES = 4
@@ -101,7 +101,7 @@ def plan_activations(
     rank = _Rank(shape, degrees, packed, item_bytes)
     found = [
         _of_stage(rank, stage, recompute=recompute, passes=passes)
-        for stage in range(degrees.pipeline)
+        for stage in stages_apart(shape, degrees.pipeline, degrees.virtual_pipeline)
     ]
     return max(found, key=lambda one: one.kept + one.temporary)
 
@@ -113,10 +113,10 @@ def _of_stage(rank: "_Rank", stage: int, *, recompute: Recompute, passes: int) -
     number = degrees.pipeline * degrees.virtual_pipeline
     cuts = stages(rank.shape.layers, number)
     chunks = [cuts[chunk] for chunk in range(stage, number, degrees.pipeline)]
-    layers = [layer for chunk in chunks for layer in chunk]
-    held = sum(rank.layer(layer) for layer in layers)
+    layers = layers_alike(rank.shape, (layer for chunk in chunks for layer in chunk))
+    held = sum(count * rank.layer(layer) for layer, count in layers.items())
     if recompute == "full":
-        held = len(layers) * rank.hidden
+        held = sum(layers.values()) * rank.hidden
     # A chunk's input, and its output for the next one, which are on the way as well.
     given = 2 * rank.hidden * len(chunks) if degrees.pipeline > 1 else 0
     held = (held + given) * _held_passes(degrees, stage, passes) // len(chunks)
@@ -196,10 +196,12 @@ class _Rank:
         if degrees.zero < 2 or (degrees.data == 1 and degrees.context == 1):
             return 0, 0
         ends, head = self.shape.embedding() + self.shape.head(), self.shape.head()
-        layers = [self.shape.layer(index) for index in range(self.shape.layers)]
-        of_layer = max(map(self._held, layers))
+        alike = layers_alike(self.shape, range(self.shape.layers))
+        layers = [(self._held(self.shape.layer(index)), count) for index, count in alike.items()]
+        of_layer = max(items for items, _ in layers)
         if degrees.zero == 2:
-            items = sum(map(self._held, layers)) // degrees.pipeline + self._held(ends)
+            held = sum(count * items for items, count in layers)
+            items = held // degrees.pipeline + self._held(ends)
             return 0, min(2 * BUCKET_BYTES, items * NUMBER_BYTES)
         in_head = (self._held(ends) + of_layer) * self._item
         gradients = (self._held(head) + 2 * of_layer) * NUMBER_BYTES

@@ -7,6 +7,7 @@ knows positions and activations.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -121,8 +122,7 @@ class Shape:
 
     def total(self) -> Parameters:
         """The whole model."""
-        layers = (self.layer(index) for index in range(self.layers))
-        return sum(layers, self.embedding() + self.head())
+        return _total(self)
 
     def kv_items(self, tensor: int) -> int:
         """Items of the KV cache a token, layer and device; heads are repeated where they are few."""
@@ -164,6 +164,12 @@ class Shape:
             whole=self.hidden * experts.count + (experts.count if experts.gate_bias else 0),
         )
         return routed + self._gated(experts.shared_intermediate)
+
+
+@lru_cache(maxsize=64)
+def _total(shape: Shape) -> Parameters:
+    layers = (shape.layer(index) for index in range(shape.layers))
+    return sum(layers, shape.embedding() + shape.head())
 
 
 BUILTINS = {

@@ -44,6 +44,7 @@ class Critic(Section):
             update={
                 "engine": "torch",
                 "params": None,
+                "lora": None,
                 **{name: getattr(self, name) for name in own},
             }
         )

@@ -6,6 +6,8 @@ from pydantic import Field
 
 from rljob_api.base import Quantity, Section
 from rljob_api.extensions import NameOf, Params
+from rljob_api.lora import Lora
+from rljob_api.tools import DEFAULT_TURNS, Tool
 
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "int8"]
@@ -127,6 +129,28 @@ class Rollout(Section):
     same time; the others wait. Room for at least one of the longest lengths. Default: what maxSequences of
     them take, or all samples of a step, or what accelerator.memory leaves."""
 
+    tools: list[Tool] = Field(
+        default_factory=list, max_length=16, exclude_if=lambda tools: not tools
+    )
+    """Tools that the policy may call while it generates; their answers are read and not learned
+    (docs/tools.md). For engine `torch` with a whole model on each device."""
+
+    max_turns: int | None = Field(
+        default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None
+    )
+    """Most turns of the policy in a sample, one more than calls; a call in the last turn ends it. Default: 8
+    with tools, and 1 without."""
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether responses may hold tokens that the policy did not draw."""
+        return bool(self.tools)
+
+    @property
+    def turns(self) -> int:
+        """Most turns of a sample."""
+        return (self.max_turns or DEFAULT_TURNS) if self.tools else 1
+
 
 class Optimizer(Section):
     """AdamW and the learning rate's schedule."""
@@ -194,6 +218,10 @@ class Update(Section):
 
     optimizer: Optimizer = Optimizer()
     """AdamW and its schedule."""
+
+    lora: Lora | None = Field(default=None, exclude_if=lambda lora: lora is None)
+    """Train low-rank adapters and freeze the model (LoRA); without it all weights are trained. The rollout
+    generates with merged weights; `lora: {}` has PEFT's defaults. For the engine `torch`."""
 
 
 class Resharding(Section):

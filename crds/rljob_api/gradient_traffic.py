@@ -4,43 +4,50 @@ Called by `traffic`. Collectives count as a ring moves them.
 """
 
 from collections.abc import Iterator
-from math import prod
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import Dtype, UpdateParallelism
-from rljob_api.layout import Part, slices
+from rljob_api.layout import Part, held_items
+from rljob_api.lora import Lora
 from rljob_api.resharding.widths import ITEM_BYTES
-from rljob_api.shards import GRADIENT_BYTES
+from rljob_api.shards import GRADIENT_BYTES, trained_items
 from rljob_api.tensors import Cut
 
 
 def gradient_traffic(
-    shape: Shape, degrees: UpdateParallelism, part: Part, *, passes: int, dtype: Dtype
+    shape: Shape,
+    degrees: UpdateParallelism,
+    part: Part,
+    *,
+    passes: int,
+    dtype: Dtype,
+    lora: Lora | None = None,
 ) -> int:
-    """Of all that a rank holds, in an optimizer step. degrees: with `data` filled in."""
+    """Of all that a rank holds, in an optimizer step. degrees: with `data` filled in. lora: of the adapters
+    that are trained in place of the weights."""
     if degrees.zero == 3 and _replicas(degrees) > 1:
-        return _row_traffic(shape, degrees, part, passes=passes, dtype=dtype)
+        return _row_traffic(shape, degrees, part, passes=passes, dtype=dtype, lora=lora)
     stage = min(degrees.zero, 2)
     backward = passes * degrees.virtual_pipeline  # a pass through each chunk of layers
     return sum(
         zero_bytes(items, ranks, stage, backward, dtype)
-        for items, ranks in gradient_items(shape, degrees, part)
+        for items, ranks in gradient_items(shape, degrees, part, lora)
     )
 
 
 def gradient_items(
-    shape: Shape, degrees: UpdateParallelism, part: Part
+    shape: Shape, degrees: UpdateParallelism, part: Part, lora: Lora | None = None
 ) -> Iterator[tuple[int, int]]:
     """Parameters of a rank by the number of ranks that add up their gradients: (items, ranks)."""
     replicas, copies = _replicas(degrees), max(1, degrees.tensor // shape.kv_heads)
     ranks_of = {Cut.WHOLE: replicas * degrees.tensor, Cut.KEY_HEADS: replicas * copies}
     items: dict[int, int] = {}
-    for piece in slices(shape, part):
-        ranks = ranks_of.get(piece.tensor.cut, replicas)
-        if piece.tensor.expert is not None:
+    for held, number in trained_items(shape, part, lora).items():
+        ranks = ranks_of.get(held.cut, replicas)
+        if held.of_expert:
             by_number = replicas * degrees.tensor // degrees.expert
             ranks = by_number if degrees.expert > 1 else replicas
-        items[ranks] = items.get(ranks, 0) + prod(piece.shape)
+        items[ranks] = items.get(ranks, 0) + number
     yield from ((number, ranks) for ranks, number in items.items())
 
 
@@ -70,15 +77,25 @@ def summed(whole_bytes: int, ranks: int) -> int:
 
 
 def _row_traffic(
-    shape: Shape, degrees: UpdateParallelism, part: Part, *, passes: int, dtype: Dtype
+    shape: Shape,
+    degrees: UpdateParallelism,
+    part: Part,
+    *,
+    passes: int,
+    dtype: Dtype,
+    lora: Lora | None,
 ) -> int:
     """Of weights whose rows data × context ranks share: both ends of the model stay gathered for a pass, and
     what tensor ranks repeat is added up over them once."""
-    ranks, pieces = _replicas(degrees), list(slices(shape, part))
-    ends = sum(prod(piece.shape) for piece in pieces if piece.tensor.layer is None)
-    whole = sum(prod(piece.shape) for piece in pieces if piece.tensor.cut is Cut.WHOLE)
-    items = sum(prod(piece.shape) for piece in pieces)
+    ranks, found = _replicas(degrees), held_items(shape, part)
+    trained = trained_items(shape, part, lora)
+    ends = sum(number for held, number in found.items() if not held.of_layer)
+    whole = sum(number for held, number in trained.items() if held.cut is Cut.WHOLE)
+    items, taught = sum(found.values()), sum(trained.values())
+    if lora is not None:  # frozen weights are gathered, too, and have no gradients
+        items += taught
     shared = zero_bytes(items, ranks, 3, passes, dtype, kept=ends)
+    shared -= passes * (items - taught) * GRADIENT_BYTES * (ranks - 1) // ranks
     return shared + summed(whole // ranks * GRADIENT_BYTES, degrees.tensor)
 
 

@@ -4,9 +4,12 @@ A layout is what training and generation each have of a model. Called by `memory
 loaded, and where weights go from one layout to the other.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
+from math import prod
 
 from rljob_api.architecture import Shape
 from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_outside_layers
@@ -24,6 +27,34 @@ def stages(layers: int, pipeline: int) -> list[range]:
     each, more = divmod(layers, pipeline)
     firsts = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
     return [range(a, b) for a, b in pairwise(firsts)]
+
+
+def layers_alike(shape: Shape, layers: Iterable[int]) -> dict[int, int]:
+    """How many of the layers are as the model's first of their kind, by that one: dense, or with experts."""
+    found: Counter[int] = Counter()
+    firsts = {sparse: layer for layer, sparse in reversed(list(enumerate(_sparse_layers(shape))))}
+    sparse = _sparse_layers(shape)
+    for layer in layers:
+        found[firsts[sparse[layer]]] += 1
+    return dict(found)
+
+
+def stages_apart(shape: Shape, pipeline: int, virtual: int = 1) -> list[int]:
+    """The first of all pipeline ranks that hold as many layers of each kind and the same ends of the model:
+    what is said of these is said of all."""
+    number = pipeline * virtual
+    cuts, found = stages(shape.layers, number), dict[tuple[object, ...], int]()
+    for stage in range(pipeline):
+        layers = [layer for chunk in range(stage, number, pipeline) for layer in cuts[chunk]]
+        kinds = tuple(sorted(layers_alike(shape, layers).items()))
+        found.setdefault((kinds, stage == 0, stage == pipeline - 1), stage)
+    return list(found.values())
+
+
+@lru_cache(maxsize=64)
+def _sparse_layers(shape: Shape) -> tuple[bool, ...]:
+    experts = shape.experts
+    return tuple(bool(experts and experts.in_layer(layer)) for layer in range(shape.layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +136,44 @@ def slices(shape: Shape, part: Part) -> Iterator[Slice]:
             yield slice_of(tensor, shape, part)
     if part.last:
         yield from (slice_of(tensor, shape, part) for tensor in last)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Of which tensors a rank holds items. of_layer, of_expert: whether they belong to one."""
+
+    cut: Cut
+    of_layer: bool
+    of_expert: bool
+
+
+def held_items(shape: Shape, part: Part) -> dict[Held, int]:
+    """Items of a rank, by what they are of; layers of a kind are counted once and multiplied."""
+    found: Counter[Held] = Counter(_items(shape, replace(part, layers=())))
+    for layer, number in layers_alike(shape, part.layers).items():
+        own = replace(part, layers=(layer,), first=False, last=False)
+        for held, items in _items(shape, own).items():
+            found[held] += number * items
+    return dict(found)
+
+
+@lru_cache(maxsize=4096)
+def _items(shape: Shape, part: Part) -> dict[Held, int]:
+    return items_of(slices(shape, part))
+
+
+def items_of(pieces: Iterable[Slice]) -> dict[Held, int]:
+    """Items of these slices, by what they are of."""
+    found: Counter[Held] = Counter()
+    for piece in pieces:
+        tensor = piece.tensor
+        held = Held(
+            cut=tensor.cut,
+            of_layer=tensor.layer is not None,
+            of_expert=tensor.expert is not None,
+        )
+        found[held] += prod(piece.shape)
+    return dict(found)
 
 
 def slice_of(tensor: TensorSpec, shape: Shape, part: Part) -> Slice:

@@ -211,7 +211,8 @@ def held_prompts(spec: RLJobSpec) -> int:
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
-    columns = len(params.response_columns) + (spec.flow.partial_rollout is not None)  # versions
+    columns = len(params.response_columns) + spec.rollout.has_tools  # the mask
+    columns += spec.flow.partial_rollout is not None  # versions
     sample = columns * batch.max_response_length + len(params.scalars)
     return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
 

@@ -18,11 +18,13 @@ from rljob_api.evaluation_rules import EVALUATION_RULES
 from rljob_api.flow_rules import FLOW_RULES
 from rljob_api.guard_rules import GUARD_RULES
 from rljob_api.layout_rules import LAYOUT_RULES
+from rljob_api.lora_rules import LORA_RULES
 from rljob_api.messages import problem_of, show
 from rljob_api.pod_rules import POD_RULES
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import RULES
+from rljob_api.tool_rules import TOOL_RULES
 from rljob_api.yaml_text import parse_yaml
 
 
@@ -63,12 +65,13 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
 def rule_problems(spec: RLJobSpec) -> list[Problem]:
     """What the cross-field rules find. A rule ends where it meets a section that is broken."""
     problems: list[Problem] = []
-    training = (*RULES, *ALGORITHM_RULES, *LAYOUT_RULES, *CRITIC_RULES)
+    training = (*RULES, *ALGORITHM_RULES, *LAYOUT_RULES, *LORA_RULES, *CRITIC_RULES)
     for rule in (
         *training,
         *EVALUATION_RULES,
         *GUARD_RULES,
         *FLOW_RULES,
+        *TOOL_RULES,
         *CLUSTER_RULES,
         *POD_RULES,
     ):

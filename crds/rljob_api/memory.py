@@ -77,9 +77,16 @@ class Memory:
     arriving: int
 
 
-def plan_memory(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | None = None) -> Memory:
+def plan_memory(
+    spec: RLJobSpec,
+    shape: Shape,
+    others: Mapping[str, Shape] | None = None,
+    *,
+    with_reshard: bool = True,
+) -> Memory:
     """Memory of each phase. spec: resolved. others: shapes of the models beside the policy, by name; one that
-    is missing counts with the policy's shape."""
+    is missing counts with the policy's shape. with_reshard: plan the reshard, whose phase is left out
+    otherwise: it takes longer than all else."""
     held = _Held.of(spec, shape, others or {})
     limit = parse_quantity(spec.accelerator.memory) if spec.accelerator.memory else None
     taken = held.rollout + sum(held.beside_generation.values())
@@ -89,10 +96,24 @@ def plan_memory(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape] | Non
         update_weights=held.policy.weights,
         rollout_weights=held.rollout,
         kv_cache=cache,
-        phases=held.phases(cache, _resharding(spec, shape, held.swapped)),
+        phases=held.phases(cache, _resharding(spec, shape, held.swapped) if with_reshard else {}),
         resting=held.on_host,
         arriving=_arriving(spec, shape),
     )
+
+
+def least_to_train(spec: RLJobSpec, shape: Shape) -> int:
+    """Bytes of the fullest device that trains, whatever else the job keeps there: of its pass, and of the
+    optimizer's step where the state comes from the host. spec: resolved."""
+    shard, passing = UpdateShard.of(spec, shape), update_activations(spec, shape)
+    always = shard.weights + shard.gradients + sum(shard.lasting.values())
+    stepping = shard.optimizer if shard.rests else 0
+    return always + max(passing.kept + passing.temporary, stepping)
+
+
+def least_to_generate(spec: RLJobSpec, shape: Shape) -> int:
+    """Likewise of a device that generates one sequence. spec: resolved."""
+    return rollout_weights(spec, shape) + _kv_cache(spec, shape, taken=0, limit=None).sequence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +146,8 @@ class _Held:
                 name: _frozen_weights(spec, model, own)
                 for name, (model, own) in frozen_models(spec, shape, others).items()
             },
-            has_reference="reference" in spec.algorithm.params.states,
+            has_reference="reference" in spec.algorithm.params.states
+            and spec.update.lora is None,  # with adapters, it is the policy without them
             rollout=rollout_weights(spec, shape),
             colocated=colocated,
             swapped=colocated and spec.resharding.strategy == "allgather-swap",
@@ -193,8 +215,9 @@ class _Held:
         phases = [
             Phase(name="generate", role="rollout", parts=generating, host=host),
             on_update("update", {**training, **working, **kept}),
-            on_update("reshard", {**resharding, **self.always}),
         ]
+        if resharding:
+            phases.append(on_update("reshard", {**resharding, **self.always}))
         if self.critic is not None and self.valuing is not None:
             teaching = _working(self.critic, self.valuing)
             phases.append(on_update("critic", {**training, **teaching, **kept}))
@@ -234,7 +257,7 @@ def frozen_models(
 
 def _frozen_weights(spec: RLJobSpec, model: RewardModel | Teacher, shape: Shape) -> int:
     """Bytes of the fullest update rank."""
-    own = {"parallelism": model.parallelism, "dtype": model.dtype}
+    own = {"parallelism": model.parallelism, "dtype": model.dtype, "lora": None}
     update = spec.update.model_copy(update=own)
     return UpdateShard.of(spec.model_copy(update={"update": update}), shape).weights
 

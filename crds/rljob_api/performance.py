@@ -1,129 +1,282 @@
 """Seconds that a step of a job should take on given devices, part by part and by arithmetic.
 
-Called by `benchmarks/performance.py`, which calibrates it on reported runs. All samples have the longest
-lengths, each with its prompt; stages follow each other. Rates are a machine's, times the shares of them that
-are reached. What no rate explains is `Shares.fixed_seconds`.
+Called by the search of layouts, and by `benchmarks/performance.py`, which calibrates it on reported runs. All
+samples have the longest lengths. Rates are a machine's (`machines`), times the shares of them that are
+reached. What no rate explains is `Shares.fixed_seconds`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
+from rljob_api.collectives import meetings_of_step
+from rljob_api.decoding import decode_seconds, forward_flops, sample_flops
+from rljob_api.engines import Recompute
+from rljob_api.machines import Machine, Shares
+from rljob_api.memory import frozen_models
 from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
-from rljob_api.shards import rollout_shard, update_shard
+from rljob_api.shards import GRADIENT_BYTES, UpdateShard, rollout_shard, update_shard
 from rljob_api.topology import num_warehouses
 from rljob_api.traffic import Work
-from rljob_api.update_traffic import stage_traffic
+from rljob_api.update_traffic import longest_work, traffic_of
 from rljob_api.volumes import GB, SampleFlow
 
+BACKWARD = 2
+"""Products of a backward pass, in forward passes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a device and its links do in a second. dispatch_bytes: of the link of a warehouse."""
+class Training:
+    """What an update replica computes in a training step. work: of an optimizer step. steps: optimizer
+    steps. flops: of a forward pass over all of it, for the whole replica."""
 
+    work: Work
+    steps: int
     flops: float
-    memory_bytes: float
-    link_bytes: float
-    swap_bytes: float
-    dispatch_bytes: float
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """What is reached of a machine's rates: products of flops, reads of memory, links of links.
-
-    layer_seconds: of one decoding step and layer beside reading memory. fixed_seconds: of each step of
-    the training.
-    """
-
-    products: float
-    reads: float
-    links: float
-    layer_seconds: float = 0.0
-    fixed_seconds: float = 0.0
+    @property
+    def passes(self) -> int:
+        """Micro-batches of a training step."""
+        return self.work.passes * self.steps
 
 
 def step_parts(
-    spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares, *, recompute: float = 0.0
+    spec: RLJobSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    *,
+    packed: bool = True,
+    recompute: float | None = None,
+    room: int | None = None,
+    others: Mapping[str, Shape] | None = None,
 ) -> dict[str, float]:
-    """Seconds of each part of a step; their sum is its time. spec: resolved.
+    """Seconds of each part of a step; their sum is its time, and `hidden` what runs beside others, negative.
+    spec: resolved.
 
-    recompute: share of layers whose forward pass is run again in the backward pass.
+    packed: a prompt is computed once for its samples, in the job's micro-batches; otherwise each sample is a
+    micro-batch with its prompt. recompute: share of layers whose forward pass is run again in the backward
+    pass; default: as the spec says. room: sequences that a rollout replica has memory for; default: all.
+    others: shapes of the models beside the policy.
     """
-    batch, degrees = spec.batch, spec.update.parallelism
-    length = batch.max_prompt_length + batch.max_response_length
-    samples = batch.global_batch_size * batch.samples_per_prompt
+    parts = training_parts(
+        spec, shape, machine, shares, packed=packed, recompute=recompute, others=others
+    )
+    parts |= generating_parts(spec, shape, machine, shares, room=room, packed=packed)
+    parts["reshard"] = swap_seconds(spec, shape, machine)
+    parts["reshard"] += _moving_seconds(spec, shape, machine, shares)
+    parts["dispatch"] = _dispatch_bytes(spec) / machine.dispatch_bytes
+    parts["fixed"] = shares.fixed_seconds
+    parts["hidden"] = 0.0 - hidden_seconds(spec, parts, room=room)
+    return {name: parts[name] for name in PARTS}
+
+
+PARTS = (
+    "prompts", "decoding", "inference", "update", "communication", "bubbles", "optimizer",
+    "reshard", "dispatch", "fixed", "hidden",
+)  # fmt: skip
+"""Of a step, in its order."""
+GENERATION = ("prompts", "decoding")
+TRAINING = ("inference", "update", "communication", "bubbles", "optimizer")
+
+
+def training_parts(
+    spec: RLJobSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    *,
+    packed: bool = True,
+    recompute: float | None = None,
+    others: Mapping[str, Shape] | None = None,
+) -> dict[str, float]:
+    """Those of the devices that train."""
+    degrees = spec.update.parallelism
     assert degrees.data is not None, "resolve() fills it"
-    ranks = degrees.data * degrees.tensor * degrees.pipeline * degrees.context
-    forward = samples * length * forward_flops(shape, length) / (machine.flops * shares.products)
-    forward /= ranks
-    update, passes = forward * (3 + recompute), samples // degrees.data
-    sent = sent_bytes(spec, shape) / (machine.link_bytes * shares.links)
-    weights = update_shard(spec, shape).total * ITEM_BYTES[spec.update.dtype]
-    swapped = spec.resharding.strategy == "allgather-swap"
-    has_reference = "reference" in spec.algorithm.params.states
-    return {
-        "prompts": forward * batch.max_prompt_length / length,
-        "decoding": decode_seconds(spec, shape, machine, shares),
-        "reference": forward + sent / 3 if has_reference else 0.0,
+    if recompute is None:
+        recompute = float(spec.update.recompute == "full")
+    done = training_of(spec, shape, packed=packed)
+    rate = machine.flops * shares.products * degrees.tensor * degrees.pipeline * degrees.context
+    forward = done.flops / rate
+    held = -(-shape.layers // degrees.pipeline)
+    beside = done.passes * held * shares.pass_seconds / (1 + BACKWARD)
+    update = (forward + beside) * (1 + BACKWARD + recompute)
+    again: Recompute = "full" if recompute else "none"
+    sent = _sent_seconds(spec, shape, done, machine, shares, again)
+    inference = forward + beside + sent / 3 if "reference" in spec.algorithm.params.states else 0.0
+    parts = {"inference": inference + _frozen_seconds(spec, shape, machine, shares, others or {})}
+    optimizer = _optimizer_seconds(spec, shape, machine, shares) * done.steps
+    if spec.has_critic:
+        judge, own = spec.of_critic(), (others or {}).get("critic", shape).scorer()
+        critic = _alone(judge, own, machine, shares)
+        more = BACKWARD + (judge.update.recompute == "full")
+        parts["inference"] += critic
+        update += critic * spec.batch.epochs * (1 + more)
+        optimizer += _optimizer_seconds(judge, own, machine, shares) * done.steps
+    waits = (degrees.pipeline - 1) / (degrees.virtual_pipeline * done.work.passes)
+    return parts | {
         "update": update,
         "communication": sent,
-        "bubbles": update * (degrees.pipeline - 1) / (degrees.virtual_pipeline * passes),
-        "swaps": 2 * weights / machine.swap_bytes if swapped else 0.0,
-        "dispatch": _dispatch_bytes(spec) / machine.dispatch_bytes,
-        "fixed": shares.fixed_seconds,
+        "bubbles": update * waits,
+        "optimizer": optimizer,
     }
 
 
-def decode_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
-    """Steps of the longest response, again for the sequences that do not fit at a time. A step reads
-    a device's weights and, on average, half of the responses' cache."""
-    batch, degrees = spec.batch, spec.rollout.parallelism
+def generating_parts(
+    spec: RLJobSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    *,
+    room: int | None = None,
+    packed: bool = True,
+) -> dict[str, float]:
+    """Those of the devices that generate."""
+    if spec.has_pairs:
+        return dict.fromkeys(GENERATION, 0.0)
+    degrees, batch = spec.rollout.parallelism, spec.batch
     assert degrees.data is not None, "resolve() fills it"
-    sequences = batch.global_batch_size * batch.samples_per_prompt // degrees.data
-    at_a_time = min(sequences, spec.rollout.max_sequences)
-    items = rollout_shard(spec, shape).total
-    context = batch.max_prompt_length + batch.max_response_length / 2
-    items += int(at_a_time * context * shape.layers * shape.kv_items(degrees.tensor))
-    read = items * ITEM_BYTES[spec.rollout.dtype] / (machine.memory_bytes * shares.reads)
-    steps = -(-sequences // at_a_time) * batch.max_response_length
-    return steps * (read + shares.layer_seconds * shape.layers)
+    prompts = batch.global_batch_size * (1 if packed else batch.samples_per_prompt)
+    flops = (
+        prompts
+        * batch.max_prompt_length
+        * forward_flops(shape, batch.max_prompt_length if packed else _length(spec))
+    )
+    # Stages of a pipeline take turns, so that they share no time.
+    together = degrees.data * degrees.tensor
+    return {
+        "prompts": flops / (machine.flops * shares.products * together),
+        "decoding": decode_seconds(spec, shape, machine, shares, room=room),
+    }
 
 
-def forward_flops(shape: Shape, length: int) -> float:
-    """Of one token in a causal sequence of this length, on average over its tokens."""
-    width, value = shape.head_dim, shape.head_dim
-    if shape.latent:
-        width, value = shape.latent.nope_dim + shape.latent.rope_dim, shape.latent.value_dim
-    attention = shape.layers * shape.heads * (width + value) * length  # half of the square
-    return 2.0 * active_parameters(shape) + attention
+def constant_seconds(spec: RLJobSpec, rates: tuple[Machine, Shares]) -> float:
+    """Of parts that no degree changes."""
+    machine, shares = rates
+    return _dispatch_bytes(spec) / machine.dispatch_bytes + shares.fixed_seconds
 
 
-def active_parameters(shape: Shape) -> int:
-    """Those that a token is multiplied with: without the embedding and experts that it does not choose."""
-    held, experts = shape.total().total, shape.experts
-    if not shape.tied:
-        held -= shape.embedding().total
-    if experts is None:
-        return held
-    sparse = sum(experts.in_layer(layer) for layer in range(shape.layers))
-    idle = 3 * shape.hidden * experts.intermediate * (experts.count - experts.chosen)
-    return held - sparse * idle
+def swap_seconds(spec: RLJobSpec, shape: Shape, machine: Machine) -> float:
+    """The way of the update's weights to the host and back, where they are swapped."""
+    colocated = spec.placement.mode == "colocated"
+    if not colocated or spec.resharding.strategy != "allgather-swap" or spec.has_pairs:
+        return 0.0
+    return 2 * UpdateShard.of(spec, shape).weights / machine.swap_bytes
 
 
-def sent_bytes(spec: RLJobSpec, shape: Shape) -> int:
-    """That an update rank of the busiest stage sends, one sample with its prompt at a time."""
-    batch, degrees = spec.batch, spec.update.parallelism
-    assert degrees.data is not None, "resolve() fills it"
+def _moving_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+    """What a device gets of others: the rollout's weights without the share of them that it has, as though
+    slices lay by chance, and none where both layouts cut alike. A stream brings whole tensors to each."""
+    update, rollout = spec.update.parallelism, spec.rollout.parallelism
+    whole, held = shape.total().total, update_shard(spec, shape).total
+    wanted, colocated = rollout_shard(spec, shape).total, spec.placement.mode == "colocated"
+    cut = ("tensor", "pipeline", "expert")
+    alike = all(getattr(update, name) == getattr(rollout, name) for name in cut)
+    if update.zero == 3:
+        held, alike = held // ((update.data or 1) * update.context), False
+    if spec.resharding.strategy == "stream":
+        wanted, alike = whole, False
+    missing = 1.0 - held / whole if colocated else 1.0
+    if (colocated and alike) or spec.has_pairs:
+        missing = 0.0
+    item = min(ITEM_BYTES[spec.update.dtype], ITEM_BYTES[spec.rollout.dtype])
+    return wanted * item * missing / (machine.link_bytes * shares.links)
+
+
+def hidden_seconds(
+    spec: RLJobSpec, parts: Mapping[str, float], *, room: int | None = None
+) -> float:
+    """What separated devices do at the same time: with `async` all of the shorter side; with `streaming` the
+    training of all sequences but those that a replica generates last."""
+    if spec.placement.mode == "colocated" or spec.flow.mode == "sync":
+        return 0.0
+    beside = min(sum(parts[name] for name in side) for side in (GENERATION, TRAINING))
+    if spec.flow.mode == "async":
+        return beside
+    turns = decoding_turns(spec, room=room)
+    return beside * (turns - 1) / turns
+
+
+def decoding_turns(spec: RLJobSpec, *, room: int | None = None) -> int:
+    """How often a replica begins with as many sequences as it has room for."""
+    batch, data = spec.batch, spec.rollout.parallelism.data
+    assert data is not None, "resolve() fills it"
+    sequences = batch.global_batch_size * batch.samples_per_prompt // data
+    at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
+    return -(-sequences // at_a_time)
+
+
+def training_of(spec: RLJobSpec, shape: Shape, *, packed: bool) -> Training:
+    """Of a replica. spec: resolved."""
+    batch, data = spec.batch, spec.update.parallelism.data
+    assert data and batch.mini_batch_size, "resolve() fills them"
+    steps = batch.global_batch_size // batch.mini_batch_size * batch.epochs
+    prompts = batch.mini_batch_size // data * steps
+    if packed:
+        flops = prompts * sample_flops(shape, batch)
+        return Training(work=longest_work(spec), steps=steps, flops=flops)
     work = Work(
-        tokens=batch.max_prompt_length + batch.max_response_length,
+        tokens=_length(spec),
         positions=batch.max_response_length,
         targets=batch.max_response_length,
-        passes=batch.global_batch_size * batch.samples_per_prompt // degrees.data,
+        passes=batch.mini_batch_size // data * batch.samples_per_prompt,
     )
-    stages = range(degrees.pipeline)
-    dtype = spec.update.dtype
-    return max(stage_traffic(shape, degrees, work, stage, dtype=dtype).total for stage in stages)
+    flops = work.passes * steps * work.tokens * forward_flops(shape, work.tokens)
+    return Training(work=work, steps=steps, flops=flops)
+
+
+def _sent_seconds(
+    spec: RLJobSpec,
+    shape: Shape,
+    done: Training,
+    machine: Machine,
+    shares: Shares,
+    recompute: Recompute,
+) -> float:
+    degrees, passes = spec.update.parallelism, done.work.passes
+    sent = traffic_of(spec, shape, done.work, recompute=recompute).total
+    met = meetings_of_step(shape, degrees, passes=passes, recompute=recompute)
+    one = sent / (machine.link_bytes * shares.links) + met * machine.latency_seconds
+    return one * done.steps
+
+
+def _optimizer_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+    """AdamW reads gradients, reads and writes its state and the weights (memory-bound: arXiv:1910.02054,
+    §7); with an offload its state comes from the host and goes back."""
+    shard = UpdateShard.of(spec, shape)
+    touched = 2 * shard.optimizer
+    touched += shard.stepped * (GRADIENT_BYTES + 2 * ITEM_BYTES[spec.update.dtype])
+    moved = 2 * shard.optimizer / machine.swap_bytes if shard.rests else 0.0
+    return touched / (machine.memory_bytes * shares.reads) + moved
+
+
+def _frozen_seconds(
+    spec: RLJobSpec,
+    shape: Shape,
+    machine: Machine,
+    shares: Shares,
+    others: Mapping[str, Shape],
+) -> float:
+    """Forward passes of models that only score, beside the reference."""
+    found = 0.0
+    for model, own in frozen_models(spec, shape, others).values():
+        update = spec.update.model_copy(update={"parallelism": model.parallelism})
+        found += _alone(spec.model_copy(update={"update": update}), own, machine, shares)
+    return found
+
+
+def _alone(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+    """One forward pass over a step's samples."""
+    degrees, batch = spec.update.parallelism, spec.batch
+    assert degrees.data is not None, "resolve() fills it"
+    ranks = degrees.data * degrees.tensor * degrees.pipeline * degrees.context
+    flops = batch.global_batch_size * sample_flops(shape, batch)
+    return flops / (machine.flops * shares.products * ranks)
+
+
+def _length(spec: RLJobSpec) -> int:
+    return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
 def _dispatch_bytes(spec: RLJobSpec) -> float:

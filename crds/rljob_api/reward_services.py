@@ -28,7 +28,8 @@ class RewardModel(Section):
 
 
 class HttpReward(Section):
-    """A service that scores: gets `{"prompt", "response", "answer"}` by POST, returns `{"score": number}`."""
+    """A service that scores: gets `{"prompt", "response", "answer"}` by POST, with tools `transcript` too,
+    returns `{"score": number}`."""
 
     url: Url
     """Where requests go."""
@@ -59,7 +60,8 @@ class JudgeReward(HttpReward):
         min_length=1,
         max_length=16_384,
     )
-    """What the judge is asked, with {prompt}, {response} and {answer} filled in."""
+    """What the judge is asked, with {prompt}, {response}, {answer} and, for tools,
+    {transcript} filled in."""
 
     pattern: str = Field(default=r"Grade:\s*([0-9]+(?:\.[0-9]+)?)", min_length=1, max_length=1024)
     """Regular expression whose last match in the judge's answer has the grade in its first group."""

@@ -208,12 +208,6 @@ def vllm_rule(spec: RLJobSpec) -> Iterator[Problem]:
     rollout, evaluation = spec.rollout, spec.evaluation
     if rollout.engine != "vllm":
         return
-    if rollout.quantization != "none":
-        yield Problem(
-            "spec.rollout.quantization",
-            f"is {rollout.quantization}, which vLLM has for weights that are stored so alone; use none, or "
-            "rollout.engine: torch",
-        )
     sampled = {"spec.rollout.temperature": rollout.temperature}
     if evaluation is not None and evaluation.temperature > 0:
         sampled["spec.evaluation.temperature"] = evaluation.temperature

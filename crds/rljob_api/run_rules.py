@@ -60,13 +60,20 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
     spec, strategy = job.spec, job.spec.resharding.strategy
     if strategy in (None, "stream") or can_reshard(spec):
         return
+    own_form = "which keeps its weights in a form of its own"
     named = (
-        ("placement.mode", spec.placement.mode, "colocated"),
-        ("update.engine", spec.update.engine, "torch"),
-        ("rollout.engine", spec.rollout.engine, "torch"),
-        ("rollout.quantization", spec.rollout.quantization, "none"),
+        ("placement.mode", spec.placement.mode, "colocated", "whose devices come and go"),
+        ("update.engine", spec.update.engine, "torch", own_form),
+        ("rollout.engine", spec.rollout.engine, "torch", own_form),
+        ("rollout.quantization", spec.rollout.quantization, "none", "which rounds what it takes"),
     )
-    others = [f"spec.{path}: {value}" for path, value, legal in named if value != legal]
-    others += ["spec.data.preferences"] if spec.has_pairs else []
-    text = f"is {strategy} with {' and '.join(others)}; {WHEN}; use stream"
+    others = [
+        (f"spec.{path}: {value} ({why})", f"spec.{path}: {legal}")
+        for path, value, legal, why in named
+        if value != legal
+    ]
+    met = [text for text, _ in others]
+    met += ["spec.data.preferences (no weights go to a rollout)"] if spec.has_pairs else []
+    remedies = ["stream", *([] if spec.has_pairs else [" and ".join(legal for _, legal in others)])]
+    text = f"is {strategy} with {' and '.join(met)}; {WHEN}; use {', or '.join(remedies)}"
     yield Problem("spec.resharding.strategy", text)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from rljob_api.architecture import Shape
 from rljob_api.critic import Critic
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.lora_rules import lora_shape_problems
 from rljob_api.problems import Problem
 from rljob_api.reward_services import RewardModel
 from rljob_api.rljob import RLJobSpec
@@ -28,8 +29,20 @@ def shape_problems(
         *_degrees(rollout, "spec.rollout.parallelism", shape),
         *_expert_features(rollout, "spec.rollout.parallelism", shape),
         *_vocabulary(spec, shape),
+        *lora_shape_problems(spec, shape),
         *_beside(spec, shape, others or {}),
+        *_rounded_experts(spec, shape),
     ]
+
+
+def _rounded_experts(spec: RLJobSpec, shape: Shape) -> Iterator[Problem]:
+    rollout = spec.rollout
+    if rollout.engine == "vllm" and rollout.quantization != "none" and shape.experts is not None:
+        yield Problem(
+            "spec.rollout.quantization",
+            f"is {rollout.quantization}, which engine: vllm has for dense models, and this one has "
+            f"{shape.experts.count} experts; use none, or rollout.engine: torch",
+        )
 
 
 def _beside(spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> Iterator[Problem]:

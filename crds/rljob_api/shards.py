@@ -5,12 +5,24 @@ Called by `memory` and `performance`. Figures are of the fullest rank.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from rljob_api.activations import Activations, Packed, plan_activations
+from rljob_api.adapters import adapter_tensors
 from rljob_api.architecture import Parameters, Shape
-from rljob_api.engines import Dtype, Optimizer, UpdateParallelism
-from rljob_api.layout import Part, Slice, slices
+from rljob_api.engines import Dtype, Optimizer, Recompute, UpdateParallelism
+from rljob_api.layout import (
+    Held,
+    Part,
+    Slice,
+    held_items,
+    items_of,
+    slice_of,
+    slices,
+    stages_apart,
+)
+from rljob_api.lora import Lora
 from rljob_api.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 from rljob_api.rljob import RLJobSpec
 from rljob_api.tensors import Cut
@@ -33,28 +45,58 @@ def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
+def trained_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
+    """Those of the fullest update rank that the optimizer changes, before ZeRO. spec: resolved."""
+    degrees, lora = spec.update.parallelism, spec.update.lora
+    if lora is None:
+        return update_shard(spec, shape)
+    return _fullest(shape, degrees.tensor, degrees.pipeline, degrees.expert, lora)
+
+
+def trained_items(shape: Shape, part: Part, lora: Lora | None) -> dict[Held, int]:
+    """Items of a rank that the optimizer changes: the adapters', with `lora`, alone."""
+    if lora is None:
+        return held_items(shape, part)
+    return items_of(adapter_slices(lora, shape, part))
+
+
+@lru_cache(maxsize=4096)
 def _shard(shape: Shape, tensor: int, pipeline: int, expert: int) -> Parameters:
-    """The fullest stage of the first ranks, which have the most where a cut is uneven."""
+    return _fullest(shape, tensor, pipeline, expert, None)
+
+
+def _fullest(
+    shape: Shape, tensor: int, pipeline: int, expert: int, lora: Lora | None
+) -> Parameters:
+    """The fullest stage of the first ranks, which have the most where a cut is uneven. lora: of adapters
+    alone."""
     most = Parameters()
-    for pieces in _stage_slices(shape, tensor, pipeline, expert):
+    for stage in stages_apart(shape, pipeline):
+        part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
         held = Parameters()
-        for piece in pieces:
-            size = prod(piece.shape)
-            if piece.tensor.expert is not None:
-                held += Parameters(experts=size)
-            elif piece.tensor.cut is Cut.WHOLE:
-                held += Parameters(whole=size)
+        for of, items in trained_items(shape, part, lora).items():
+            if of.of_expert:
+                held += Parameters(experts=items)
+            elif of.cut is Cut.WHOLE:
+                held += Parameters(whole=items)
             else:
-                held += Parameters(tensor=size)
+                held += Parameters(tensor=items)
         most = max(most, held, key=lambda parameters: parameters.total)
     return most
 
 
 def _stage_slices(shape: Shape, tensor: int, pipeline: int, expert: int) -> Iterator[list[Slice]]:
-    """What the first ranks of each stage hold."""
-    for stage in range(pipeline):
+    """What the first ranks of each stage hold, of stages alike the first."""
+    for stage in stages_apart(shape, pipeline):
         part = Part.of_stages(shape, (stage,), pipeline, tensor=(0, tensor), expert=(0, expert))
         yield list(slices(shape, part))
+
+
+def adapter_slices(lora: Lora, shape: Shape, part: Part) -> Iterator[Slice]:
+    """What a rank holds of the adapters."""
+    for tensor in adapter_tensors(lora, shape):
+        if tensor.layer in part.layers:
+            yield slice_of(tensor, shape, part)
 
 
 def rollout_weights(spec: RLJobSpec, shape: Shape) -> int:
@@ -77,39 +119,46 @@ def _int8_bytes(piece: Slice, dtype: Dtype) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateShard:
-    """Bytes of one update rank's part of a model. rests: its optimizer, on the host but for its step."""
+    """Bytes of one update rank's part of a model. rests: its optimizer, on the host but for its step.
+    adapters: which are trained in place of the weights; 0 without. stepped: parameters that its optimizer
+    steps."""
 
     weights: int
+    adapters: int
     gradients: int
     optimizer: int
+    stepped: int
     rests: bool
 
     @classmethod
     def of(cls, spec: RLJobSpec, shape: Shape) -> "UpdateShard":
         """Of the fullest rank; ZeRO shares parts among replicas. spec: resolved."""
         degrees, dtype = spec.update.parallelism, spec.update.dtype
-        shard = update_shard(spec, shape)
+        shard, trained = update_shard(spec, shape), trained_shard(spec, shape)
         rows = degrees.zero == 3  # these are main weights, and gathered in the update's type
         weights = MASTER_BYTES if rows else ITEM_BYTES[dtype]
         main = MASTER_BYTES if weights < MASTER_BYTES else 0
 
-        def held(from_zero: int) -> int:
+        def held(from_zero: int, of: Parameters = trained) -> int:
             if degrees.zero < from_zero:
-                return shard.total
+                return of.total
             dense, experts = _copies(degrees)
-            return -(-(shard.tensor + shard.whole) // dense) + -(-shard.experts // experts)
+            return -(-(of.tensor + of.whole) // dense) + -(-of.experts // experts)
 
         return cls(
-            weights=held(3) * weights,
+            weights=held(3, shard) * weights,
+            adapters=held(3) * weights if spec.update.lora else 0,
             gradients=held(2) * GRADIENT_BYTES,
             optimizer=_moments_bytes(held(1), spec.update.optimizer) + held(1) * main,
+            stepped=held(1),
             rests=spec.update.offload == "optimizer",
         )
 
     @property
     def lasting(self) -> dict[str, int]:
         """What stays on the device after a step, beside the weights."""
-        return {} if self.rests else {"optimizer": self.optimizer}
+        parts = {"adapters": self.adapters, "optimizer": 0 if self.rests else self.optimizer}
+        return {name: size for name, size in parts.items() if size}
 
 
 def _moments_bytes(items: int, optimizer: Optimizer) -> int:
@@ -129,12 +178,33 @@ def update_activations(spec: RLJobSpec, shape: Shape) -> Activations:
     """Of the fullest update rank, at the longest lengths. spec: resolved."""
     batch, degrees = spec.batch, spec.update.parallelism
     assert degrees.data, "resolve() fills it"
-    return plan_activations(
+    return _activations(
         shape,
         degrees,
         Packed.longest(batch),
-        item_bytes=ITEM_BYTES[spec.update.dtype],
-        recompute=spec.update.recompute,
-        passes=batch.passes(degrees.data),
-        masks=spec.accelerator.type == "emulated",
+        ITEM_BYTES[spec.update.dtype],
+        spec.update.recompute,
+        batch.passes(degrees.data),
+        spec.accelerator.type == "emulated",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _activations(
+    shape: Shape,
+    degrees: UpdateParallelism,
+    packed: Packed,
+    item_bytes: int,
+    recompute: Recompute,
+    passes: int,
+    masks: bool,
+) -> Activations:
+    return plan_activations(
+        shape,
+        degrees,
+        packed,
+        item_bytes=item_bytes,
+        recompute=recompute,
+        passes=passes,
+        masks=masks,
     )

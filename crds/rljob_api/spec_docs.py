@@ -91,6 +91,8 @@ def _default(field: FieldInfo, schema: dict[str, Any]) -> str:
     value = schema.get("default")
     if value is None:
         return "*optional*"
+    if schema["type"] == "array" and value:
+        return ", ".join(f"`{item}`" for item in value)
     if schema["type"] in ("object", "array"):
         return "see below" if value and "properties" in schema else "empty"
     shown = str(value).lower() if isinstance(value, bool) else f"{value!r}".strip("'")

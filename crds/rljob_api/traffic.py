@@ -53,6 +53,10 @@ class Traffic:
         }
         return Traffic(**sums)
 
+    def times(self, number: int) -> "Traffic":
+        """So many of it."""
+        return Traffic(**{name: number * sent for name, sent in self.parts().items()})
+
     @property
     def total(self) -> int:
         """All of them."""

@@ -3,10 +3,13 @@
 Called by `plan` and `performance`: `traffic` of all micro-batches, with gradients and what ZeRO gathers.
 """
 
+from functools import lru_cache
+
 from rljob_api.architecture import Shape
 from rljob_api.engines import Dtype, Recompute, UpdateParallelism
 from rljob_api.gradient_traffic import gradient_traffic
-from rljob_api.layout import Part, stages
+from rljob_api.layout import Part, layers_alike, stages, stages_apart
+from rljob_api.lora import Lora
 from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
 from rljob_api.traffic import PassTraffic, Traffic, Work
@@ -14,12 +17,36 @@ from rljob_api.traffic import PassTraffic, Traffic, Work
 
 def plan_traffic(spec: RLJobSpec, shape: Shape) -> Traffic:
     """Of the stage that sends most, at the longest lengths. spec: resolved."""
-    degrees, work = spec.update.parallelism, longest_work(spec)
+    return traffic_of(spec, shape, longest_work(spec), recompute=spec.update.recompute)
+
+
+def traffic_of(spec: RLJobSpec, shape: Shape, work: Work, *, recompute: Recompute) -> Traffic:
+    """Of the stage that sends most, for this work. spec: resolved."""
+    degrees, dtype, lora = spec.update.parallelism, spec.update.dtype, spec.update.lora
+    if lora is None:
+        return _kept(shape, degrees, work, dtype, recompute)
+    return _fullest_stage(shape, degrees, work, dtype, recompute, lora)
+
+
+@lru_cache(maxsize=4096)
+def _kept(
+    shape: Shape, degrees: UpdateParallelism, work: Work, dtype: Dtype, recompute: Recompute
+) -> Traffic:
+    """A search asks often."""
+    return _fullest_stage(shape, degrees, work, dtype, recompute, None)
+
+
+def _fullest_stage(
+    shape: Shape,
+    degrees: UpdateParallelism,
+    work: Work,
+    dtype: Dtype,
+    recompute: Recompute,
+    lora: Lora | None,
+) -> Traffic:
     found = [
-        stage_traffic(
-            shape, degrees, work, stage, dtype=spec.update.dtype, recompute=spec.update.recompute
-        )
-        for stage in range(degrees.pipeline)
+        stage_traffic(shape, degrees, work, stage, dtype=dtype, recompute=recompute, lora=lora)
+        for stage in stages_apart(shape, degrees.pipeline, degrees.virtual_pipeline)
     ]
     return max(found, key=lambda traffic: traffic.total)
 
@@ -46,6 +73,7 @@ def stage_traffic(
     *,
     dtype: Dtype,
     recompute: Recompute = "none",
+    lora: Lora | None = None,
 ) -> Traffic:
     """Of one rank of a pipeline stage. degrees: with `data` filled in."""
     number = degrees.pipeline * degrees.virtual_pipeline
@@ -54,15 +82,15 @@ def stage_traffic(
     sizes = PassTraffic(shape, degrees, work, ITEM_BYTES[dtype])
     passed = sizes.told()
     for chunk in held:
-        for layer in cuts[chunk]:
-            passed += sizes.layer(layer)
+        for layer, count in layers_alike(shape, cuts[chunk]).items():
+            one = sizes.layer(layer)
             if recompute == "full":
-                passed += sizes.layer_again(layer)
+                one += sizes.layer_again(layer)
+            passed += one.times(count)
         passed += sizes.first() if chunk == 0 else sizes.to_other_stage()
         passed += sizes.last() if chunk == number - 1 else sizes.to_other_stage()
-    every_pass = {name: number * work.passes for name, number in passed.parts().items()}
     part = Part.of_stages(
         shape, held, number, tensor=(0, degrees.tensor), expert=(0, degrees.expert)
     )
-    gradients = gradient_traffic(shape, degrees, part, passes=work.passes, dtype=dtype)
-    return Traffic(**every_pass) + Traffic(data=gradients)
+    gradients = gradient_traffic(shape, degrees, part, passes=work.passes, dtype=dtype, lora=lora)
+    return passed.times(work.passes) + Traffic(data=gradients)

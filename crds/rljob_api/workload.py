@@ -196,7 +196,8 @@ class PatternReward(Section):
 
 
 class PythonReward(Section):
-    """A function of the user's: `def reward(prompt: str, response: str, answer: str) -> float`."""
+    """A function of the user's: `def reward(prompt: str, response: str, answer: str) -> float`; with a
+    parameter `transcript: str` it gets calls and answers of tools, too."""
 
     path: str = Field(min_length=1, max_length=1024)
     """The Python file; relative to the job's file."""

@@ -26,6 +26,8 @@ HEAD_SILENT_SECONDS = 60.0
 KILLED = 137
 STUCK_SECONDS = 60.0
 """A pod that is being deleted for so long is on a node that does not answer."""
+REASON_CHARACTERS = 850
+"""Of the driver's last lines: a condition has 1000 for them and what is said before."""
 
 
 def submission_id(uid: str, attempt: int) -> str:
@@ -123,8 +125,19 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason = "Stopped"
     elif job.exit_code == EXIT_STOPPED:
         reason = "GuardStopped"
-    message = draft.seen.log or job.message or f"Ray says {job.status}"
+    message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
     return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
+
+
+def _last_lines(log: str) -> str:
+    """What a condition has room for: a driver says at its end why it failed."""
+    room, kept = REASON_CHARACTERS, list[str]()
+    for line in reversed(log.splitlines()):
+        room -= len(line) + 1
+        if kept and room < 0:
+            break
+        kept.append(line)
+    return "\n".join(reversed(kept))
 
 
 def _watch(draft: Draft) -> None:

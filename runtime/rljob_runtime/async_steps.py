@@ -154,6 +154,7 @@ class AsyncSteps:
         In a partial rollout all batches that are on their way: each was made of what others left over.
         """
         driver = self.driver
+        driver.hung(error)
         for lost in sorted(self.batches) if driver.pools else [number]:
             calls = self.batches[lost]
             if driver.stages.settle(calls):

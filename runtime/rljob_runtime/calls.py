@@ -6,7 +6,7 @@ from typing import Any
 
 import ray
 
-from rljob_runtime.errors import WorkerError
+from rljob_runtime.errors import DeadlineError
 
 START_DEADLINE_SECONDS = 600.0
 MEET_SECONDS = 30.0
@@ -18,7 +18,7 @@ def answers(
 ) -> list[Any]:
     """Results of the calls, in order. what: who was called, for the error.
 
-    Raises WorkerError at the deadline, and what a call raised as soon as it did.
+    Raises DeadlineError at the deadline, and what a call raised as soon as it did.
     """
     deadline = time.monotonic() + seconds
     pending = list(calls)
@@ -27,8 +27,9 @@ def answers(
         done, pending = ray.wait(pending, timeout=max(left, 0))
         ray.get(done)
         if pending and left <= 0:
-            raise WorkerError(
+            raise DeadlineError(
                 f"{len(pending)} of {len(calls)} processes ({what}) did not answer within "
-                f"{seconds:.0f} s"
+                f"{seconds:.0f} s",
+                stage=what.replace(" ", "-"),
             )
     return list(ray.get(list(calls)))

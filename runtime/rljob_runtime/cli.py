@@ -1,4 +1,5 @@
-"""The command line: validate, plan, run, report, diff, export; of jobs on a cluster: status, logs, report.
+"""The command line: validate, plan, run, stacks, report, diff, export; on a cluster: status, logs, report,
+stacks.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
@@ -10,12 +11,19 @@ import sys
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from rljob_api.problems import InvalidJob, Problem
-from rljob_runtime.cluster.commands import Context, Namespace, logs, report_of_job, status
+from rljob_runtime.cluster.commands import (
+    Context,
+    Namespace,
+    logs,
+    report_of_job,
+    stacks_of_job,
+    status,
+)
 
 if TYPE_CHECKING:
     from rljob_api.rljob import RLJob
@@ -50,6 +58,15 @@ class ExportType(StrEnum):
     FLOAT16 = "float16"
 
 
+class Placements(StrEnum):
+    """Placements that are looked into."""
+
+    JOB = "job"
+    COLOCATED = "colocated"
+    SEPARATED = "separated"
+    ANY = "any"
+
+
 JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML file.")]
 
 
@@ -75,16 +92,62 @@ def validate(file: JobFile) -> None:
 def plan(
     file: JobFile,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    search: Annotated[
+        bool, typer.Option("--search", help="Propose layouts, by predicted time of a step.")
+    ] = False,
+    top: Annotated[
+        int | None, typer.Option(min=1, max=100, help="With --search: layouts; default: 5.")
+    ] = None,
+    placement: Annotated[
+        Placements | None,
+        typer.Option(help="With --search: who has which devices; default: as the job says."),
+    ] = None,
+    rate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="With --search: a rate of the devices."),
+    ] = None,
 ) -> None:
-    """Print ranks, pods, sample volumes, resharding and memory; needs no cluster and no torch."""
+    """Print ranks, pods, sample volumes, resharding and memory, or with --search faster layouts; needs no
+    cluster and no torch."""
     from rljob_api.plan import make_plan
     from rljob_api.plan_json import plan_json
     from rljob_api.plan_text import plan_text
 
     job = _load(file)
+    if search:
+        _search(job, file.parent, as_json, top or 5, placement, rate or [])
+        return
+    for option, value in (("--top", top), ("--placement", placement), ("--rate", rate)):
+        if value is not None:
+            _invalid([Problem(option, "has no use without --search; add --search or leave it out")])
     planned = make_plan(job, base_dir=file.parent)
     _print(json.dumps(plan_json(planned), indent=2) if as_json else plan_text(planned))
     _refuse(planned.problems)
+
+
+def _search(
+    job: "RLJob",
+    folder: Path,
+    as_json: bool,
+    top: int,
+    placement: Placements | None,
+    rates: list[str],
+) -> None:
+    from rljob_api.search.as_json import search_json
+    from rljob_api.search.of_job import search_job
+    from rljob_api.search.text import search_text
+
+    asked: Any = placement.value if placement else "job"
+    try:
+        ranking, remedies = search_job(job, base_dir=folder, top=top, placements=asked, rates=rates)
+    except InvalidJob as invalid:
+        _invalid(invalid.problems)
+    if as_json:
+        _print(json.dumps(search_json(ranking, remedies), indent=2))
+    else:
+        _print(search_text(ranking, remedies))
+    if not ranking.proposals:
+        raise typer.Exit(EXIT_INVALID)
 
 
 @app.command()
@@ -170,6 +233,33 @@ def report(
 
 
 @app.command()
+def stacks(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="DIR|NAME", help="A run's folder, else an RLJob on the cluster."),
+    ],
+    namespace: Namespace = None,
+    context: Context = None,
+) -> None:
+    """Write where each process of a run that lives stands now, and print who is missing."""
+    directory = Path(run)
+    if not directory.exists() and directory.name == run:
+        _print(stacks_of_job(run, namespace=namespace, context=context).rstrip())
+        return
+    from rljob_runtime.errors import ConfigError, RljobError
+    from rljob_runtime.hangs.folders import SUMMARY
+    from rljob_runtime.hangs.request import ask_run
+
+    try:
+        found = ask_run(directory)
+    except RljobError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None
+    _print((found / SUMMARY).read_text().rstrip())
+    _print(f"\n{found}")
+
+
+@app.command()
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run's folder.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another's.")],
@@ -208,14 +298,23 @@ def export(
         bool,
         typer.Option("--best", help="Of a run's best checkpoint (spec.checkpoint.keepBest)."),
     ] = False,
+    adapter: Annotated[
+        bool,
+        typer.Option("--adapter", help="The adapters alone, in PEFT's format (spec.update.lora)."),
+    ] = False,
 ) -> None:
-    """Write the trained model as a Hugging Face directory, with its tokenizer."""
+    """Write the trained model as a Hugging Face directory, with its tokenizer, adapters merged."""
     import torch
 
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.models.export import export_model
+    from rljob_runtime.models.export import export_adapter, export_model
 
     try:
+        if adapter and dtype:
+            raise ConfigError("--dtype is for merged weights; leave it or --adapter out")
+        if adapter:
+            _print(f"{target}: the adapters of {export_adapter(source, target, best=best)}")
+            return
         of_type = getattr(torch, dtype) if dtype else None
         model = export_model(source, target, dtype=of_type, best=best)
     except RljobError as error:

@@ -56,8 +56,9 @@ class Driver:
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
-    are asked for. joined: called when new processes belong to the run. watch: of the dock. step: steps
-    that are done, which is also the version of the weights. dropped: rows of steps that started over,
+    are asked for. joined: called when new processes belong to the run. hung: looks into an error that a
+    step starts over for, while those who failed to come are there. watch: of the dock. step: steps that are
+    done, which is also the version of the weights. dropped: rows of steps that started over,
     by reason. pools: of a partial rollout.
     """
 
@@ -71,6 +72,7 @@ class Driver:
     desk: ScaleDesk
     joined: Callable[[], None]
     watch: RowWatch
+    hung: Callable[[Exception], object] = lambda _: None
     step: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
     pools: Pools | None = field(init=False)
@@ -95,6 +97,7 @@ class Driver:
             log=self.log,
             sync=lambda: self.stages.sync(self.step),
             joined=self.joined,
+            hung=self.hung,
         )
         self.stages.look = self.elastic.look
         watch = AlarmWatch.of(self.job.spec)
@@ -169,6 +172,8 @@ class Driver:
                 self._carry_out(calls, self._training_stages())
                 break
             except (DockError, Interrupted) as error:
+                if isinstance(error, DockError):
+                    self.hung(error)
                 trained = self.stages.settle(calls)
                 if self.pools:
                     self.pools.start_over()

@@ -14,9 +14,9 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles
 from rljob_runtime.actors.device import Seat
-from rljob_runtime.errors import RljobError, describe
+from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.events import EventLog
-from rljob_runtime.joining import Joiner, Joiners
+from rljob_runtime.joining import NOT_READY, Joiner, Joiners
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.scale_desk import Asked, ScaleDesk
 from rljob_runtime.seats import seat_of
@@ -30,7 +30,8 @@ class Elastic:
     """The rollout devices of a run and who asks for others.
 
     sync: gives all devices of the cast the present weights and checks that they hold them. joined:
-    called when new processes belong to the run. failed: joins that failed since the last question.
+    called when new processes belong to the run. hung: looks into a deadline's error, while who was late is
+    there. failed: joins that failed since the last question.
     """
 
     job: RLJob
@@ -39,6 +40,7 @@ class Elastic:
     log: EventLog
     sync: Callable[[], None]
     joined: Callable[[], None]
+    hung: Callable[[Exception], object] = lambda _: None
     joiners: Joiners = field(init=False)
     failed: int = 0
     _seen: Asked = field(init=False)
@@ -56,6 +58,9 @@ class Elastic:
         elif not coming and asked.count == len(self.cast.rollout_members()):
             return
         for rank, reason in self.joiners.look():
+            if reason.startswith(NOT_READY):
+                late = f"{self.joiners.coming[rank].name}: {reason}"
+                self.hung(DeadlineError(late, stage="join"))
             self._give_up(self.joiners.coming.pop(rank), reason)
         there = len(self.cast.rollout_members()) + len(self.joiners.seats())
         missing = (asked.count - there) // self._together
@@ -121,6 +126,7 @@ class Elastic:
             self.cast.meet()
             self.sync()
         except FAILURES as error:
+            self.hung(error)
             self._turn_away(joining, describe(error))
         else:
             self.joined()

@@ -10,6 +10,7 @@ RljobError
 │   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
+│   └── DeadlineError  processes did not do in time what was asked of them
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── VersionError       the pods of a job have different software
 ├── ScaleRefused       another number of rollout devices that the job cannot have
@@ -22,6 +23,11 @@ RljobError
     ├── NotThere       the object that was asked for does not exist
     └── NoAnswer       the API server could not be reached, or was silent too long
 """
+
+import re
+
+TIMED_OUT = re.compile(r"timed? ?out|within [\d.]+ s\b|was silent for", re.IGNORECASE)
+"""In messages of torch's collectives and stores, and of ours about them."""
 
 
 class RljobError(Exception):
@@ -62,6 +68,14 @@ class WeightsError(RljobError):
 
 class WorkerError(RljobError):
     """A device worker failed or vanished."""
+
+
+class DeadlineError(WorkerError):
+    """Processes did not do in time what was asked of them. stage: what that was."""
+
+    def __init__(self, message: str, *, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
 
 
 class DeviceMemoryError(RljobError):
@@ -119,3 +133,14 @@ def describe(error: Exception) -> str:
     if isinstance(inner, RljobError):
         return str(inner)
     return f"{type(inner).__name__}: {inner}"
+
+
+def stage_of_deadline(error: BaseException) -> str:
+    """Where somebody was waited for in vain: a stage, `dock` or `collective`; "" of any other error."""
+    inner = getattr(error, "cause", None) or error
+    if isinstance(inner, DeadlineError):
+        return inner.stage or "deadline"
+    if isinstance(inner, (DockTimeout, DockFull)):
+        return "dock"
+    waited = isinstance(inner, (WorkerError, RuntimeError)) and TIMED_OUT.search(str(inner))
+    return "collective" if waited else ""

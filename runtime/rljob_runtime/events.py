@@ -28,9 +28,11 @@ reshard       step, seconds (slowest device), received_bytes, released_bytes, ke
               buffer_bytes [], [cache_bytes [], other_bytes []]}]
               released: to the host; kept: update weights beside the rollout's; overlap: share of the
               copy back that was hidden; checks: comparisons that passed; memory: of the fullest device
-in_flight     step (the version), received_seconds (slowest device, beside generation), switch_seconds
-              (slowest device; generation stood still); [check_seconds, devices, generating (those of them
-              that switched within a batch)]
+in_flight     step (the version), received_seconds (slowest device), switch_seconds (slowest device;
+              generation stood still); [before (the version that it replaced), hidden_seconds (of
+              received_seconds, in which that device generated), tokens (all devices drew meanwhile),
+              received_bytes (all devices), check_seconds, checks, probe_gap (nats), devices, generating
+              (those of them that switched within a batch)]
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated, times_alone]}],
               states {name: {rows, bytes_read, bytes_written, wait_seconds, waits {state: seconds}}},
               edges [{from, to, rows, bytes}], data_paths {state: {shared, tcp}},
@@ -46,6 +48,8 @@ copied        step, uri; [seconds, bytes]                    the checkpoint is w
 reward_error  step, reward, message; [count]
 alarm         step, alarm (its guard's name), state (raised, cleared), policy, message; [since (first step of
               what raised it), value, rolled_back_to (step that the run goes on from)]
+hang          stage, message, folder ("" where it could not be written); [step, missing [{process, why}],
+              waiting [text]]                                a deadline passed, or `rljob stacks` asked
 warning       message; [step]
 run_finished  status (succeeded, failed, interrupted); [message, seconds, step, checkpoint,
               next [text]]
@@ -54,7 +58,9 @@ Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward
 pass_rate, groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl,
 clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
-partial_rollout/going_on, partial_rollout/mixed_share, difficulty/left_out,
+partial_rollout/going_on, partial_rollout/mixed_share, response_length/with_tools, turns/mean,
+turns/cut_share, tools/idle_seconds, tools/<name>/calls, tools/<name>/error_share,
+tools/<name>/timeout_share, tools/<name>/seconds, difficulty/left_out,
 difficulty/passed_over, memory/peak_bytes/<device>.
 """
 
@@ -71,7 +77,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "best", "copied",
-    "reshard", "in_flight", "resize", "reward_error", "alarm", "warning", "run_finished",
+    "reshard", "in_flight", "resize", "reward_error", "alarm", "hang", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -101,6 +107,7 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "copied": {"step": int, "uri": str},
     "reward_error": {"step": int, "reward": str, "message": str},
     "alarm": {"step": int, "alarm": str, "state": str, "policy": str, "message": str},
+    "hang": {"stage": str, "message": str, "folder": str},
     "warning": {"message": str},
     "run_finished": {"status": str},
 }

@@ -27,6 +27,7 @@ class Kind(StrEnum):
     ROLLOUT_ENGINE = "rljob.rollout_engines"
     UPDATE_ENGINE = "rljob.update_engines"
     REWARD = "rljob.rewards"
+    TOOL = "rljob.tools"
     DATA = "rljob.data"
     ALGORITHM = "rljob.algorithms"
     ALGORITHM_PARAMS = "rljob.algorithm_params"
@@ -50,6 +51,9 @@ def uses(spec: RLJobSpec) -> Iterator[Use]:
     for i, reward in enumerate(spec.rewards):
         if is_extension(reward.type):
             yield Use(path=f"spec.rewards[{i}].type", kind=Kind.REWARD, name=reward.type)
+    for i, tool in enumerate(spec.rollout.tools):
+        if is_extension(tool.type):
+            yield tool_use(tool.type, f"spec.rollout.tools[{i}]")
     if spec.data.source is not None:
         yield data_use(spec.data.source.name)
     if is_extension(spec.algorithm.name):
@@ -65,6 +69,11 @@ def rollout_use(name: str) -> Use:
 def update_use(name: str) -> Use:
     """`spec.update.engine`."""
     return Use(path="spec.update.engine", kind=Kind.UPDATE_ENGINE, name=name)
+
+
+def tool_use(name: str, path: str) -> Use:
+    """A tool's type. path: of the tool."""
+    return Use(path=f"{path}.type", kind=Kind.TOOL, name=name)
 
 
 def data_use(name: str) -> Use:

@@ -15,33 +15,38 @@ INFERENCE_STATES = ("reward-model", "reference", "teacher", "values")
 TRAINING_STATES = ("critic", "update")
 """Those that train a model, there. The critic reads first, and moves when the policy does."""
 TOKEN_COLUMN_BYTES = 4
+RESPONSE_MASK = "response_mask"
+"""Column of jobs with tools: 1 for each token of the response that the policy drew, 0 for those of a tool's
+answer. Per-token columns have values of the former alone."""
 
 
 def state_graph(spec: RLJobSpec) -> StateGraph:
     """The states of the job's algorithm, in a sample's order."""
+    mask = (RESPONSE_MASK,) if spec.rollout.has_tools else ()
     update_needs = (
         "prompt",
+        *mask,
         *spec.algorithm.params.response_columns,
         *spec.algorithm.params.scalars,
     )
     model_score = (MODEL_SCORE,) if spec.reward_model else ()
     known = {
         "generate": State(
-            name="generate", needs=("prompt",), writes=("response", "rollout_logprobs")
+            name="generate", needs=("prompt",), writes=("response", "rollout_logprobs", *mask)
         ),
         "reward-model": State(
             name="reward-model", needs=("prompt", "response"), writes=(MODEL_SCORE,)
         ),
         "reward": State(
-            name="reward", needs=("task", "response", *model_score), writes=("reward",)
+            name="reward", needs=("task", "response", *mask, *model_score), writes=("reward",)
         ),
         "reference": State(
-            name="reference", needs=("prompt", "response"), writes=("reference_logprobs",)
+            name="reference", needs=("prompt", "response", *mask), writes=("reference_logprobs",)
         ),
         "teacher": State(
-            name="teacher", needs=("prompt", "response"), writes=("teacher_logprobs",)
+            name="teacher", needs=("prompt", "response", *mask), writes=("teacher_logprobs",)
         ),
-        "values": State(name="values", needs=("prompt", "response"), writes=("values",)),
+        "values": State(name="values", needs=("prompt", "response", *mask), writes=("values",)),
         "update": State(name="update", needs=update_needs),
         "critic": State(name="critic", needs=update_needs),
         "compare": State(name="compare", needs=update_needs),

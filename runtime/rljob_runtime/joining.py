@@ -19,6 +19,9 @@ from rljob_runtime.errors import describe
 from rljob_runtime.placement import Member
 from rljob_runtime.seats import prepare
 
+NOT_READY = "it was not ready"
+"""How the reason of a world that took too long begins."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Joiner:
@@ -93,5 +96,5 @@ class Joiners:
             placed = all(self.pool.has_place(seat.node) for seat in joiner.seats)
             joiner.started = now if placed else None
         elif now - joiner.started > START_DEADLINE_SECONDS:
-            return f"it was not ready {START_DEADLINE_SECONDS:.0f} s after it had its place"
+            return f"{NOT_READY} {START_DEADLINE_SECONDS:.0f} s after it had its place"
         return ""

@@ -5,7 +5,6 @@ Called by the CLI's `run`. Everything that the job can get wrong is said before 
 
 import contextlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -24,11 +23,14 @@ from rljob_runtime.copies import Copies
 from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
+from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import GuardStop, RljobError, StorageError, WorkerError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
+from rljob_runtime.hangs.dump import Hangs
+from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
 from rljob_runtime.remote import EVENTS_NAME
@@ -124,8 +126,10 @@ def _run(
         with (
             dock_directory(request) as sockets,
             ray_session(job, request.ray_address) as guardian,
+            watching_hangs(job, folder=place.folder, log=log) as hangs,
+            hangs.at_deadlines(),
         ):
-            cast = _make_cast(request, job, models=models, sockets=sockets)
+            cast = _make_cast(request, job, models=models, sockets=sockets, run=hangs.run)
             driver = Driver(
                 job=job,
                 cast=cast,
@@ -137,12 +141,14 @@ def _run(
                 desk=desk,
                 joined=guardian.watch_descendants,
                 watch=RowWatch(cast.dock, figures.look),
+                hung=hangs.look,
             )
+            follow(hangs, job, cast, driver)
             guardian.watch_descendants()
             with driver.watch:
                 if latest:
                     driver.resume(latest)
-                ending = _drive(driver, log)
+                ending = _drive(driver, log, hangs)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
@@ -188,10 +194,11 @@ def _copy_records(place: RunPlace) -> None:
         sys.stderr.write(f"{error}\n")
 
 
-def _drive(driver: Driver, log: EventLog) -> _Ending:
+def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
     """Train until the end or an interrupt, which leaves a checkpoint of the last whole step."""
     try:
-        driver.run()
+        with hangs.at_deadlines():
+            driver.run()
     except Interrupted:
         log.write("progress", message=LEAVING)
         driver.save()
@@ -207,7 +214,9 @@ def _drive(driver: Driver, log: EventLog) -> _Ending:
     )
 
 
-def _make_cast(request: RunRequest, job: RLJob, *, models: dict[str, Path], sockets: Path) -> Cast:
+def _make_cast(
+    request: RunRequest, job: RLJob, *, models: dict[str, Path], sockets: Path, run: DockAddress
+) -> Cast:
     devices = len(make_seats(job))
     return place(
         job,
@@ -217,7 +226,7 @@ def _make_cast(request: RunRequest, job: RLJob, *, models: dict[str, Path], sock
         },
         base_dir=request.base_dir,
         dock_directory=sockets,
-        token=secrets.token_hex(32),
+        run=run,
         num_threads=max(1, (os.cpu_count() or 1) // devices),
     )
 

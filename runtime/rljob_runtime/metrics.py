@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
-from rljob_runtime.states.reports import InFlightFigures, ReshardFigures
+from rljob_runtime.states.reports import InFlightFigures, ReshardFigures, ToolFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +138,7 @@ def step_metrics(
         **_pairs_as_means(updated[0].metrics),
         **_critic(updated[0].taught),
         **(_staleness(ages) if off_policy(spec) else {}),
+        **_tools([report.tools for report in generated if report.tools], generated),
         **(_partial_rollout(generated, updated) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
@@ -186,10 +187,18 @@ def reshard_fields(devices: Sequence[ReshardFigures]) -> dict[str, Any]:
 
 def in_flight_fields(devices: Sequence[InFlightFigures]) -> dict[str, Any]:
     """Fields of the `in_flight` event but its step."""
+    slowest = max(devices, key=lambda device: device.received_seconds)
+    gaps = [device.probe_gap for device in devices if device.probe_gap is not None]
     return {
-        "received_seconds": max(device.received_seconds for device in devices),
+        "before": min(device.before for device in devices),
+        "received_seconds": slowest.received_seconds,
+        "hidden_seconds": slowest.hidden_seconds,
+        "received_bytes": sum(device.received_bytes for device in devices),
+        "tokens": sum(device.tokens for device in devices),
         "switch_seconds": max(device.switch_seconds for device in devices),
         "check_seconds": max(device.check_seconds for device in devices),
+        **({"probe_gap": max(gaps)} if gaps else {}),
+        "checks": sum(device.checks for device in devices),
         "devices": len(devices),
         "generating": sum(device.generating for device in devices),
     }
@@ -223,6 +232,30 @@ def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
     }
+
+
+def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+    """Of a job with tools; by tool only those that were called."""
+    if not figures:
+        return {}
+    samples = max(sum(report.samples for report in generated), 1)
+    drawn = sum(report.sample_tokens for report in generated)
+    found = {
+        "response_length/with_tools": (drawn + sum(f.tokens for f in figures)) / samples,
+        "turns/mean": sum(f.turns for f in figures) / samples,
+        "turns/cut_share": sum(f.cut for f in figures) / samples,
+        "tools/idle_seconds": max(f.idle_seconds for f in figures),
+    }
+    calls, errors, timeouts = (
+        sum((getattr(f, name) for f in figures), Counter[str]())
+        for name in ("calls", "errors", "timeouts")
+    )
+    for tool, number in sorted(calls.items()):
+        found[f"tools/{tool}/calls"] = number / samples
+        found[f"tools/{tool}/error_share"] = errors[tool] / number
+        found[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
+        found[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
+    return found
 
 
 def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:

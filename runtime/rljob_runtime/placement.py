@@ -6,7 +6,7 @@ cluster, warehouses go to the pods that are theirs, one each, and a controller g
 state's first worker. With separated placement nothing else sits where devices may leave.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +105,13 @@ def place(
     models: dict[str, Folder],
     base_dir: Path,
     dock_directory: Path,
-    token: str,
+    run: DockAddress,
     num_threads: int,
 ) -> Cast:
     """Start every actor and wait until each answers. Raises WorkerError naming who does not.
 
     models: directories by name. dock_directory: where warehouses put their sockets, on whatever machine
-    they are.
+    they are. run: the run's token and switchboard; the dock's servers are not there yet.
     """
     graph = state_graph(job.spec)
     pool = DevicePool(
@@ -127,7 +127,7 @@ def place(
     assert job.spec.dock.warehouses is not None, "the resolved spec names the warehouses"
     ports = HeldPorts(job.spec.dock.warehouses + len(graph.names))
     warehouses, controllers, dock = _start_dock(
-        job, graph, token, near, lasting, dock_directory, [*ports]
+        job, graph, run, near, lasting, dock_directory, [*ports]
     )
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses)))
@@ -176,7 +176,7 @@ def lasting_groups(job: RLJob, pool: DevicePool) -> list[PlacementGroup | None]:
 def _start_dock(
     job: RLJob,
     graph: StateGraph,
-    token: str,
+    run: DockAddress,
     near: dict[str, PlacementGroup],
     lasting: list[PlacementGroup | None],
     directory: Path,
@@ -203,7 +203,7 @@ def _start_dock(
             shared_directory=sockets,
             pin_seconds=settings.lease_seconds,
             warehouses=Warehouses([UNKNOWN] * settings.warehouses) if twice else None,
-            token=token,
+            run=run.to_json(),
             port=ports[index],
         )
         for index in range(settings.warehouses)
@@ -216,14 +216,14 @@ def _start_dock(
             warehouses=Warehouses(addresses),
             lease_seconds=settings.lease_seconds,
             shared_directory=sockets,
-            token=token,
+            run=run.to_json(),
             port=port,
         )
         for state, port in zip(graph.names, ports[settings.warehouses :], strict=True)
     }
     places = answers("controller", [actor.address.remote() for actor in controllers.values()])
-    dock = DockAddress(
-        token=token,
+    dock = replace(
+        run,
         warehouses=tuple(addresses),
         controllers=dict(zip(controllers, places, strict=True)),
         shared_memory=settings.shared_memory,

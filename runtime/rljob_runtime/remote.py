@@ -16,6 +16,8 @@ from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.best import BEST_FILE
 from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
+from rljob_runtime.hangs.folders import FOLDER as HANGS
+from rljob_runtime.hangs.folders import SUMMARY
 
 EVENTS_NAME = "events.jsonl"
 RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")
@@ -126,6 +128,16 @@ class RemoteRun:
             if (folder / name).is_file():
                 with self._told(f"cannot take {name}"):
                     self.fs.put_file(str(folder / name), f"{self.root}/{name}")
+        for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
+            self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}")
+
+    def _put_hang(self, folder: Path, name: str) -> None:
+        """Copy it unless it is there: the summary comes last."""
+        with self._told(f"cannot take {name}"):
+            if self.fs.exists(f"{self.root}/{name}/{SUMMARY}"):
+                return
+            for file in sorted(folder.iterdir(), key=lambda file: (file.name == SUMMARY, file)):
+                self.fs.put_file(str(file), f"{self.root}/{name}/{file.name}")
 
     def fetch_events(self, folder: Path) -> None:
         """Replace the folder's events by those that are here, if there are any."""

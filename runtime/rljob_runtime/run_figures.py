@@ -84,6 +84,29 @@ RELEASED = Family(
 OVERLAP = Family(
     "rljob_reshard_overlap_ratio", "gauge", "Share of the last way back that was hidden."
 )
+IN_FLIGHT = Family(
+    "rljob_reshard_in_flight_total", "counter", "Versions of the weights that came in flight."
+)
+IN_FLIGHT_SECONDS = Family(
+    "rljob_reshard_in_flight_seconds_total",
+    "counter",
+    "Time of weights in flight on the slowest device, by part.",
+)
+IN_FLIGHT_TOKENS = Family(
+    "rljob_reshard_in_flight_tokens_total", "counter", "Tokens that devices drew meanwhile."
+)
+IN_FLIGHT_BYTES = Family(
+    "rljob_reshard_in_flight_bytes_total", "counter", "Weights that came in flight, to all devices."
+)
+IN_FLIGHT_VERSION = Family(
+    "rljob_reshard_in_flight_version", "gauge", "Version of the last weights that came in flight."
+)
+IN_FLIGHT_PARTS = {
+    "received_seconds": "receive",
+    "hidden_seconds": "hidden",
+    "switch_seconds": "switch",
+    "check_seconds": "check",
+}
 RESHARD_PARTS = {
     "seconds": "all",
     "gather_seconds": "gather",
@@ -112,7 +135,7 @@ class RunFigures:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, event: Event) -> None:
-        """Take up a step, its dock's event, an alarm or a reshard."""
+        """Take up a step, its dock's event, an alarm, a reshard or weights in flight."""
         with self._lock:
             if event["kind"] == "step":
                 self._set(STEP, event["step"])
@@ -127,6 +150,8 @@ class RunFigures:
                 self._take_dock(event)
             elif event["kind"] == "reshard":
                 self._take_reshard(event)
+            elif event["kind"] == "in_flight":
+                self._take_in_flight(event)
 
     def look(self, rows: Mapping[str, RowCounts]) -> None:
         """Rows at each state, now."""
@@ -164,15 +189,28 @@ class RunFigures:
     def _take_reshard(self, event: Event) -> None:
         """Fields that are missing or null tell nothing."""
         self._add(RESHARDS, 1)
-        for name, part in RESHARD_PARTS.items():
-            if (seconds := event.get(name)) is not None:
-                self._add(RESHARD_SECONDS, seconds, part=part)
-        for name, total in (("received_bytes", MOVED), ("checks", RESHARD_CHECKS)):
-            if (number := event.get(name)) is not None:
-                self._add(total, number)
+        self._add_parts(RESHARD_SECONDS, event, RESHARD_PARTS)
+        self._add_totals(event, {"received_bytes": MOVED, "checks": RESHARD_CHECKS})
         for name, gauge in RESHARD_GAUGES.items():
             if (value := event.get(name)) is not None:
                 self._set(gauge, value)
+
+    def _take_in_flight(self, event: Event) -> None:
+        self._add(IN_FLIGHT, 1)
+        self._set(IN_FLIGHT_VERSION, event["step"])
+        self._add_parts(IN_FLIGHT_SECONDS, event, IN_FLIGHT_PARTS)
+        totals = {"tokens": IN_FLIGHT_TOKENS, "received_bytes": IN_FLIGHT_BYTES}
+        self._add_totals(event, {**totals, "checks": RESHARD_CHECKS})
+
+    def _add_parts(self, family: Family, event: Event, parts: Mapping[str, str]) -> None:
+        for name, part in parts.items():
+            if (seconds := event.get(name)) is not None:
+                self._add(family, seconds, part=part)
+
+    def _add_totals(self, event: Event, families: Mapping[str, Family]) -> None:
+        for name, family in families.items():
+            if (number := event.get(name)) is not None:
+                self._add(family, number)
 
     def _set(self, family: Family, value: float, **labels: str) -> None:
         self._values.setdefault(family, {})[tuple(labels.items())] = value

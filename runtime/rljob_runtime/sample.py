@@ -17,9 +17,12 @@ class SampleBatch:
     """Samples with the prompts that they share.
 
     prompts: one int64 tensor a group. group_of_B: each sample's index into `prompts`.
-    responses: one int64 tensor a sample, with the end token where one was generated; may be empty.
+    responses: one int64 tensor a sample, the tokens that the policy drew, with the end token where one was
+    generated; may be empty. Everything that is counted, weighted and learned is of these.
     fields: per-token columns, one float tensor a sample as long as its response.
     scalars: one value a sample, shape [B].
+    whole: each response with the tokens that tools put between, which a model reads and nobody learns;
+    drawn: which of them the policy drew, bool. Both are empty where it drew all.
     """
 
     prompts: list[Tensor]
@@ -27,6 +30,13 @@ class SampleBatch:
     responses: list[Tensor]
     fields: dict[str, list[Tensor]] = field(default_factory=dict)
     scalars: dict[str, Tensor] = field(default_factory=dict)
+    whole: list[Tensor] = field(default_factory=list)
+    drawn: list[Tensor] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[Tensor]:
+        """What a model reads behind each sample's prompt."""
+        return self.whole or self.responses
 
     @property
     def num_samples(self) -> int:
@@ -35,8 +45,14 @@ class SampleBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Response tokens of all samples."""
+        """Response tokens of all samples, tools' not counted."""
         return sum(len(response) for response in self.responses)
+
+    def drawn_of_texts(self) -> Tensor:
+        """Which tokens of `texts`, sample after sample, the policy drew, bool."""
+        if self.drawn:
+            return torch.cat(self.drawn)
+        return torch.ones(self.num_tokens, dtype=torch.bool)
 
     def packed(self, name: str) -> Tensor:
         """A per-token column in one tensor [T], sample after sample."""
@@ -81,6 +97,8 @@ class SampleBatch:
             scalars={
                 name: torch.cat([part.scalars[name] for part in parts]) for name in parts[0].scalars
             },
+            whole=[text for part in parts for text in part.whole],
+            drawn=[row for part in parts for row in part.drawn],
         )
 
     def select(self, samples: Sequence[int]) -> "SampleBatch":
@@ -94,4 +112,6 @@ class SampleBatch:
             responses=[self.responses[i] for i in samples],
             fields={name: [rows[i] for i in samples] for name, rows in self.fields.items()},
             scalars={name: values_B[index_B] for name, values_B in self.scalars.items()},
+            whole=[self.whole[i] for i in samples] if self.whole else [],
+            drawn=[self.drawn[i] for i in samples] if self.drawn else [],
         )

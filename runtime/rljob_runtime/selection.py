@@ -13,6 +13,7 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.rows import NewRow, RowMeta
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
+"""With tools, the mask goes along."""
 GROUP_COLUMNS = ("prompt", "position")
 
 

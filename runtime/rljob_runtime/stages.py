@@ -15,7 +15,7 @@ import ray
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import CandidateRound
-from rljob_runtime.errors import DockError, WorkerError
+from rljob_runtime.errors import DeadlineError, DockError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES
 from rljob_runtime.metrics import in_flight_fields, reshard_fields
@@ -192,9 +192,10 @@ class Stages:
                     if self.stop():
                         return
                     if time.monotonic() > deadline:
-                        raise WorkerError(
+                        raise DeadlineError(
                             f"warehouse {index} did not come back within {limit:.0f} s "
-                            "(spec.flow.stageTimeoutSeconds)"
+                            "(spec.flow.stageTimeoutSeconds)",
+                            stage="warehouse",
                         ) from error
                     time.sleep(0.5)
 
@@ -250,11 +251,12 @@ class Stages:
         if pending:
             raise self.late(stage, len(pending), len(calls))
 
-    def late(self, stage: str, missing: int, calls: int) -> WorkerError:
+    def late(self, stage: str, missing: int, calls: int) -> DeadlineError:
         """The error of a stage that took too long."""
-        return WorkerError(
+        return DeadlineError(
             f"stage {stage}: {missing} of {calls} workers did not finish within "
-            f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)"
+            f"{self.job.spec.flow.stage_timeout_seconds:.0f} s (spec.flow.stageTimeoutSeconds)",
+            stage=stage,
         )
 
     def _start(self, stage: str, calls: BatchCalls) -> list[Any]:

@@ -136,6 +136,12 @@ UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
             "is 3, which does not go with tensor 4, more than the model's 2 key heads; use 0, 1 or 2, "
             "or tensor: 2 or less",
         ),
+        (
+            {"model_type": "qwen3_moe", **MOE},
+            {"spec.rollout": {"engine": "vllm", "quantization": "int8"}},
+            "spec.rollout.quantization",
+            "is int8, which engine: vllm has for dense models, and this one has 8 experts; use none",
+        ),
         ({}, {"spec.rollout.topK": 321}, "spec.rollout.topK", "is 321, more than the model's 320"),
     ],
 )

@@ -207,8 +207,8 @@ def test_run_reshards_by_a_plan_only_where_a_process_has_both_layouts(job, strat
     (problem,) = refusals(job({**chosen, **separated}))
     assert problem.path == "spec.resharding.strategy"
     assert problem.message == (
-        f"is {strategy} with spec.placement.mode: separated; rljob run cannot do that yet (rljob plan "
-        "can); use stream"
+        f"is {strategy} with spec.placement.mode: separated (whose devices come and go); rljob run cannot "
+        "do that yet (rljob plan can); use stream, or spec.placement.mode: colocated"
     )
     assert refusals(job({**separated, "spec.resharding": {"strategy": "stream"}})) == []
     pairs = {
@@ -218,7 +218,29 @@ def test_run_reshards_by_a_plan_only_where_a_process_has_both_layouts(job, strat
         "spec.algorithm": {"name": "dpo"},
     }
     (problem,) = refusals(job({**chosen, **pairs}))
-    assert problem.message.startswith(f"is {strategy} with spec.data.preferences; ")
+    assert problem.message.startswith(f"is {strategy} with spec.data.preferences (")
+    assert problem.message.endswith("; use stream")
+
+
+def test_vllm_on_several_devices_streams_and_a_plan_for_it_is_refused_with_the_reason(rljob):
+    shared = {
+        "spec.accelerator.devicesPerNode": 2,
+        "spec.rollout": {"engine": "vllm", "parallelism": {"tensor": 2}},
+    }
+    swapped = {**shared, "spec.resharding": {"strategy": "allgather-swap"}}
+
+    streamed, noted, refused = (
+        rljob("validate", shared), rljob("validate", swapped), rljob("run", swapped)
+    )  # fmt: skip
+
+    assert streamed.exit_code == 0 and "note" not in streamed.stderr
+    told = (
+        "spec.resharding.strategy: is allgather-swap with spec.rollout.engine: vllm (which keeps its weights "
+        "in a form of its own); rljob run cannot do that yet (rljob plan can); use stream, or "
+        "spec.rollout.engine: torch"
+    )
+    assert noted.exit_code == 0 and f"note: {told}" in noted.stderr
+    assert refused.exit_code == 2 and told in refused.stderr
 
 
 def test_the_plan_says_which_strategy_runs(rljob):

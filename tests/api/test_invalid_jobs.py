@@ -188,11 +188,6 @@ ACROSS = [
         "is 0.7 with topP or topK",
     ),
     (
-        {"spec.rollout": {"engine": "vllm", "quantization": "int8"}},
-        "spec.rollout.quantization",
-        "is int8, which vLLM has for weights that are stored so alone; use none",
-    ),
-    (
         {"spec.rollout": {"engine": "vllm"}, "spec.evaluation": {"temperature": 5}},
         "spec.evaluation.temperature",
         "is 5, outside of vLLM's",

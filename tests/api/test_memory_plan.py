@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_shapes import DENSE, SPARSE
 
 from rljob_api.activations import Packed, plan_activations
-from rljob_api.architecture import BUILTINS, Experts, Shape
+from rljob_api.architecture import BUILTINS
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import stages
 from rljob_api.memory import plan_memory
@@ -19,14 +20,6 @@ from rljob_api.topology import resolve
 
 TINY = BUILTINS["tiny"]
 WEIGHTS = TINY.total().total * 4
-DENSE = Shape(
-    family="llama", vocab=1000, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=4,
-    head_dim=8,
-)  # fmt: skip
-SPARSE = Shape(
-    family="qwen3_moe", vocab=1000, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=4,
-    head_dim=8, experts=Experts(count=8, intermediate=32),
-)  # fmt: skip
 LAYER = 64 * (64 + 64 + 32 + 32) + 3 * 64 * 128
 EXPERTS = 8 * 3 * 64 * 32
 EIGHT = {"spec.accelerator.devicesPerNode": 8}

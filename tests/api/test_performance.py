@@ -5,7 +5,11 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.architecture import BUILTINS, Experts
-from rljob_api.performance import Machine, Shares, active_parameters, forward_flops, step_parts
+from rljob_api.collectives import meetings_of_step, meetings_of_token
+from rljob_api.decoding import active_parameters, forward_flops
+from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.machines import Machine, Shares
+from rljob_api.performance import step_parts
 from rljob_api.topology import resolve
 
 TINY = BUILTINS["tiny"]
@@ -16,8 +20,8 @@ ALL = Shares(products=1.0, reads=1.0, links=1.0)
 SAMPLES, LENGTH = 16 * 8, 128 + 64
 
 
-def parts(job, changes=None, shares=ALL, **more):
-    return step_parts(resolve(job(changes)).spec, TINY, PLAIN, shares, **more)
+def parts(job, changes=None, shares=ALL, machine=PLAIN, packed=False, **more):
+    return step_parts(resolve(job(changes)).spec, TINY, machine, shares, packed=packed, **more)
 
 
 def test_a_token_costs_two_products_of_each_parameter_and_half_of_attentions_square():
@@ -42,20 +46,103 @@ def test_an_update_is_three_forward_passes_and_what_is_recomputed(job):
     found = parts(job, {"spec.algorithm.params.klCoefficient": 0.1}, recompute=0.5)
 
     assert found["update"] == pytest.approx(3.5 * forward)
-    assert found["reference"] == pytest.approx(forward)
+    assert found["inference"] == pytest.approx(forward)
     assert found["prompts"] == pytest.approx(forward * 128 / LENGTH)
-    assert parts(job)["reference"] == 0
+    assert parts(job)["inference"] == 0
+
+
+def test_a_packed_prompt_is_computed_once_for_its_samples(job):
+    tokens = 16 * (128 + 8 * 63)
+    seen = 16 * (128**2 / 2 + 8 * 63 * (128 + 63 / 2))
+    flops = 2 * TINY.total().total * tokens + 2 * 4 * 4 * (32 + 32) * seen
+
+    found = parts(job, packed=True)
+
+    assert found["update"] == pytest.approx(3 * flops / 1e9)
+    prompt = 128 * forward_flops(TINY, 128)
+    assert found["prompts"] == pytest.approx(16 * prompt / 1e9)
 
 
 def test_decoding_reads_weights_and_cache_every_step_and_begins_again_where_there_is_no_room(job):
     weights, cache = TINY.total().total * 4, (128 + 32) * 4 * 2 * 128 * 4
-    shares = replace(ALL, layer_seconds=0.25)
+    shares, fast = replace(ALL, layer_seconds=0.25), replace(PLAIN, flops=1e15)
 
-    at_once = parts(job, shares=shares)["decoding"]
-    in_two = parts(job, {"spec.rollout.maxSequences": 64}, shares=shares)["decoding"]
+    at_once = parts(job, shares=shares, machine=fast)["decoding"]
+    fewer = {"spec.rollout.maxSequences": 64}
+    in_two = parts(job, fewer, shares=shares, machine=fast)["decoding"]
 
     assert at_once == pytest.approx(64 * ((weights + 128 * cache) / 1e8 + 0.25 * 4))
     assert in_two == pytest.approx(2 * 64 * ((weights + 64 * cache) / 1e8 + 0.25 * 4))
+    assert parts(job, shares=shares, machine=fast, room=64)["decoding"] == in_two
+
+
+def test_products_of_many_sequences_take_longer_than_reading_the_weights(job):
+    cache, steps = 128 * (128 + 32) * 4 * 2 * 128 * 4 / 1e8, 64
+
+    found = parts(job)["decoding"]
+
+    assert found == pytest.approx(steps * (128 * 2 * TINY.total().total / 1e9 + cache))
+
+
+def test_stages_of_a_rollout_take_turns_and_tensor_ranks_put_their_parts_together(job):
+    machine = replace(PLAIN, flops=1e15, memory_bytes=1e15, latency_seconds=0.5)
+    two = {"spec.accelerator.devicesPerNode": 2}
+
+    stages = parts(job, two | {"spec.rollout.parallelism.pipeline": 2}, machine=machine)
+    shared = parts(job, two | {"spec.rollout.parallelism.tensor": 2}, machine=machine)
+
+    hidden = 128 * 128 * 4 / 1e6
+    assert stages["decoding"] == pytest.approx(64 * (hidden + 2 * 0.5), rel=1e-3)
+    met = 2 * 4 + 3
+    assert shared["decoding"] == pytest.approx(64 * (2 * 4 * hidden + met * 0.5), rel=1e-3)
+
+
+def test_ranks_meet_as_often_as_their_degrees_ask():
+    def met(passes=1, recompute="none", **degrees):
+        update = UpdateParallelism.model_validate({"data": 1, **degrees})
+        return meetings_of_step(TINY, update, passes=passes, recompute=recompute)
+
+    norm, layers, vocabulary = 1, 4, 5
+    assert met() == 0
+    assert met(data=2) == 1 + norm
+    assert met(data=2, zero=1) == 2 + norm
+    assert met(3, data=2, zero=2) == 3 + 1 + norm
+    assert met(3, data=2, zero=3) == 3 * 3 * layers + norm
+    assert met(3, tensor=2) == 3 * (10 * layers + vocabulary) + norm
+    assert met(3, "full", tensor=2) == 3 * (13 * layers + vocabulary) + norm
+    assert met(context=4) == 8 * layers + 1 + norm
+    assert met(context=4, contextAlgorithm="ring") == 6 * layers + 1 + norm
+    assert met(5, pipeline=2) == 5 * 2 + norm
+    tokens = RolloutParallelism(data=1, tensor=2)
+    assert meetings_of_token(TINY, tokens) == 2 * layers + 3
+
+
+def test_the_optimizer_reads_its_state_once_and_an_offload_moves_it_in_and_out(job):
+    items = TINY.total().total
+
+    resting = parts(job, {"spec.update.offload": "optimizer"})["optimizer"]
+
+    there = items * (2 * 8 + 4 + 2 * 4) / 1e8
+    assert parts(job)["optimizer"] == pytest.approx(there)
+    assert resting == pytest.approx(there + 2 * 8 * items / 1e7)
+
+
+def test_separated_devices_work_at_the_same_time_where_the_flow_lets_them(job):
+    apart = {
+        "spec.accelerator.devicesPerNode": 2,
+        "spec.placement": {"mode": "separated", "updateDevices": 1},
+    }
+
+    sync, streaming, ahead = (
+        parts(job, apart | {"spec.flow.mode": mode, "spec.rollout.maxSequences": 32})
+        for mode in ("sync", "streaming", "async")
+    )
+
+    generating = sync["prompts"] + sync["decoding"]
+    training = sync["update"] + sync["optimizer"]
+    assert sync["hidden"] == 0
+    assert ahead["hidden"] == pytest.approx(-min(generating, training))
+    assert streaming["hidden"] == pytest.approx(ahead["hidden"] * 3 / 4)  # four turns of 32
 
 
 def test_ranks_share_the_products_and_wait_for_links_and_the_pipelines_ends(job):
@@ -70,9 +157,10 @@ def test_ranks_share_the_products_and_wait_for_links_and_the_pipelines_ends(job)
 
 
 def test_half_of_a_rate_takes_twice_the_time(job):
-    whole = parts(job)
+    fast = replace(PLAIN, flops=1e12)
+    whole = parts(job, machine=fast)
 
-    half = parts(job, shares=replace(ALL, products=0.5, fixed_seconds=3.0))
+    half = parts(job, shares=replace(ALL, products=0.5, fixed_seconds=3.0), machine=fast)
 
     assert half["update"] == pytest.approx(2 * whole["update"])
     assert (half["fixed"], whole["fixed"]) == (3.0, 0.0)

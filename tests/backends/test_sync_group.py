@@ -1,14 +1,19 @@
 """Groups for weights that are made anew: members come and go, and a missing one ends in an error."""
 
+import os
 import threading
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from forked_ranks import RanksFailed, on_ranks
 
 from rljob_runtime.backends import sync_group
 from rljob_runtime.backends.sync_group import Meeting, SyncGroup
+from rljob_runtime.errors import WorkerError
 
 
 def together(*tasks: Callable[[], object]) -> list[object]:
@@ -18,7 +23,7 @@ def together(*tasks: Callable[[], object]) -> list[object]:
     def work(index: int) -> None:
         try:
             results[index] = tasks[index]()
-        except RuntimeError as error:
+        except (RuntimeError, WorkerError) as error:
             results[index] = error
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(len(tasks))]
@@ -27,6 +32,20 @@ def together(*tasks: Callable[[], object]) -> list[object]:
     for thread in threads:
         thread.join(60)
     return results
+
+
+kept: list[object] = []
+"""As a worker's process keeps its group and its meeting."""
+
+
+def joined(rank: int, size: int) -> SyncGroup:
+    """A forked rank's membership, whose meeting is a rank's that does not die."""
+    addresses: list[str] = [""] * size
+    kept.append(Meeting("127.0.0.1"))
+    dist.all_gather_object(addresses, kept[0].address)  # type: ignore[attr-defined]
+    group = SyncGroup(addresses[1], rank=rank, size=size, name=f"device {rank}")
+    kept.append(group)
+    return group
 
 
 def meet(size: int, meeting: Meeting | None = None) -> list[SyncGroup]:
@@ -74,7 +93,62 @@ def test_a_member_that_hangs_is_an_error_after_the_deadline(monkeypatch, silent:
         )
     )
 
-    assert isinstance(results[0], RuntimeError)
+    assert isinstance(results[0], WorkerError)
+
+
+@pytest.mark.parametrize("lost", [0, 2, 4], ids=["source", "in the middle", "last"])
+def test_whoever_dies_is_named_by_all_members_with_what_they_exchanged(
+    lost: int, tmp_path: Path
+) -> None:
+    """Five members: in gloo's ring and tree some wait for neighbours that live and have given up."""
+
+    def member(rank: int) -> str:
+        group = joined(rank, 5)
+        for step in range(3):
+            group.broadcast(torch.full((3,), float(step)), f"step {step}")
+        if rank == lost:
+            os._exit(3)
+        with pytest.raises(WorkerError) as failed:
+            for step in range(3, 1000):
+                group.agree(what=f"step {step}")
+        (tmp_path / f"said-{rank}").write_text(str(failed.value))
+        return str(failed.value)
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(5, member, seconds=60, grace_seconds=40)
+
+    assert set(failed.value.reasons) == {lost}
+    for rank in {0, 1, 2, 3, 4} - {lost}:
+        said = (tmp_path / f"said-{rank}").read_text()
+        assert f"device {lost} is gone" in said, said
+        assert "step 3" in said, said
+
+
+def test_members_hear_why_one_of_them_does_not_go_on() -> None:
+    def member(rank: int) -> str:
+        group = joined(rank, 4)
+        if rank == 2:
+            with pytest.raises(MemoryError), group.telling("step 0"):
+                raise MemoryError("no room")
+            return ""
+        with pytest.raises(WorkerError) as failed:
+            for step in range(1000):
+                group.agree(what=f"step {step}")
+        return str(failed.value)
+
+    answers = on_ranks(4, member, seconds=60)
+
+    for said in (answers[0], answers[1], answers[3]):
+        assert "device 2 gave up: MemoryError: no room" in said, said
+
+
+def test_who_left_a_group_keeps_no_socket_of_it() -> None:
+    groups = meet(2)
+    before = groups[0]._presence._silent([1])
+
+    groups[1].close()
+
+    assert (before, groups[0]._presence._silent([1])) == ([], [1])
 
 
 def test_a_problem_of_one_member_is_known_to_all() -> None:
@@ -111,5 +185,5 @@ def test_who_listens_hears_that_the_source_is_gone() -> None:
 
     meetings.clear()
 
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(WorkerError, match=r"weights on member 1: member 0, .* is gone: .*closed"):
         next(heard)

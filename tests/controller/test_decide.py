@@ -238,6 +238,18 @@ def test_restarts_over_the_limit_fail_the_job_with_the_last_reason() -> None:
     assert "Traceback: out of memory" in failed.message
 
 
+def test_a_condition_says_the_end_of_a_long_log_where_the_driver_says_who_was_missing() -> None:
+    why = "stage reward: 1 of 1 workers did not finish within 60 s; missing: reward-0 is in score"
+    log = "\n".join([*(f"step {i}/99  {'x' * 100}" for i in range(19)), why])
+    seen = with_driver(running(backoffLimit=0), RayJobStatus.FAILED, exit_code=1)
+
+    status = decide(replace(seen, log=log), NOW).status
+
+    failed = condition(status, "Failed")
+    assert failed is not None
+    assert failed.message.endswith(why)
+
+
 def test_alarms_are_a_condition_from_the_first_one_on() -> None:
     alarm = AlarmReport(name="entropyCollapse", step=7, message="entropy 0.002 nats a token")
     calm = decide(replace(running(), alarms=()), NOW)

@@ -4,6 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from transformers import PreTrainedTokenizerFast
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import (
@@ -22,6 +26,19 @@ def test_bytes_are_their_own_ids_behind_a_begin_token() -> None:
     assert tokenizer.continuation("a") == [97]
     assert tokenizer.decode([257, 97, 0xC3, 0x9F, 258, 256]) == "aß"
     assert tokenizer.decode([0xC3]) == "\ufffd"
+
+
+def test_what_somebody_else_wrote_has_no_special_tokens(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"<unk>": 0, "<end>": 1, "a": 2, "b": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", unk_token="<unk>")
+    fast.save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 1}))
+    tokenizer = load_tokenizer(tmp_path)
+
+    assert tokenizer.continuation("a <end> b") == [2, 1, 3]
+    assert tokenizer.plain("a <end> b") == [2, 3]
+    assert ByteTokenizer().plain("a") == [97]
 
 
 def test_bytes_have_no_chat_template() -> None:

@@ -196,3 +196,32 @@ def test_what_a_reshard_does_not_tell_is_no_figure(
     assert of("rljob_reshard_overlap_ratio") not in told
     assert of("rljob_reshard_checks_total") not in told
     assert of("rljob_reshard_seconds_total", part="swap") not in told
+
+
+def test_weights_in_flight_add_up_their_time_tokens_and_bytes_and_tell_their_version(
+    server: StatusServer, figures: RunFigures
+) -> None:
+    told = {
+        "kind": "in_flight",
+        "step": 3,
+        "received_seconds": 0.5,
+        "switch_seconds": 0.25,
+        "hidden_seconds": 0.375,
+        "tokens": 40,
+        "received_bytes": 64,
+    }
+    figures.on_event(told)
+    figures.on_event(
+        {**told, "step": 4, "hidden_seconds": None, "check_seconds": 0.125, "checks": 9}
+    )
+
+    found = scrape(server)
+
+    name = "rljob_reshard_in_flight_seconds_total"
+    parts = {part: found[of(name, part=part)] for part in ("receive", "hidden", "switch", "check")}
+    assert parts == {"receive": 1.0, "hidden": 0.375, "switch": 0.5, "check": 0.125}
+    assert found[of("rljob_reshard_in_flight_total")] == 2
+    assert found[of("rljob_reshard_in_flight_version")] == 4
+    assert found[of("rljob_reshard_in_flight_tokens_total")] == 80
+    assert found[of("rljob_reshard_checks_total")] == 9
+    assert found[of("rljob_reshard_in_flight_bytes_total")] == 128

@@ -1,7 +1,6 @@
 """Engines of both layouts on colocated devices: by the plan, the rollout holds what the update trained, the
 update's memory is on the host meanwhile, and the policy comes back as it was."""
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,27 +9,17 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from colocated_states import job_of, states_of
 from forked_ranks import RanksFailed, on_ranks
-from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
-from rljob_api.rljob import RLJob
-from rljob_api.topology import resolve
 from rljob_runtime.backends.ledger import MemoryKind
-from rljob_runtime.backends.sync_group import Meeting
-from rljob_runtime.backends.table import open_backend
-from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
-from rljob_runtime.seats import make_seats
-from rljob_runtime.states.device_ranks import join
 from rljob_runtime.states.device_states import DeviceStates
-from rljob_runtime.states.making import Surroundings, make_states
 
 SaveReference = Callable[..., Path]
 
-NOWHERE = DockAddress(token="", warehouses=(), controllers={}, shared_memory="none")
 SWAP = {"strategy": "allgather-swap"}
 LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "tensor to data": ("qwen3", {"tensor": 2}, {"data": 2}),
@@ -41,32 +30,6 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "all experts on each to tensor": ("deepseek-v3", {"data": 2}, {"tensor": 2}),
     "all experts on each to themselves": ("qwen3-moe", {"data": 2}, {"data": 2}),
 }
-
-
-def job_of(path: Path, update: dict[str, Any], rollout: dict[str, Any], **spec: Any) -> RLJob:
-    job = json.loads(json.dumps(SMALL_JOB))
-    job["spec"]["model"] = {"path": str(path)}
-    job["spec"]["update"]["parallelism"] = update
-    job["spec"]["rollout"] = {"parallelism": rollout}
-    job["spec"] |= spec
-    return resolve(read_job(job))
-
-
-def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
-    """The device's states, as its process makes them."""
-    meeting = Meeting("127.0.0.1")
-    addresses: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(addresses, meeting.address)
-    dist.destroy_process_group()
-    backend, seat = open_backend(job.spec.accelerator, rank=rank), make_seats(job)[rank]
-    models = {"policy": path}
-    around = Surroundings(
-        spec=job.spec, seat=seat, models=models, dock=lambda: NOWHERE, backend=backend
-    )
-    states = make_states(
-        around, meet=lambda: join(backend, seat, addresses[0], spec=job.spec, models=models)
-    )
-    return states, (backend, meeting)
 
 
 LAYERED = ("update_bytes", "rollout_bytes", "buffer_bytes")

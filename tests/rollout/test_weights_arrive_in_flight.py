@@ -14,24 +14,35 @@ from rollout_devices import joined, make_job, sync_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
 
+from rljob_runtime.backends.cpu import CpuBackend
 from rljob_runtime.backends.sync_group import Meeting, SyncGroup
 from rljob_runtime.engines.base import Generated, RolloutEngine
+from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_transformers import TransformersRollout
-from rljob_runtime.errors import WeightsError
+from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import load_weights_into, stored_weights, weights_checksum
+from rljob_runtime.spans import Stopwatch
 from rljob_runtime.states.held_policy import WholePolicy
-from rljob_runtime.states.in_flight import InFlight
+from rljob_runtime.states.in_flight import InFlight, Probe
+from rljob_runtime.states.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
 GREEDY = sampling(greedy=True, eos_ids=())
 """Every sample has as many tokens as there is room for, which no noise decides."""
+PROBE = Probe(sequences=probe_sequences(71, 64), dtype=torch.float32)
 
 
-def receiver(engine: Any, group: SyncGroup, *, alone: bool = True) -> InFlight:
-    """Of a rollout device that listens to the group."""
-    found = InFlight(engine, dtype=torch.float32, alone=alone)
+def made(engine: Any, replica: RolloutReplica) -> InFlight:
+    room = CpuBackend(name="emulated:1").host_buffer
+    return InFlight(engine, replica, dtype=torch.float32, probe=PROBE, host_buffer=room)
+
+
+def receiver(engine: Any, group: SyncGroup, ranks: Any = None) -> InFlight:
+    """Of a rollout device that listens to the group. ranks: that generate together."""
+    replica = RolloutReplica(engine=engine, groups=ranks)
+    found = made(engine, replica)
     found.listen(group)
     return found
 
@@ -87,6 +98,9 @@ def test_a_device_generates_with_the_old_weights_until_it_switches_to_the_verifi
         assert report.checksum == sent == weights_checksum(stored_weights(other))
         assert report.in_flight.received_seconds > 0 and report.in_flight.switch_seconds > 0
         assert not report.in_flight.generating
+        assert report.in_flight.probe_gap < 1e-4
+        names = len(list(stored_weights(other)))
+        assert report.in_flight.checks == names + 2 + len(PROBE.sequences)
 
 
 @pytest.mark.parametrize("kind", [TorchRollout, TransformersRollout])
@@ -137,6 +151,118 @@ def test_tokens_tell_which_weights_drew_them_where_a_device_switches_within_a_ba
             assert not kept and len(late) < len(made)
 
 
+def test_a_device_tells_what_it_drew_while_weights_came_and_how_long_it_generated(
+    save_reference: SaveReference,
+) -> None:
+    """Rank 1 generates from before the first tensor until the last one is there; rank 2 does nothing."""
+    path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
+    job, groups = make_job({}), make_groups()
+
+    def device(rank: int) -> Any:
+        _, group = joined(rank, job, path)
+        if rank == 0:
+            sync = sync_of(group, policy=source(other))
+            group.agree()  # rank 1 generates
+            return sync.send(1).checksum
+        engine = TorchRollout(path, **ARGUMENTS)
+        replica = RolloutReplica(engine=engine)
+        arriving = made(engine, replica)
+        asked: list[int] = []
+
+        def begin() -> None:
+            """At the third token weights may come; what is asked for goes on once they are there."""
+            asked.append(engine.drawn)
+            if len(asked) == 3:
+                group.agree()
+                arriving.listen(group)
+            if len(asked) == 6:
+                until("the weights", lambda: arriving._arrived)
+
+        engine.between = begin
+        if rank == 1:
+            replica.generate(groups, GREEDY, lambda ended: None)
+        else:
+            group.agree()
+            arriving.listen(group)
+        report = arriving.switch(1)
+        return report.in_flight, asked
+
+    _, (busy, asked), (idle, _) = on_ranks(3, device, seconds=90)
+
+    sizes = sum(w.nbytes for _, w in stored_weights(other))
+    assert 0 < busy.hidden_seconds <= busy.received_seconds
+    assert busy.tokens <= asked[5] - asked[2]
+    assert (idle.hidden_seconds, idle.tokens) == (0.0, 0)
+    for told in (busy, idle):
+        assert (told.before, told.received_bytes) == (0, sizes)
+
+
+class ComputesOtherwise(TorchRollout):
+    """Holds the right bits and computes with others."""
+
+    def token_logprobs(self, sequences: Any) -> list[list[float]]:
+        return [[value - 0.01 for value in row] for row in super().token_logprobs(sequences)]
+
+
+def test_a_device_that_computes_otherwise_with_the_right_bits_is_found_after_its_switch(
+    save_reference: SaveReference,
+) -> None:
+    path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
+    job = make_job({})
+
+    def device(rank: int) -> str:
+        _, group = joined(rank, job, path)
+        if rank == 0:
+            return sync_of(group, policy=source(other)).send(1).checksum
+        engine = (TorchRollout if rank == 1 else ComputesOtherwise)(path, **ARGUMENTS)
+        arriving = receiver(engine, group)
+        if rank == 1:
+            return arriving.switch(1).checksum
+        with pytest.raises(WeightsError, match=r"version 1 .* log-probs are off by 0\.01 nats"):
+            arriving.switch(1)
+        return engine.checksum()
+
+    sent = on_ranks(3, device, seconds=90)
+
+    assert sent == [weights_checksum(stored_weights(other))] * 3
+
+
+@pytest.mark.parametrize("kind", [TorchRollout, TransformersRollout])
+def test_engines_score_given_tokens_as_the_policy_does(
+    kind: type[Any], save_reference: SaveReference
+) -> None:
+    path = save_reference("qwen3")[1]
+
+    found = kind(path, **ARGUMENTS).token_logprobs(PROBE.sequences)
+
+    expected_T = policy_logprobs(source(path).model, PROBE.sequences)
+    assert gap_of(found, expected_T) < 1e-4
+
+
+def test_engines_count_the_tokens_that_they_draw(save_reference: SaveReference) -> None:
+    path = save_reference("qwen3")[1]
+
+    for kind in (TorchRollout, TransformersRollout):
+        engine = kind(path, **ARGUMENTS)
+        made = [*run(engine, make_groups()).values(), *run(engine, make_groups()).values()]
+        assert engine.drawn == sum(len(sample.token_ids) for sample in made)
+
+
+def test_a_stopwatch_runs_while_it_is_told_to() -> None:
+    now = [10.0]
+    watch = Stopwatch(lambda: now[0])
+    with watch.running():
+        now[0] = 12.0
+        assert watch.seconds() == 2.0
+        now[0] = 13.0
+    now[0] = 20.0
+    assert watch.seconds() == 3.0
+    with pytest.raises(ValueError, match="broken"), watch.running():
+        now[0] = 21.0
+        raise ValueError("broken")
+    assert watch.seconds() == 4.0
+
+
 def test_a_sample_whose_prompt_the_old_weights_computed_says_so() -> None:
     """Of a group that is half seated: its later samples' first tokens are drawn from what was computed."""
     sample = Generated(
@@ -158,7 +284,7 @@ def test_devices_that_share_a_model_switch_together_before_their_next_call(
         if rank == 0:
             return sync_of(group, policy=source(other)).send(1).checksum
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
-        arriving = receiver(engine, group, alone=False)
+        arriving = receiver(engine, group, ranks.rollout)
         until("the weights", lambda: arriving._arrived)
         before = tokens_of(run(engine, groups, GREEDY))
         report = arriving.switch(1)
@@ -226,8 +352,8 @@ def test_a_device_takes_what_the_group_of_now_is_sent(
 class Spoiled(SyncGroup):
     """A member whose memory loses a number of a tensor that came."""
 
-    def broadcast(self, tensor: torch.Tensor) -> None:
-        super().broadcast(tensor)
+    def broadcast(self, tensor: torch.Tensor, what: str = "") -> None:
+        super().broadcast(tensor, what)
         if tensor.dtype == torch.float32 and tensor.ndim == 2:
             tensor[0, 0] += 1
 
@@ -288,19 +414,20 @@ def test_a_device_that_dies_while_weights_come_leaves_the_old_ones_on_the_others
     old = tokens_of(run(TorchRollout(path, **ARGUMENTS), groups, GREEDY))
     ended = tmp_path / "ended"
     ended.mkdir()
+    gone = rf"(?s)(?=.*weights version 1, )(?=.*member {lost} is gone)"
 
     def device(rank: int) -> None:
         _, group = joined(rank, job, path)
         if rank == lost:
             die_at_tensor(group, 6)
         if rank == 0:
-            with pytest.raises(RuntimeError):
+            with pytest.raises(WorkerError, match=gone):
                 sync_of(group, policy=source(other)).send(1)
         else:
             engine: RolloutEngine = TorchRollout(path, **ARGUMENTS)
             arriving = receiver(engine, group)
             until("the failure", lambda: arriving._failure)
-            with pytest.raises(RuntimeError):
+            with pytest.raises(WorkerError, match=gone):
                 arriving.switch(1)
             assert tokens_of(run(engine, groups, GREEDY)) == old
             assert engine.version == 0
@@ -317,11 +444,11 @@ def die_at_tensor(group: SyncGroup, number: int) -> None:
     """The process ends in the middle of a version."""
     keep, lock, count = group.broadcast, threading.Lock(), [0]
 
-    def broadcast(tensor: torch.Tensor) -> None:
+    def broadcast(tensor: torch.Tensor, what: str = "") -> None:
         with lock:
             count[0] += 1
             if count[0] == number:
                 os._exit(3)
-        keep(tensor)
+        keep(tensor, what)
 
     group.broadcast = broadcast  # type: ignore[method-assign]

@@ -2,6 +2,7 @@
 weights of the device that trains without a copy of its policy."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from rollouts import make_groups, run
 from rollouts_on_ranks import ARGUMENTS
 
 from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.errors import WeightsError
+from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weight_stream import pack_outlines
 from rljob_runtime.models.weights import weights_checksum
@@ -108,11 +109,12 @@ def test_weights_of_another_model_are_refused_by_name_before_they_come(
         ranks, group = joined(rank, job, path)
         if rank == 0:
             policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
-            group.broadcast_bytes(pack_outlines(policy.outlines()))
+            with suppress(WorkerError):  # where another gave up before all had them
+                group.broadcast_bytes(pack_outlines(policy.outlines()))
             return "", True  # and no tensor follows
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
         before = engine.checksum()
-        with pytest.raises(WeightsError) as caught:
+        with pytest.raises((WeightsError, WorkerError)) as caught:  # its own, or whose it heard of
             sync_of(group, engine=engine).run(version=1)
         return str(caught.value), engine.checksum() == before
 

@@ -66,6 +66,8 @@ def test_a_version_is_sent_then_switched_to_and_told(
     (event,) = told(tmp_path)
     assert (event["step"], event["received_seconds"], event["switch_seconds"]) == (1, 1.0, 0.5)
     assert (event["devices"], event["generating"]) == (1, 1)
+    assert (event["before"], event["hidden_seconds"], event["tokens"]) == (0, 0.75, 40)
+    assert (event["probe_gap"], event["checks"]) == (0.125, 9)
 
 
 def test_devices_that_hold_other_weights_after_it_stop_the_run(

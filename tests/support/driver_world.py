@@ -162,7 +162,16 @@ class World:
 
     def do_switch(self, version: int) -> SyncReport:
         figures = InFlightFigures(
-            received_seconds=1.0, switch_seconds=0.5, check_seconds=0.25, generating=True
+            before=0,
+            received_seconds=1.0,
+            hidden_seconds=0.75,
+            tokens=40,
+            received_bytes=64,
+            switch_seconds=0.5,
+            check_seconds=0.25,
+            probe_gap=0.125,
+            checks=9,
+            generating=True,
         )
         return SyncReport(checksum="", span=Span(start=0, end=1), in_flight=figures)
 

@@ -7,7 +7,9 @@ import torch
 import torch.distributed as dist
 from parallel_training import SETTINGS, grpo, make_batch
 
+from rljob_api.lora import Lora
 from rljob_runtime.backends.host_swap import HostSwap
+from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.parallel.groups import ProcessGroups
@@ -27,9 +29,11 @@ def make_engine(
     *,
     dtype: torch.dtype = torch.float32,
     swap: HostSwap | None = None,
+    lora: Lora | None = None,
+    ledger: MemoryLedger | None = None,
     **settings: Any,
 ) -> tuple[UpdateEngine, HeldPolicy]:
-    policy = load_held(path, ranks, dtype=dtype)
+    policy = load_held(path, ranks, dtype=dtype, lora=lora)
     engine = UpdateEngine(
         policy.model,
         optimizer=SETTINGS.model_copy(update=settings),
@@ -38,6 +42,7 @@ def make_engine(
         ranks=ranks,
         purposes=policy.purposes,
         swap=swap,
+        ledger=ledger,
     )
     return engine, policy
 

@@ -4,8 +4,10 @@ A fork would do if vLLM's threads did not live in the test's process.
 """
 
 import json
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -57,12 +59,43 @@ def changed(path: Path) -> dict[str, torch.Tensor]:
     return {name: 1.1 * weight for name, weight in read_weights(path).items()}
 
 
-def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int) -> None:
+def on_ranks(
+    model: Path, ranks: int, *, tensor: int, folder: Path, int8: bool = False
+) -> list[dict[str, Any]]:
+    """What `main` prints on each rank. folder: of their logs."""
+    command = [sys.executable, __file__, str(model), f"file://{folder}/meeting"]
+    processes = [
+        subprocess.Popen(
+            [*command, str(rank), str(ranks), str(tensor), str(int(int8))],
+            stdout=subprocess.PIPE,
+            stderr=(folder / f"rank-{rank}.log").open("w"),
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+    try:
+        said = [process.communicate(timeout=200)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    for rank, process in enumerate(processes):
+        log = (folder / f"rank-{rank}.log").read_text()
+        assert process.returncode == 0, f"rank {rank} of {ranks}: {log[-3000:]}"
+    return [json.loads(text.splitlines()[-1]) for text in said]
+
+
+def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int, int8: int) -> None:
     """Print what this rank got, and that the job's process group still works."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     engine = VllmRollout(
-        path, dtype=torch.float32, max_sequences=4, max_length=MAX_LENGTH, seed=1, tensor=tensor
+        path,
+        dtype=torch.float32,
+        max_sequences=4,
+        max_length=MAX_LENGTH,
+        seed=1,
+        tensor=tensor,
+        int8=bool(int8),
     )
     found = results(engine, rank // tensor)
     engine.load_weights(changed(path).items(), version=1)

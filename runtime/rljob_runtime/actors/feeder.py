@@ -25,6 +25,7 @@ from rljob_runtime.flow import (
     written_bytes,
 )
 from rljob_runtime.folders import Folder
+from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
 from rljob_runtime.pools import Round
@@ -35,6 +36,7 @@ class PromptFeeder:
     """Owns the prompt source of a run."""
 
     def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
+        start_reporter("feeder", dock.first)
         self._spec = RLJob.model_validate_json(job_json).spec
         evaluation = self._spec.evaluation
         self._source = PromptSource(

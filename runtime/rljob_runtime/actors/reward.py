@@ -23,8 +23,15 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.flow import EVALUATION_STATES, MODEL_SCORE, state_graph, written_bytes
+from rljob_runtime.flow import (
+    EVALUATION_STATES,
+    MODEL_SCORE,
+    RESPONSE_MASK,
+    state_graph,
+    written_bytes,
+)
 from rljob_runtime.folders import Folder
+from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
 from rljob_runtime.rewards.model_score import with_score
 from rljob_runtime.rewards.pool import (
@@ -33,6 +40,7 @@ from rljob_runtime.rewards.pool import (
     RewardResult,
     processes_of,
 )
+from rljob_runtime.rewards.requests import last_turn
 from rljob_runtime.selection import (
     GROUP_COLUMNS,
     ROW_COLUMNS,
@@ -81,11 +89,13 @@ class RewardWorker:
     def __init__(
         self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress, index: int
     ) -> None:
+        start_reporter(f"reward-{index}", dock.first, self._facts)
         spec = RLJob.model_validate_json(job_json).spec
         self._spec = spec
         chosen = getattr(spec.algorithm.params, "dynamic_sampling", None)
         self._signal = chosen.signal if chosen else "reward"
         self._stop = list(spec.data.stop)
+        self._mask = [RESPONSE_MASK] if spec.rollout.has_tools else []
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
@@ -93,6 +103,11 @@ class RewardWorker:
         rules = [reward for reward in spec.rewards if reward.type != "model"]
         self._pool = RewardPool(rules, spec.data, processes=processes_of(rules), base_dir=base_dir)
         self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
+
+    def _facts(self) -> dict[str, Any]:
+        """What is told of this worker when the run hangs; asked in another thread."""
+        pool: RewardPool | None = getattr(self, "_pool", None)  # not there while this starts
+        return {"children": pool.stacks() if pool is not None else {}}
 
     def score(self, batch: BatchName) -> RewardReport:
         """Score until every row of the batch has a reward."""
@@ -134,7 +149,8 @@ class RewardWorker:
         return report
 
     def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:
-        columns = self._dock.read(rows, [*GROUP_COLUMNS, *ROW_COLUMNS])
+        carried = [*ROW_COLUMNS, *self._mask]
+        columns = self._dock.read(rows, [*GROUP_COLUMNS, *carried])
         results = self._score_group(rows, report)  # which frees the rows
         rewards = [result.total for result in results]
         passes = [self._passed(result) for result in results]
@@ -142,8 +158,7 @@ class RewardWorker:
             rows=rows,
             shared={name: columns[name].row(0).copy() for name in GROUP_COLUMNS},
             columns=[
-                {name: columns[name].row(i).copy() for name in ROW_COLUMNS}
-                for i in range(len(rows))
+                {name: columns[name].row(i).copy() for name in carried} for i in range(len(rows))
             ],
             rewards=rewards,
             signal=has_signal(rewards, passes, by=self._signal),
@@ -178,12 +193,18 @@ class RewardWorker:
 
     def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
         scored = [MODEL_SCORE] if self._model else []
-        columns = self._dock.read(rows, ["task", "response", *scored])
+        columns = self._dock.read(rows, ["task", "response", *self._mask, *scored])
         requests = []
         for i in range(len(rows)):
             task = json.loads(columns["task"].row(i).tobytes())
-            text = self._tokenizer.decode(columns["response"].row(i).tolist())
-            requests.append(RewardRequest(response=cut_at_stop(text, self._stop), **task))
+            ids = columns["response"].row(i).tolist()
+            before, last = ids[:0], ids
+            if self._mask:
+                begins = last_turn(columns[RESPONSE_MASK].row(i).tolist())
+                before, last = ids[:begins], ids[begins:]
+            response = cut_at_stop(self._tokenizer.decode(last), self._stop)
+            transcript = self._tokenizer.decode(before) + response
+            requests.append(RewardRequest(response=response, transcript=transcript, **task))
         results = self._pool.score(requests)
         if self._model is not None:
             scores = [float(row[0]) for row in columns[MODEL_SCORE].rows()]
@@ -230,7 +251,7 @@ class RewardWorker:
                 "answer": requests[0].answer,
                 "responses": [
                     {
-                        "text": request.response,
+                        "text": request.transcript,
                         "reward": result.total,
                         "parts": result.parts,
                         "length": length,

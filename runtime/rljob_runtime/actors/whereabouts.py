@@ -52,6 +52,11 @@ class LiveAddress:
     dock: dict[str, Any] = field(repr=False)
     warehouses: Warehouses
 
+    @property
+    def first(self) -> DockAddress:
+        """As it was when the run began; asks nobody."""
+        return DockAddress.from_json(self.dock)
+
     def __call__(self) -> DockAddress:
         places = [list(self.warehouses.where(i)) for i in range(len(self.warehouses.last))]
         return DockAddress.from_json({**self.dock, "warehouses": places})

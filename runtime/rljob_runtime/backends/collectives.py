@@ -10,6 +10,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from rljob_runtime.backends.collective_notes import NOTES
+
 BUCKET_BYTES = 32 * 2**20
 
 
@@ -33,13 +35,15 @@ def sum_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     if group is None:
         return
     for bucket in torch.split(values, BUCKET_BYTES // values.element_size()):
-        dist.all_reduce(bucket, op=dist.ReduceOp.SUM, group=group)
+        with NOTES.of(group).whole("all_reduce sum", bucket):
+            dist.all_reduce(bucket, op=dist.ReduceOp.SUM, group=group)
 
 
 def max_over_ranks(values: Tensor, group: ProcessGroup | None) -> None:
     """Replace a flat tensor [n] by its maximum over the group's ranks, [n] → [n], in place."""
     if group is not None and len(values):
-        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
+        with NOTES.of(group).whole("all_reduce max", values):
+            dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
 
 
 def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[str]:
@@ -51,14 +55,15 @@ def union_over_ranks(names: Iterable[str], group: ProcessGroup | None) -> list[s
         return list(names)
     content = "\n".join(names).encode()
     longest = torch.tensor([len(content)])
-    dist.all_reduce(longest, op=dist.ReduceOp.MAX, group=group)
+    max_over_ranks(longest, group)
     own = torch.zeros(int(longest), dtype=torch.uint8)
     own[: len(content)] = torch.frombuffer(bytearray(content or b"\0"), dtype=torch.uint8)[
         : len(content)
     ]
     lists = [torch.empty_like(own) for _ in range(size_of(group))]
     if len(own):
-        dist.all_gather(lists, own, group=group)
+        with NOTES.of(group).whole("all_gather", own):
+            dist.all_gather(lists, own, group=group)
     found = [bytes(rank.tolist()).rstrip(b"\0").decode().split("\n") for rank in lists]
     return list(dict.fromkeys(name for rank in found for name in rank if name))
 
@@ -68,9 +73,11 @@ def broadcast_bytes(content: bytes, group: ProcessGroup | None) -> bytes:
     if group is None:
         return content
     size = torch.tensor([len(content)])
-    dist.broadcast(size, group=group, group_src=0)
+    with NOTES.of(group).whole("broadcast", size):
+        dist.broadcast(size, group=group, group_src=0)
     held = torch.empty(int(size), dtype=torch.uint8)
     if group.rank() == 0:
         held = torch.frombuffer(bytearray(content), dtype=torch.uint8)
-    dist.broadcast(held, group=group, group_src=0)
+    with NOTES.of(group).whole("broadcast", held):
+        dist.broadcast(held, group=group, group_src=0)
     return held.numpy().tobytes()

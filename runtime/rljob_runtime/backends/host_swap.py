@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.backends.base import Backend, Mark, SideStream
+from rljob_runtime.backends.host_arena import HostArena
 
 
 class HostSwap:
@@ -19,13 +20,15 @@ class HostSwap:
         self._stream = backend.side_stream()
 
     def out(self, tensors: Iterable[Tensor]) -> "SwappedOut":
-        """Begin to copy these tensors' storages, each once, to host memory made for them.
+        """Begin to copy these tensors' storages, each once, to host memory made for them, and kept.
 
         They must not be written until `SwappedOut.release`, and not be used after it until
         `SwappedOut.ready`.
         """
         storages = {id(s): s for s in (tensor.untyped_storage() for tensor in tensors)}.values()
-        copies = [(storage, self._backend.host_buffer(storage.nbytes())) for storage in storages]
+        sizes = {number: storage.nbytes() for number, storage in enumerate(storages)}
+        arena = HostArena(self._backend.host_buffer, sizes)
+        copies = [(storage, arena[number]) for number, storage in enumerate(storages)]
         with self._stream.queue():
             for storage, host in copies:
                 host.copy_(_bytes_of(storage), non_blocking=True)
@@ -51,7 +54,8 @@ class SwappedOut:
     def held(self, tensor: Tensor) -> Tensor:
         """The values of a tensor that is released, on the host: a view of what comes back."""
         host = self._host_of[id(tensor.untyped_storage())].view(tensor.dtype)
-        return host.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        first = host.storage_offset() + tensor.storage_offset()
+        return host.as_strided(tensor.shape, tensor.stride(), first)
 
     def release(self) -> None:
         """Wait for the copies, then give the device memory back: the storages are empty."""

@@ -2,10 +2,14 @@
 who takes them.
 
 torch.distributed's groups are parts of one world that is fixed when a process starts. This one stands
-beside it, so that devices come and go without touching the ranks that train. gloo alone so far.
+beside it, so that devices come and go without touching the ranks that train. gloo alone so far. A member
+waits for others that wait for a third, and hears of that one's end within seconds (`presence`).
 """
 
+import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import timedelta
 
 import torch
@@ -13,7 +17,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
+from rljob_runtime.backends.collective_notes import NOTES, GroupNotes
+from rljob_runtime.backends.presence import Address, Presence
 from rljob_runtime.calls import MEET_SECONDS
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.parallel.wire import Pending
 
 TRANSFER_SECONDS = 300.0
 """How long one tensor may take; a process that hangs, rather than ends, is found then."""
@@ -41,44 +49,74 @@ def attend(address: str, *, seconds: float) -> Store:
 
 
 class SyncGroup:
-    """One process' membership. address: of the meeting, which everybody joins at the same time.
+    """One process' membership. address: of the meeting, which everybody joins at the same time. name: of this
+    member in what others say of it, such as "device 3".
 
     Raises RuntimeError when the others do not come within MEET_SECONDS.
     """
 
-    def __init__(self, address: str, *, rank: int, size: int) -> None:
-        self._address, self._announced = address, 0
+    def __init__(self, address: str, *, rank: int, size: int, name: str = "") -> None:
+        self._address, self._announced, self._size = address, 0, size
         self._store = attend(address, seconds=MEET_SECONDS)
         limit = timedelta(seconds=MEET_SECONDS)
-        self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
+        name = name or f"member {rank}"
+        self._where = f"weights on {name}"
+        notes = GroupNotes(f"weights, met at {address}", rank=rank, size=size)
+        self._notes = NOTES.add(self, notes)
+        with notes.whole("meet"):
+            self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
+            self._presence = Presence(rank, self._share, name=name, where=self._where)
+
+    def close(self) -> None:
+        """Leave it; who still waits for this member hears that it is gone."""
+        self._presence.close()
 
     @property
     def is_source(self) -> bool:
         """Whether this process has the weights that the others take."""
         return self._group.rank() == SOURCE_RANK
 
-    def broadcast(self, tensor: Tensor) -> None:
-        """The source's tensor, [shape] → [shape] on all members, each byte once a member, in place.
+    def broadcast(self, tensor: Tensor, what: str = "a tensor") -> None:
+        """The source's tensor, [shape] → [shape] on all members, each byte once a member, in place. what: for
+        messages.
 
-        Raises RuntimeError when a member is gone or takes longer than TRANSFER_SECONDS.
+        Raises WorkerError, which names who it is, when a member is gone or gives up, and when one takes
+        longer than TRANSFER_SECONDS.
         """
         limit = timedelta(seconds=TRANSFER_SECONDS)
-        self._group.broadcast(tensor, SOURCE_RANK, timeout=limit).wait()  # type: ignore[attr-defined]
+        with self.telling(what), self._notes.whole("broadcast", tensor):
+            work = self._group.broadcast(tensor, SOURCE_RANK, timeout=limit)  # type: ignore[attr-defined]
+            self._await(tensor, work)
 
-    def broadcast_bytes(self, content: bytes = b"") -> bytes:
+    def broadcast_bytes(self, content: bytes = b"", what: str = "bytes") -> bytes:
         """The source's bytes, [n] → [n] on all members, after their number; others give none."""
         size = torch.tensor([len(content)])
-        self.broadcast(size)
+        self.broadcast(size, what)
         held = torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else None
         if held is None:
             held = torch.empty(int(size), dtype=torch.uint8)
-        self.broadcast(held)
+        self.broadcast(held, what)
         return held.numpy().tobytes()
 
-    def agree(self, problem: str = "") -> str:
+    @contextmanager
+    def telling(self, what: str) -> Iterator[None]:
+        """What fails in the body, on this member alone, all others hear while they wait for it; what: this
+        member did. Raises WorkerError in place of what does not say who is gone."""
+        try:
+            yield
+        except (RuntimeError, WorkerError) as error:
+            if self._presence.gave_up:
+                raise
+            text = self._presence.give_up(WorkerError(f"{what}: {error}"))
+            raise WorkerError(text) from error
+        except Exception as error:
+            self._presence.give_up(error)
+            raise
+
+    def agree(self, problem: str = "", what: str = "an agreement") -> str:
         """A problem that a member has; "" where none has one. All call it together.
 
-        Raises RuntimeError as `broadcast`.
+        Raises WorkerError as `broadcast`.
         """
         if problem:
             self._store.set("problem", problem)
@@ -86,7 +124,9 @@ class SyncGroup:
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN  # type: ignore[assignment]
         options.timeout = timedelta(seconds=TRANSFER_SECONDS)
-        self._group.allreduce([whole], options).wait()  # type: ignore[attr-defined]
+        with self.telling(what), self._notes.whole("all_reduce min", whole):
+            work = self._group.allreduce([whole], options)  # type: ignore[attr-defined]
+            self._await(whole, work)
         return "" if whole.item() else self._store.get("problem").decode()
 
     def announce(self, version: int) -> None:
@@ -97,13 +137,26 @@ class SyncGroup:
     def announcements(self, wanted: Callable[[], bool]) -> Iterator[int]:
         """Each version that the source announces, as it does; ends LISTEN_SECONDS after it is wanted no more.
 
-        For a thread of its own. Raises RuntimeError when the source is gone.
+        For a thread of its own. Raises WorkerError when the source is gone.
         """
-        store, number = attend(self._address, seconds=MEET_SECONDS), 1
-        while wanted():
-            try:
-                store.wait([f"announced/{number}"], timedelta(seconds=LISTEN_SECONDS))
-            except dist.DistStoreError:
-                continue
-            yield int(store.get(f"announced/{number}"))
-            number += 1
+        try:
+            store, number = attend(self._address, seconds=MEET_SECONDS), 1
+            while wanted():
+                try:
+                    store.wait([f"announced/{number}"], timedelta(seconds=LISTEN_SECONDS))
+                except dist.DistStoreError:
+                    continue
+                yield int(store.get(f"announced/{number}"))
+                number += 1
+        except RuntimeError as error:
+            source = self._presence.names[SOURCE_RANK]
+            raise WorkerError(f"{self._where}: {source}, their source, is gone: {error}") from error
+
+    def _await(self, result: Tensor, work: dist.Work) -> None:
+        self._presence.await_all([Pending(result, [work])], range(self._size))
+
+    def _share(self, own: Address) -> list[Address]:
+        """All members' addresses, over the meeting's store."""
+        self._store.set(f"presence/{self._group.rank()}", json.dumps(asdict(own)))
+        told = (self._store.get(f"presence/{rank}") for rank in range(self._size))
+        return [Address(**json.loads(address)) for address in told]

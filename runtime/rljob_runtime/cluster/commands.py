@@ -1,4 +1,4 @@
-"""The commands that ask a cluster: `rljob status`, `rljob logs`, and `rljob report` of a job's name.
+"""The commands that ask a cluster: `rljob status`, `rljob logs`, `rljob report` and `rljob stacks` of a name.
 
 Started by `cli`, whose `--help` must stay quick: everything but typer is imported inside.
 """
@@ -101,6 +101,25 @@ def report_of_job(
         job = find_job(calls, name)
         fetch(job, folder, read=reader(calls, job))
         return write_report(folder)
+
+
+def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> str:
+    """What `rljob stacks` says in the container of the job's head, where its driver is."""
+    why = f"{name} is no folder here, so the cluster is asked for a job: "
+    with _cluster(namespace, context, why=why) as calls:
+        from rljob_runtime.cluster.ask import find_job
+        from rljob_runtime.cluster.exec import run_remotely
+        from rljob_runtime.cluster.facts import run_folder
+        from rljob_runtime.cluster.logs import head_of
+        from rljob_runtime.errors import ClusterError
+
+        job = find_job(calls, name)
+        head = head_of(job, calls.pods(job["metadata"]["uid"]))["metadata"]["name"]
+        command = ["rljob", "stacks", str(run_folder(job))]
+        code, output, complaint = run_remotely(calls, head, command, what="rljob stacks")
+        if code != 0:
+            raise ClusterError(f"pod {head}: {complaint.strip()}")
+        return output.decode(errors="replace")
 
 
 def _show_all(calls: "Calls", *, as_json: bool) -> None:

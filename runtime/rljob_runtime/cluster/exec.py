@@ -1,4 +1,4 @@
-"""Read a file of a job's head: a command in its container, whose output is collected."""
+"""Run a command in the container of a job's head and collect its output, such as a file's bytes."""
 
 import functools
 import json
@@ -24,13 +24,30 @@ SCRIPT = f'test -f "$1" || exit {MISSING_CODE}; exec head -c "$2" "$1"'
 
 def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> bytes:
     """The file's bytes. Raises NotThere without the file, ClusterError above the limit."""
+    command = ["sh", "-c", SCRIPT, "sh", path, str(limit_bytes + 1)]
+    code, content, complaint = run_remotely(calls, pod, command, what=path)
+    if code == MISSING_CODE:
+        raise NotThere(f"{path} does not exist in pod {pod}")
+    if code != 0:
+        raise ClusterError(f"{path} of pod {pod} could not be read: {complaint}")
+    if len(content) > limit_bytes:
+        raise ClusterError(
+            f"{path} of pod {pod} is larger than {limit_bytes} bytes; copy it by hand"
+        )
+    return content
+
+
+def run_remotely(
+    calls: Calls, pod: str, command: list[str], *, what: str
+) -> tuple[int, bytes, str]:
+    """(exit code, output, what it complained of). what: for errors. Raises ClusterError."""
     open_shell = functools.partial(
         stream,
         calls.core.connect_get_namespaced_pod_exec,
         pod,
         calls.namespace,
         container=HEAD_CONTAINER,
-        command=["sh", "-c", SCRIPT, "sh", path, str(limit_bytes + 1)],
+        command=command,
         stdin=False,
         stdout=True,
         stderr=True,
@@ -41,19 +58,11 @@ def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> 
     with calls.asking("get and create", "pods/exec", pod):
         shell = _opened(open_shell)
     try:
-        content, complaint = _collect(shell, f"{pod}:{path}")
+        content, complaint = _collect(shell, f"{pod}:{what}")
         code, why = _exit(shell.read_channel(ERROR_CHANNEL))
     finally:
         shell.close()
-    if code == MISSING_CODE:
-        raise NotThere(f"{path} does not exist in pod {pod}")
-    if code != 0:
-        raise ClusterError(f"{path} of pod {pod} could not be read: {complaint or why}")
-    if len(content) > limit_bytes:
-        raise ClusterError(
-            f"{path} of pod {pod} is larger than {limit_bytes} bytes; copy it by hand"
-        )
-    return content
+    return code, content, complaint or why
 
 
 def _opened(open_shell: Callable[[], WSClient]) -> WSClient:

@@ -33,6 +33,15 @@ CURVE_CHARTS: tuple[tuple[str, str, str, tuple[Curve, ...]], ...] = (
         ),
     ),
     (
+        "turns",
+        "Turns and waiting for tools",
+        "Mean turns of a sample, and seconds of a step in which a device did nothing but wait for answers.",
+        (
+            Curve(metric="turns/mean", name="turns", colour="@generate"),
+            Curve(metric="tools/idle_seconds", name="seconds idle", colour="@bad", axis="y2"),
+        ),
+    ),
+    (
         "entropy",
         "Entropy",
         "Mean entropy of the policy at a response token, in nats; near 0 it explores no more.",

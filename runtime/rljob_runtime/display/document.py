@@ -16,6 +16,7 @@ from rljob_runtime.display.history import (
     number,
     row_name,
 )
+from rljob_runtime.display.in_flight_figures import in_flight_charts, in_flight_table
 from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts
 from rljob_runtime.display.reshard_table import over_bound, reshard_table
 from rljob_runtime.display.wording import (
@@ -56,8 +57,11 @@ def document(history: RunHistory, spec: str) -> Document:
         "dockRows": row_figures(history),
         "reshard": reshard_table(history),
         "reshardOverBound": over_bound(history),
-        "reshardCharts": [asdict(chart) for chart in reshard_charts(history)],
+        "reshardCharts": [
+            asdict(chart) for chart in (*reshard_charts(history), *in_flight_charts(history))
+        ],
         "reshardMemory": memory_figures(history),
+        "inFlight": in_flight_table(history),
         "notices": notices(history),
         "best": best_text(history.best[-1]) if history.best else None,
         "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
@@ -208,7 +212,7 @@ def _cut(text: str) -> str:
 def notices(history: RunHistory) -> list[Document]:
     """Alarms, warnings, failed rewards and changes of the rollout devices, the latest ones."""
     shown = [
-        {"step": event.get("step"), "kind": "warning", "text": event["message"], "count": 1}
+        {"step": event.get("step"), "kind": event["kind"], "text": event["message"], "count": 1}
         for event in history.warnings
     ]
     shown += [

@@ -28,8 +28,8 @@ Z95 = 1.96
 
 @dataclass(slots=True, kw_only=True)
 class RunHistory:
-    """State of a run after its events so far. steps, evaluations, phases, docks: by step; reshards: by the
-    step whose weights went to the rollout, 0 before the first."""
+    """State of a run after its events so far. steps, evaluations, phases, docks: by step. reshards,
+    in_flight: by the step whose weights went to the rollout, 0 before the first."""
 
     started: Event = field(default_factory=dict)
     finished: Event | None = None
@@ -41,6 +41,7 @@ class RunHistory:
     phases: dict[int, list[Event]] = field(default_factory=dict)
     docks: dict[int, Event] = field(default_factory=dict)
     reshards: dict[int, Event] = field(default_factory=dict)
+    in_flight: dict[int, Event] = field(default_factory=dict)
     checkpoints: dict[int, Event] = field(default_factory=dict)
     resizes: list[Event] = field(default_factory=list)
     warnings: list[Event] = field(default_factory=list)
@@ -76,13 +77,15 @@ class RunHistory:
                 self.docks[event["step"]] = event
             case "reshard":
                 self.reshards[event["step"]] = event
+            case "in_flight":
+                self.in_flight[event["step"]] = event
             case "checkpoint":
                 self.checkpoints[event["step"]] = event
             case "best":
                 self.best.append(event)
             case "resize":
                 self.resizes.append(event)
-            case "warning":
+            case "warning" | "hang":
                 self.warnings.append(event)
             case "reward_error":
                 self.reward_errors.append(event)
@@ -118,8 +121,8 @@ class RunHistory:
 
     def _go_back(self, to: int) -> None:
         """What came of later steps is void; alarms that rolled the run back stay."""
-        by_steps = self.steps, self.evaluations, self.docks, self.reshards, self.checkpoints
-        for by_step in by_steps:
+        by_steps = self.steps, self.evaluations, self.docks, self.checkpoints
+        for by_step in (*by_steps, self.reshards, self.in_flight):
             for step in [s for s in by_step if s > to]:
                 del by_step[step]
         for step in [s for s in self.phases if s > to]:
@@ -158,6 +161,12 @@ class RunHistory:
     def last_step(self) -> Event | None:
         """Event of the last step."""
         return self.steps.get(self.step)
+
+    def switched_to(self) -> Event | None:
+        """The last weights that came in flight, where devices switched to them during the last step."""
+        told = self.in_flight.get(max(self.in_flight, default=0))
+        before = self.steps.get(self.step - 1, self.started)
+        return told if told and told["time"] > before.get("time", 0.0) else None
 
     def series(self, metric: str) -> list[float]:
         """A metric over the steps that have it; nan where it was not finite."""

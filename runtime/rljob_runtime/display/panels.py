@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.in_flight_figures import in_flight_text
 from rljob_runtime.display.reshard_table import reshard_text
 from rljob_runtime.display.wording import (
     accuracy_text,
@@ -185,11 +186,14 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
 
 
 def reshard(history: RunHistory, width: int) -> list[RenderableType]:
-    """The last step's reshard in a line."""
-    if history.step not in history.reshards:
-        return []
-    line = Text(f"{'reshard':<20}", style="default")
-    return [_cropped(line.append(reshard_text(history, history.step), style="dim"), width)]
+    """The last step's reshard in a line, and the last weights that came while devices generated."""
+    told = {}
+    if history.step in history.reshards:
+        told["reshard"] = reshard_text(history, history.step)
+    if history.in_flight:
+        told["weights in flight"] = in_flight_text(history.in_flight[max(history.in_flight)])
+    lines = [Text(f"{label:<20}").append(text, style="dim") for label, text in told.items()]
+    return [_cropped(line, width) for line in lines]
 
 
 def evaluation(history: RunHistory, width: int) -> list[RenderableType]:

@@ -96,6 +96,8 @@ class PlainDisplay:
                 return alarm_text(event)
             case "copied":
                 return f"copied the checkpoint of step {event['step']} to {event['uri']}"
+            case "hang":
+                return f"hang in {event['stage']}: {one_line(event['message'])}"
             case "warning":
                 return f"warning: {one_line(event['message'])}"
             case "reward_error":
@@ -145,6 +147,8 @@ def step_line(history: RunHistory) -> str:
             parts.append(f"{label} {text(value).replace(' %', '%').replace(' ', '')}")
     if last["step"] in history.reshards:
         parts.append(f"reshard {seconds_of(history.reshards[last['step']]['seconds'])}")
+    if (told := history.switched_to()) is not None:
+        parts.append(f"in flight {seconds_of(told['received_seconds'])}")
     parts.append(f"took {seconds_of(last['seconds'])}")
     eta = history.eta_seconds()
     if eta:

@@ -319,15 +319,18 @@ function reshardMemory() {
 }
 
 function reshard() {
-  byId("reshard").hidden = data.reshard.length === 0;
-  if (!data.reshard.length) return;
+  byId("reshard").hidden = data.reshard.length + data.inFlight.length === 0;
   const share = (value) => (100 * value).toFixed(1) + " %";
   const units = { seconds, bytes, share, nats: (value) => number(value, 2) + " nats", count: (value) => number(value, 9) };
-  const rows = data.reshard.map((r) => {
-    const show = units[r.unit];
-    return [r.label, r.note, show(r.median), show(r.largest), show(r.last)];
-  });
-  byId("reshard-card").append(make("h3", "", "Over all reshards of the run"), table(["", "", "median", "largest", "last"], rows, 2));
+  const add = (title, told) => {
+    const rows = told.map((r) => {
+      const show = units[r.unit];
+      return [r.label, r.note, show(r.median), show(r.largest), show(r.last)];
+    });
+    if (told.length) byId("reshard-card").append(make("h3", "", title), table(["", "", "median", "largest", "last"], rows, 2));
+  };
+  add("Over all reshards of the run", data.reshard);
+  add("Weights that came while devices generated", data.inFlight);
   const over = data.reshardOverBound;
   if (over.length) byId("reshard-card").append(make("p", "wrong", `Held more than the bound after step ${over.slice(0, 20).join(", ")}`));
 }

@@ -63,11 +63,12 @@ def _seconds_chart(history: RunHistory) -> Chart | None:
     for field, (name, colour) in PHASES.items():
         curves[field] = Curve(metric=field, name=name, colour=colour, smooth=False)
     note = "Of the slowest device. Gather, select and swap overlap; the way back runs beside what follows."
-    return _chart(history, "reshard-seconds", "Seconds of a reshard", note, curves, " s")
+    told = history.reshards
+    return curves_of(history, told, "reshard-seconds", "Seconds of a reshard", note, curves, " s")
 
 
 def _share_chart(history: RunHistory) -> Chart | None:
-    steps = _steps(history)
+    steps = shown(history.reshards)
     shares = [stands_still(history.reshards[step], history.steps.get(step)) for step in steps]
     hidden = [_finite(history.reshards[step].get("overlap")) for step in steps]
     share = Curve(metric="share", name="of the step", colour="@update", text=".1%")
@@ -94,21 +95,24 @@ def _bytes_chart(history: RunHistory) -> Chart | None:
         "bound_bytes": Curve(metric="bound_bytes", name="bound", colour="@bad", smooth=False),
     }
     note = "Weights and buffers of the fullest device while it reshards, and what they may be."
-    return _chart(history, "reshard-bytes", "Peak of a device", note, curves, "B")
+    told = history.reshards
+    return curves_of(history, told, "reshard-bytes", "Peak of a device", note, curves, "B")
 
 
-def _chart(
+def curves_of(
     history: RunHistory,
+    told: Mapping[int, Event],
     key: str,
     title: str,
     note: str,
     curves: Mapping[str, Curve],
     unit: str,
 ) -> Chart | None:
-    steps = _steps(history)
+    """Fields of events over their steps; None where no event has any. curves: by field."""
+    steps = shown(told)
     drawn: list[tuple[Curve, Values]] = []
     for field, curve in curves.items():
-        values: Values = [_finite(history.reshards[step].get(field)) for step in steps]
+        values: Values = [_finite(told[step].get(field)) for step in steps]
         if any(value is not None for value in values):
             drawn.append((curve, values))
     if not drawn:
@@ -121,8 +125,9 @@ def _chart(
     return Chart(key=key, title=title, note=note, figure=figure)
 
 
-def _steps(history: RunHistory) -> list[int]:
-    steps = sorted(history.reshards)
+def shown(told: Mapping[int, Event]) -> list[int]:
+    """Steps that curves show, of those that were told."""
+    steps = sorted(told)
     return steps[:: -(-len(steps) // MAX_POINTS) or 1]
 
 

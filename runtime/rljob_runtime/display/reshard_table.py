@@ -1,7 +1,7 @@
 """A run's resharding in numbers, as the report's table and the terminal's line show it. Pure."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rljob_runtime.display.history import RunHistory, number
@@ -93,6 +93,11 @@ def _rate(_: RunHistory, reshard: Event) -> float | None:
 
 def _row(history: RunHistory, label: str, unit: str, figure: Figure, note: str) -> Row | None:
     told = [figure(history, history.reshards[step]) for step in sorted(history.reshards)]
+    return row_of(told, label, unit, note)
+
+
+def row_of(told: Sequence[float | None], label: str, unit: str, note: str) -> Row | None:
+    """A figure's row of the table; None where nobody told it."""
     values = [value for value in told if value is not None]
     if not values:
         return None

@@ -21,6 +21,12 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.events import read_events
 
 ABSENT = "–"
+IN_FLIGHT = {
+    "weights in flight": "received_seconds",
+    "weights in flight, behind generation": "hidden_seconds",
+    "weights in flight, generation stands still": "switch_seconds",
+}
+"""Of the `in_flight` events of the same steps' weights, by the row of the phases."""
 LAST_STEPS = 10
 """Steps at the end of what both have done that a mean is taken over, at most a quarter of them."""
 
@@ -180,6 +186,10 @@ def _phases(a: RunHistory, b: RunHistory, averaged: list[int]) -> dict[str, tupl
             found["step"][side].append(number(history.steps[step]["seconds"]))
             for name, seconds in history.phase_seconds(step).items():
                 found.setdefault(name, [[], []])[side].append(seconds)
+            for name, field in IN_FLIGHT.items():
+                if step in history.in_flight:
+                    seconds = number(history.in_flight[step].get(field))
+                    found.setdefault(name, [[], []])[side].append(seconds)
     return {name: (_mean(x), _mean(y)) for name, (x, y) in found.items() if x or y}
 
 

@@ -9,14 +9,16 @@ from typing import Any
 class DockAddress:
     """Addresses (host, port) of a dock's servers and the job's token.
 
-    controllers: by state. shared_memory: auto, required or none, as spec.dock.sharedMemory. The token
-    is a secret: it is in `to_json`, and not in `repr`.
+    controllers: by state. shared_memory: auto, required or none, as spec.dock.sharedMemory. switchboard:
+    where a run's processes answer when it hangs, None for a dock on its own. The token is a secret: it is in
+    `to_json`, and not in `repr`.
     """
 
     token: str = field(repr=False)
     warehouses: tuple[tuple[str, int], ...]
     controllers: Mapping[str, tuple[str, int]]
     shared_memory: str = "auto"
+    switchboard: tuple[str, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """For passing to another process."""
@@ -25,6 +27,7 @@ class DockAddress:
             "warehouses": [list(address) for address in self.warehouses],
             "controllers": {state: list(address) for state, address in self.controllers.items()},
             "shared_memory": self.shared_memory,
+            "switchboard": None if self.switchboard is None else list(self.switchboard),
         }
 
     @classmethod
@@ -37,9 +40,13 @@ class DockAddress:
                 state: (host, port) for state, (host, port) in data["controllers"].items()
             },
             shared_memory=data["shared_memory"],
+            switchboard=tuple(data["switchboard"]) if data.get("switchboard") else None,
         )
 
     def server(self, role: str) -> tuple[str, int]:
-        """Address of "warehouse/0" or "controller/reward"."""
+        """Address of "warehouse/0", "controller/reward" or "switchboard"."""
         kind, _, name = role.partition("/")
+        if kind == "switchboard":
+            assert self.switchboard is not None, "a dock on its own has no switchboard"
+            return self.switchboard
         return self.warehouses[int(name)] if kind == "warehouse" else self.controllers[name]

@@ -6,7 +6,7 @@ optimizer step out. Built-in engines and those of packages meet the same protoco
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar, runtime_checkable
 
@@ -23,9 +23,50 @@ from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.sample import SampleBatch
+from rljob_runtime.tools.answers import Answer, ToolCall
+from rljob_runtime.tools.calls import CallFormat
 
-Finish = Literal["stop", "length", "budget"]
-"""Why a sample ended: by itself, at the longest response, or at the limit of its group's new tokens."""
+Finish = Literal["stop", "length", "budget", "turns"]
+"""Why a sample ended: by itself, at the longest response, at the limit of its group's new tokens, or with
+a call in its last turn."""
+
+
+class ToolRunner(Protocol):
+    """What carries calls of tools out: a `ToolPool`."""
+
+    def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
+        """Call a tool; `done` gets the answer, once, in another thread."""
+        ...
+
+    def most_seconds(self, calls: int) -> float:
+        """By when one of so many calls is answered for certain."""
+        ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Idle:
+    """Seconds in which an engine had nothing to do but to wait for tools."""
+
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """More of them."""
+        self.seconds += seconds
+
+    def take(self) -> float:
+        """Those since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """The tools that samples may call. most_turns: of a sample."""
+
+    form: CallFormat
+    pool: ToolRunner
+    most_turns: int
+    idle: Idle = field(default_factory=Idle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +74,8 @@ class Sampling:
     """How tokens are drawn.
 
     max_response_length: of the whole response, tokens that are there already among them. stopped:
-    called with the response's ids after each token when given; True ends the response.
+    called with the ids of the response, or of its last turn, after each token when given; True ends the
+    response. tools: None where samples have one turn; engines other than `torch` have none.
     """
 
     temperature: float
@@ -43,14 +85,16 @@ class Sampling:
     eos_ids: tuple[int, ...]
     greedy: bool = False
     stopped: Callable[[list[int]], bool] | None = None
+    tools: ToolSettings | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptGroup:
     """One prompt and the samples wanted of it: one uid and one seed (63 bits) each.
 
-    begun: response tokens that all these samples have already; they go on behind them. budget: most
-    tokens that each makes now; None: as many as the longest response has room for.
+    begun: response tokens that all these samples have already; they go on behind them. turn: where among
+    these the present turn begins, behind the answer of a tool. budget: most tokens that each makes now;
+    None: as many as the longest response has room for.
     """
 
     group: str
@@ -58,12 +102,17 @@ class PromptGroup:
     uids: list[str]
     seeds: list[int]
     begun: list[int] = field(default_factory=list)
+    turn: int = 0
     budget: int | None = None
 
     @property
     def prefix(self) -> list[int]:
         """What a sample's next token follows."""
         return self.token_ids + self.begun
+
+    def behind(self, begun: list[int]) -> "PromptGroup":
+        """The group with a turn of its own behind these tokens."""
+        return replace(self, begun=list(begun), turn=len(begun))
 
     def limit(self, sampling: Sampling) -> int:
         """Most tokens that each sample makes now, at least 1."""
@@ -83,10 +132,11 @@ class PromptGroup:
 class Generated:
     """What was made of a sample: a response, or its end where the group was begun.
 
-    token_ids: the new tokens alone. logprobs: of these, natural log under softmax(logits /
-    temperature), before top-p and top-k cut it.
-    version: version of the weights that drew the first of them. switches: (new tokens before it, version)
-    of each switch to other weights since then, in order.
+    token_ids: the new tokens alone, with those of tools. drawn: which of them the policy drew; empty where it
+    drew all. logprobs: of these, natural log under softmax(logits / temperature), before top-p and top-k cut
+    it. version: version of the weights that drew the first of them. switches: (drawn tokens before it,
+    version) of each switch to other weights since then, in order. turns: of the policy; calls: of tools,
+    in order.
     """
 
     uid: str
@@ -95,11 +145,14 @@ class Generated:
     finish: Finish
     version: int
     switches: list[tuple[int, int]] = field(default_factory=list)
+    drawn: list[bool] = field(default_factory=list)
+    turns: int = 1
+    calls: list[ToolCall] = field(default_factory=list)
 
     @property
     def versions(self) -> list[int]:
-        """Of the weights that drew each new token."""
-        found = [self.version] * len(self.token_ids)
+        """Of the weights that drew each token."""
+        found = [self.version] * len(self.logprobs)
         for before, version in self.switches:
             found[before:] = [version] * len(found[before:])
         return found
@@ -142,6 +195,16 @@ class SwitchingEngine(RolloutEngine, Protocol):
 
     between: Callable[[], None] | None
     """Called by `generate` where the engine can take them, as often as it can."""
+
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All sequences
+        have one length. Engines that share a model call it together, none of them while it generates."""
+        ...
+
+    @property
+    def drawn(self) -> int:
+        """Tokens of all samples so far; another thread may ask while `generate` runs."""
+        ...
 
     @property
     def shapes(self) -> Mapping[str, torch.Size]:

@@ -15,6 +15,7 @@ from rljob_runtime.engines.base import Generated, Sampling
 from rljob_runtime.engines.model_share import ModelShare
 from rljob_runtime.engines.sampling import uniforms
 from rljob_runtime.engines.slots import Slots
+from rljob_runtime.engines.turns import Turns
 from rljob_runtime.engines.waiting import Waiting
 
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
@@ -22,13 +23,16 @@ REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """eos: end tokens."""
+    """eos: end tokens. count: is told how many tokens were drawn, whenever some were. turns: None where
+    samples have one."""
 
     share: ModelShare
     slots: Slots
     waiting: Waiting
     sampling: Sampling
     eos: Tensor
+    count: Callable[[int], None]
+    turns: Turns | None = None
 
     def run(self, version: Callable[[], int]) -> Iterator[list[Generated]]:
         """Samples as they end, several at a time. version: of the weights, which may change while it is asked
@@ -36,7 +40,14 @@ class Generation:
         at_once = max(1, self.slots.num_free // REFILL_SHARE)
         finished: list[Generated] = []
         held = version()
-        while self.waiting.left or self.slots.seats:
+        while self._busy or self._pending:
+            if self.turns is not None and self._pending:
+                if finished and not self._busy:
+                    yield finished
+                    finished = []
+                going_on, ended = self.turns.answered(wait=not self._busy)
+                self.waiting.add(going_on)
+                finished += ended
             if (now := version()) != held:
                 self.slots.switched(held := now)
             with torch.inference_mode():
@@ -46,6 +57,16 @@ class Generation:
                 finished = []
         if finished:
             yield finished
+
+    @property
+    def _busy(self) -> bool:
+        """Whether a sample has something to draw."""
+        return bool(self.waiting.left or self.slots.seats)
+
+    @property
+    def _pending(self) -> int:
+        """Samples that wait for a tool."""
+        return 0 if self.turns is None else self.turns.pending
 
     def _step(self, *, refill: int, version: int) -> list[Generated]:
         """One token for every running sequence; first tokens for new ones once `refill` rows are free."""
@@ -68,23 +89,36 @@ class Generation:
         uniforms_B = uniforms(slots.seeds_S[rows], slots.begun_S[rows] + slots.counts_S[rows])
         tokens_B, logprobs_B = self.share.draw(logits_BV, uniforms_B, sampling)
         slots.append(rows, tokens_B, logprobs_B)
+        self.count(len(tokens_B))
         stopped_B = torch.isin(tokens_B, self.eos)
         if sampling.stopped is not None:
-            texts = (
-                slots.seats[row].group.begun + slots.response(row)[0]
-                for row in range(rows.start, rows.stop)
-            )
+            texts = (self._turn_ids(row) for row in range(rows.start, rows.stop))
             stopped_B |= torch.tensor([sampling.stopped(text) for text in texts]).to(
                 self.eos.device
             )
+        if self.turns is not None:
+            calls = self.turns.may_end(
+                lambda row: self._turn_ids(rows.start + row), tokens_B.tolist()
+            )
+            stopped_B |= torch.tensor(calls).to(self.eos.device)
         ended_B = stopped_B | (slots.counts_S[rows] >= slots.limits_S[rows])
         ended = (ended_B.nonzero()[:, 0] + rows.start).tolist()
         if not ended:
             return []
         stopped = stopped_B.tolist()
         finished = [self._generated(row, stopped[row - rows.start]) for row in ended]
+        seats = [slots.seats[row] for row in ended]
         slots.remove(ended, waiting=self.waiting.begun)
-        return finished
+        if self.turns is None:
+            return finished
+        return self.turns.take(
+            [(seat.group, seat.seed, made) for seat, made in zip(seats, finished, strict=True)]
+        )
+
+    def _turn_ids(self, row: int) -> list[int]:
+        """What the policy has drawn since the last answer of a tool."""
+        group = self.slots.seats[row].group
+        return group.begun[group.turn :] + self.slots.response(row)[0]
 
     def _generated(self, row: int, stopped: bool) -> Generated:
         token_ids, logprobs = self.slots.response(row)

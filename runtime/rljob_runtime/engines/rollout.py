@@ -47,9 +47,9 @@ def make_rollout(
 
 def make_torch(setup: RolloutSetup) -> RolloutEngine:
     """`torch`; engines of packages may wrap it."""
-    from rljob_runtime.engines.rollout_torch import make_torch_rollout
+    from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 
-    return make_torch_rollout(
+    engine = make_torch_rollout(
         setup.model,
         dtype=setup.dtype,
         max_sequences=setup.spec.rollout.max_sequences,
@@ -59,6 +59,12 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         groups=setup.groups,
         quantization=setup.spec.rollout.quantization,
     )
+    if setup.spec.rollout.has_tools and not isinstance(engine, TorchRollout):
+        raise ConfigError(
+            f"spec.rollout.tools: transformers computes the model of {setup.model}, and takes no answers "
+            "of tools into what it generates; use a model of docs/models.md, or leave tools out"
+        )
+    return engine
 
 
 def make_vllm(setup: RolloutSetup) -> RolloutEngine:
@@ -74,6 +80,7 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         seed=setup.spec.seed,
         truncates=rollout.top_p < 1 or rollout.top_k > 0,
         tensor=rollout.parallelism.tensor,
+        int8=rollout.quantization == "int8",
         kv_cache_bytes=parse_quantity(rollout.kv_cache_memory) if rollout.kv_cache_memory else None,
     )
 

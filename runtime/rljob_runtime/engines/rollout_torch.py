@@ -21,6 +21,7 @@ from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.parallel_rollout.share import RankShare
 from rljob_runtime.engines.prompts import RowPrompts, SharedPrompts
 from rljob_runtime.engines.slots import Slots
+from rljob_runtime.engines.turns import Turns
 from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
@@ -120,7 +121,7 @@ class TorchRollout:
         groups: RolloutGroups | None = None,
         quantization: Quantization = "none",
     ) -> None:
-        self.version = 0
+        self.version = self.drawn = 0
         self.between: Callable[[], None] | None = None
         self.path = path
         self._rows, self._length = max_sequences, max_length
@@ -185,7 +186,12 @@ class TorchRollout:
             waiting=Waiting(self._share.model, groups, self._device),
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
+            count=self._count,
+            turns=Turns(sampling.tools, sampling) if sampling.tools else None,
         )
+
+    def _count(self, tokens: int) -> None:
+        self.drawn += tokens
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
         """Replace all weights; names are Hugging Face's.

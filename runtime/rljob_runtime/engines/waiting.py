@@ -23,7 +23,7 @@ class Waiting:
     """The samples of these groups, first to last."""
 
     def __init__(self, model: FusedDecoder, groups: Sequence[PromptGroup], device: str) -> None:
-        self._model, self._groups, self._device = model, groups, device
+        self._model, self._groups, self._device = model, list(groups), device
         self._next_group = self._next_sample = 0
         self._logits_1V = torch.empty(0)  # after the prompt of a half seated group
         self._prompt_version = 0  # of the weights that made them
@@ -33,6 +33,12 @@ class Waiting:
     def begun(self) -> list[PromptGroup]:
         """The group that is half seated, if one is."""
         return [self._groups[self._next_group]] if self._next_sample else []
+
+    def add(self, groups: Sequence[PromptGroup]) -> None:
+        """More samples, before those that have not begun."""
+        place = self._next_group + (self._next_sample > 0)
+        self._groups[place:place] = groups
+        self.left += sum(len(group.uids) for group in groups)
 
     def can_admit(self, slots: Slots) -> bool:
         """Whether there is a sample, a row for it, and room for its prompt."""

@@ -155,7 +155,8 @@ class _LinearLogprobs(torch.autograd.Function):
         last_CV, ctx.last_CV = ctx.last_CV, None  # overwritten: a second backward makes it again
         buffer_CV = _buffer(hidden_LH, weight_VH, settings) if last_CV is None else last_CV
         hidden_gradient_LH = torch.empty_like(hidden_LH)
-        weight_gradient_VH = gradient_sum(weight_VH)
+        trains = ctx.needs_input_grad[1]  # not where adapters alone are trained
+        weight_gradient_VH = gradient_sum(weight_VH) if trains else None
         for positions, targets in reversed(ctx.chunks):
             hidden_CH, gradient_CV = hidden_LH[positions], last_CV
             if gradient_CV is None:
@@ -171,8 +172,10 @@ class _LinearLogprobs(torch.autograd.Function):
             if settings.temperature != 1.0:
                 gradient_CV.div_(settings.temperature)
             hidden_gradient_LH[positions] = gradient_CV.to(weight_VH.dtype) @ weight_VH
-            matmul_add_(weight_gradient_VH, gradient_CV, hidden_CH)
-        return hidden_gradient_LH, returned(weight_VH, weight_gradient_VH), None, None, None
+            if weight_gradient_VH is not None:
+                matmul_add_(weight_gradient_VH, gradient_CV, hidden_CH)
+        given = None if weight_gradient_VH is None else returned(weight_VH, weight_gradient_VH)
+        return hidden_gradient_LH, given, None, None, None
 
 
 def _sum_chunks(

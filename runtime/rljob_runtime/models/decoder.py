@@ -14,6 +14,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
+from rljob_api.adapters import is_adapter
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.attention import Attention
@@ -97,13 +98,15 @@ class Decoder(nn.Module):
         )
 
     def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """All weights as files name them, experts one by one; a tied head is the embedding's."""
-        held = chain(self.named_parameters(), self.named_buffers())
+        """All weights as files name them, experts one by one; a tied head is the embedding's. Of a matrix
+        with an adapter, the frozen weight alone."""
+        base = (held for held in self.named_parameters() if not is_adapter(held[0]))
+        held = chain(base, self.named_buffers())
         yield from split_experts(held, first=self.first_expert)
 
     def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """The parameters; all experts of a layer are two of them."""
-        yield from self.named_parameters()
+        """The parameters that are not frozen; all experts of a layer are two of them."""
+        yield from (held for held in self.named_parameters() if held[1].requires_grad)
 
     def recompute_layers(self) -> None:
         """Keep of each layer only its input, [U, H], for the backward pass."""

@@ -1,9 +1,10 @@
-"""The model of a run or of a checkpoint, as a Hugging Face directory of its own.
+"""The model of a run or of a checkpoint as a Hugging Face directory of its own, or its adapters as PEFT's.
 
 Called by `rljob export`. Copies tensor by tensor, so that a model may be larger than memory.
 """
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rljob_api.model_places import model_folder
 from rljob_runtime.best import BEST_FILE
 from rljob_runtime.checkpoint import MODEL_FOLDER, CheckpointStore
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.adapter_files import ADAPTER_FILE, ADAPTER_FOLDER, CONFIG_FILE
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
@@ -34,8 +36,7 @@ def export_model(
     is no model or `target` holds something, WeightsError for unreadable files.
     """
     source = find_best(place) if best else find_model(place)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ConfigError(f"{target} is not empty; name a folder that does not exist yet")
+    _check_empty(target)
     files = TensorFiles(source)
     tensors = [
         Written(
@@ -47,6 +48,23 @@ def export_model(
         for name, stored in files.tensors.items()
     ]
     write_directory(tensors, folder=target, source=source, max_shard_bytes=max_shard_bytes)
+    return source
+
+
+def export_adapter(place: Path, target: Path, *, best: bool = False) -> Path:
+    """Write the adapters of a run or of a checkpoint to `target` in PEFT's format; returns the directory that
+    they came from. Raises ConfigError where there are none or `target` holds something."""
+    model = find_best(place) if best else find_model(place)
+    source = model.parent / ADAPTER_FOLDER
+    if model.name != MODEL_FOLDER or not (source / CONFIG_FILE).is_file():
+        raise ConfigError(
+            f"{place} has no adapters: all weights were trained; leave --adapter out, or name a run with "
+            "spec.update.lora"
+        )
+    _check_empty(target)
+    target.mkdir(parents=True, exist_ok=True)
+    for name in (ADAPTER_FILE, CONFIG_FILE):
+        shutil.copyfile(source / name, target / name)
     return source
 
 
@@ -78,6 +96,11 @@ def find_best(run: Path) -> Path:
             "not true; leave --best out"
         )
     return model
+
+
+def _check_empty(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigError(f"{target} is not empty; name a folder that does not exist yet")
 
 
 def _exported_dtype(name: str, stored: torch.dtype, wanted: torch.dtype | None) -> torch.dtype:

@@ -7,7 +7,7 @@ a prompt with one sample alone is one sequence with it. This module makes the in
 # B samples, M tokens of responses less the last one of each
 # U packed tokens: all prompts, each with the response of its only sample, then all other responses; responses
 # less their last token
-# T response tokens, L positions whose logits are needed
+# T response tokens that the policy drew, L positions whose logits are needed
 
 from collections import Counter
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Segments:
         prompt_of = batch.group_of_B.tolist()
         samples = Counter(prompt_of)
         lengths = [len(prompt) for prompt in batch.prompts]
-        for group, response in zip(prompt_of, batch.responses, strict=True):
+        for group, response in zip(prompt_of, batch.texts, strict=True):
             inner = max(len(response) - 1, 0)
             lengths.append(0 if samples[group] == 1 else inner)
             lengths[group] += inner - lengths[-1]
@@ -55,7 +55,8 @@ class Packing:
     segments: the lengths that all else follows from.
     tokens_U, positions_U: the packed tokens. longest: of their positions, plus 1.
     predicting_L: packed tokens whose logits are needed: each prompt's last, all of the responses'.
-    target_T: response tokens in the batch's order. row_of_T: index into L of what predicts each.
+    target_T: response tokens in the batch's order, tools' left out. row_of_T: index into L of what predicts
+    each.
     """
 
     segments: Segments
@@ -100,7 +101,7 @@ class Packing:
 
 def pack(batch: SampleBatch, *, device: torch.device) -> Packing:
     """Indices of the batch on `device`. Every prompt needs a token."""
-    prompt_G, response_B = _lengths(batch.prompts), _lengths(batch.responses)
+    prompt_G, response_B = _lengths(batch.prompts), _lengths(batch.texts)
     assert bool((prompt_G > 0).all()), "a prompt without tokens predicts nothing"
     inner_B, prompt_B = (response_B - 1).clamp(min=0), prompt_G[batch.group_of_B]
     segments = Segments.of(batch)
@@ -117,14 +118,16 @@ def pack(batch: SampleBatch, *, device: torch.device) -> Packing:
     place_of_N = first_G[group_N] + place_N
     tokens_U = torch.empty(segments.num_tokens, dtype=torch.int64)
     tokens_U[torch.cat([place_of_N, place_of_M])] = torch.cat(
-        [*batch.prompts, *(r[:-1] for r in batch.responses)]
+        [*batch.prompts, *(text[:-1] for text in batch.texts)]
     )
     index = {
         "tokens_U": tokens_U,
         "positions_U": place_U + torch.cat([torch.zeros_like(prompt_G), prompt_B])[segment_U],
         "predicting_L": torch.cat([first_G + prompt_G - 1, place_of_M]),
         "target_T": torch.cat(batch.responses) if batch.responses else torch.zeros(0).long(),
-        "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, len(prompt_G)),
+        "row_of_T": _predicting_rows(response_B, inner_B, batch.group_of_B, len(prompt_G))[
+            batch.drawn_of_texts()
+        ],
     }
     return Packing(
         segments=segments,

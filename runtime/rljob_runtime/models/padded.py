@@ -15,14 +15,15 @@ from rljob_runtime.sample import SampleBatch
 
 
 def padded(batch: SampleBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [B, S], attention mask [B, S], and which positions predict a response token [B, S]."""
+    """Tokens [B, S], attention mask [B, S], and which positions predict a token that was drawn [B, S]."""
     prompts = [batch.prompts[group] for group in batch.group_of_B.tolist()]
-    rows = [torch.cat(pair) for pair in zip(prompts, batch.responses, strict=True)]
+    rows = [torch.cat(pair) for pair in zip(prompts, batch.texts, strict=True)]
     starts_B = torch.tensor([len(prompt) for prompt in prompts])[:, None]
     ends_B = torch.tensor([len(row) for row in rows])[:, None]
     tokens_BS = nn.utils.rnn.pad_sequence(rows, batch_first=True)
     place_S = torch.arange(tokens_BS.shape[1])
     predicts_BS = (place_S >= starts_B - 1) & (place_S < ends_B - 1)
+    predicts_BS[predicts_BS.clone()] = batch.drawn_of_texts()
     return tokens_BS, (place_S < ends_B).long(), predicts_BS
 
 

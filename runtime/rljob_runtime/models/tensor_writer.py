@@ -53,19 +53,19 @@ def write_tensors(
         shards[-1].append(tensor)
         size += tensor.num_bytes
     if len(shards) == 1:
-        _write_file(shards[0], folder / WEIGHTS_FILE)
+        write_file(shards[0], folder / WEIGHTS_FILE)
         return
     stem, _, ending = WEIGHTS_FILE.partition(".")
     weight_map: dict[str, str] = {}
     for number, shard in enumerate(shards, start=1):
         file = f"{stem}-{number:05d}-of-{len(shards):05d}.{ending}"
-        _write_file(shard, folder / file)
+        write_file(shard, folder / file)
         weight_map |= dict.fromkeys((tensor.name for tensor in shard), file)
     total = sum(tensor.num_bytes for shard in shards for tensor in shard)
     _write_json({"metadata": {"total_size": total}, "weight_map": weight_map}, folder / INDEX_FILE)
 
 
-def _write_file(tensors: Sequence[Written], path: Path) -> None:
+def write_file(tensors: Sequence[Written], path: Path) -> None:
     # The widest types first, so that every tensor is aligned for readers that map the file.
     ordered = sorted(tensors, key=lambda tensor: -tensor.dtype.itemsize)
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}

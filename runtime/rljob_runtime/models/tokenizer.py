@@ -39,6 +39,11 @@ class Tokenizer(Protocol):
         """Ids of text that follows a prompt: nothing in front, no end token."""
         ...
 
+    def plain(self, text: str) -> list[int]:
+        """Ids of text that somebody else wrote: as `continuation`, and what looks like a special token is
+        text."""
+        ...
+
     def chat(self, text: str) -> list[int]:
         """Ids of a user's message in the chat template, up to where the answer begins."""
         ...
@@ -61,6 +66,10 @@ class ByteTokenizer:
     def continuation(self, text: str) -> list[int]:
         """The text's bytes."""
         return list(text.encode())
+
+    def plain(self, text: str) -> list[int]:
+        """The text's bytes, which are never special."""
+        return self.continuation(text)
 
     def chat(self, text: str) -> list[int]:
         """Raises ConfigError: bytes have no chat template."""
@@ -98,6 +107,12 @@ class HFTokenizer:
     def continuation(self, text: str) -> list[int]:
         """Ids without special tokens."""
         return list(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def plain(self, text: str) -> list[int]:
+        """Ids without special tokens, also where the text names some."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        special = {*self._tokenizer.all_special_ids, *self.eos_ids}
+        return [token for token in ids if token not in special]
 
     def chat(self, text: str) -> list[int]:
         """Ids of a user's message. Raises ConfigError when the tokenizer has no chat template."""

@@ -1,11 +1,13 @@
 """The supervised warm-up of the built-in model `tiny`. Imports torch; called by `tiny`."""
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from rljob_api.rljob import RLJob
+from rljob_api.tools import RESULT
 from rljob_api.workload import Warmup
 from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.errors import ConfigError
@@ -17,6 +19,7 @@ from rljob_runtime.sample import SampleBatch
 from rljob_runtime.seeds import derive_seed
 
 LEAST_ACCURACY = 0.02
+PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)
 
 
 def warm_up(
@@ -38,12 +41,17 @@ def warm_up(
     optimizer = torch.optim.AdamW(
         decoder.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
     )
-    examined = _examples(source.heldout())
+    tools = job.spec.rollout.has_tools
+    examined = _examples(source.heldout(), tools=tools)
     accuracy = 0.0
     for step in range(1, settings.max_steps + 1):
         for group in optimizer.param_groups:
             group["lr"] = recipe.learning_rate * min(1.0, step / recipe.rise_steps)
-        _train(decoder, optimizer, _examples(source.draw("warmup", step, recipe.batch_size)))
+        _train(
+            decoder,
+            optimizer,
+            _examples(source.draw("warmup", step, recipe.batch_size), tools=tools),
+        )
         if step % recipe.check_every == 0 or step == settings.max_steps:
             accuracy = _accuracy(decoder, examined)
             progress(f"warming up the tiny model: step {step}, sampled accuracy {accuracy:.2f}")
@@ -62,16 +70,28 @@ def warm_up(
     return decoder
 
 
-def _examples(prompts: Sequence[Prompt]) -> SampleBatch:
-    """Each prompt with its answer and the end token as the response."""
-    tokenizer = ByteTokenizer()
+def _examples(prompts: Sequence[Prompt], *, tools: bool) -> SampleBatch:
+    """Each prompt with its answer and the end token as the response. tools: answers show how to call them."""
+    shown = [_demonstration(prompt.answer, tools=tools) for prompt in prompts]
     return SampleBatch(
         prompts=[torch.tensor(prompt.token_ids) for prompt in prompts],
         group_of_B=torch.arange(len(prompts)),
-        responses=[
-            torch.tensor([*tokenizer.continuation(prompt.answer), EOS_ID]) for prompt in prompts
-        ],
+        responses=[ids[drawn] for ids, drawn in shown],
+        whole=[ids for ids, _ in shown] if tools else [],
+        drawn=[drawn for _, drawn in shown] if tools else [],
     )
+
+
+def _demonstration(answer: str, *, tools: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of an answer with an end token, and which of them the policy learns: not those in the tags of
+    results, which a tool puts there."""
+    ids: list[int] = []
+    drawn: list[bool] = []
+    for number, part in enumerate(PUT.split(answer) if tools else [answer]):
+        tokens = ByteTokenizer().continuation(part)
+        ids += tokens
+        drawn += [number % 2 == 0] * len(tokens)
+    return torch.tensor([*ids, EOS_ID]), torch.tensor([*drawn, True])
 
 
 def _train(decoder: Decoder, optimizer: torch.optim.Optimizer, examples: SampleBatch) -> None:

@@ -90,16 +90,21 @@ class _ColumnLinear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients_UK: Tensor) -> tuple[Tensor | None, ...]:
         (x_SH,), weights_KH = ctx.saved_tensors, ctx.weights
-        gathered = start_gather(x_SH, ctx.group)
+        trains = ctx.needs_input_grad[3:][: len(weights_KH)]
+        gathered = start_gather(x_SH, ctx.group) if any(trains) else None
         gradient_UH = gradients_UK[0] @ weights_KH[0]
         for gradient_UK, weight_KH in zip(gradients_UK[1:], weights_KH[1:], strict=True):
             gradient_UH.addmm_(gradient_UK, weight_KH)
         scattered = start_scatter_sum(gradient_UH, ctx.group)
-        x_UH = gathered.wait()
-        weight_gradients = [
-            weight_gradient(weight_KH, gradient_UK, x_UH)
-            for weight_KH, gradient_UK in zip(weights_KH, gradients_UK, strict=True)
-        ]
+        weight_gradients: list[Tensor | None] = [None] * len(weights_KH)
+        if gathered is not None:
+            x_UH = gathered.wait()
+            weight_gradients = [
+                weight_gradient(weight_KH, gradient_UK, x_UH) if trained else None
+                for weight_KH, gradient_UK, trained in zip(
+                    weights_KH, gradients_UK, trains, strict=True
+                )
+            ]
         bias_gradients = [
             bias_gradient(gradient_UK) if biased else None
             for gradient_UK, biased in zip(gradients_UK, ctx.biased, strict=True)

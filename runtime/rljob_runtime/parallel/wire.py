@@ -7,12 +7,15 @@ not be written to before the wait. `volume` has their bytes.
 # n rows of one rank, R rows that arrive; all further dims stay as they are
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
+
+from rljob_runtime.backends.collective_notes import NOTES, GroupNotes, Note
 
 _COLLECTIVES: Any = dist
 # torch 2.13 renames both, and warns of the old names.
@@ -22,16 +25,21 @@ _scatter = getattr(dist, "reduce_scatter_single", None) or _COLLECTIVES.reduce_s
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A result on its way. sent: kept alive until then."""
+    """A result on its way. sent: kept alive until then. noted: what is waited for, for when it hangs; all
+    works belong to it, or the first to the first, and so on."""
 
     result: Tensor
     works: Sequence[Work] = ()
     sent: Sequence[Tensor] = ()
+    noted: Sequence[tuple[GroupNotes, Note]] = ()
 
     def wait(self) -> Tensor:
         """The result. Raises RuntimeError when a rank is gone or the group's timeout is over."""
-        for work in self.works:
-            work.wait()
+        with ExitStack() as waits:
+            for group, note in self.noted:
+                waits.enter_context(group.wait(note))
+            for work in self.works:
+                work.wait()
         return self.result
 
     def done(self) -> bool:
@@ -50,7 +58,8 @@ def start_gather(
         return Pending(part)
     part = part.contiguous()
     whole = part.new_empty(group.size() * len(part), *part.shape[1:]) if into is None else into
-    return Pending(whole, [_gather(whole, part, group=group, async_op=True)], [part])
+    noted = _begin("all_gather", part, group)
+    return Pending(whole, [_gather(whole, part, group=group, async_op=True)], [part], noted)
 
 
 def start_scatter_sum(
@@ -66,16 +75,18 @@ def start_scatter_sum(
     assert len(whole) % ranks == 0, f"{len(whole)} rows do not split over {ranks} ranks; pad them"
     whole = whole.contiguous()
     part = whole.new_empty(len(whole) // ranks, *whole.shape[1:]) if into is None else into
-    return Pending(part, [_scatter(part, whole, group=group, async_op=True)], [whole])
+    noted = _begin("reduce_scatter", whole, group)
+    return Pending(part, [_scatter(part, whole, group=group, async_op=True)], [whole], noted)
 
 
 def start_sum(values: Tensor, group: ProcessGroup | None) -> Pending:
     """Values become their sum over the ranks, in place, [...] → [...]."""
     if group is None:
         return Pending(values)
+    noted = _begin("all_reduce", values, group)
     work = dist.all_reduce(values, group=group, async_op=True)
     assert work is not None, "a rank sums in its own group alone"
-    return Pending(values, [work])
+    return Pending(values, [work], noted=noted)
 
 
 def start_broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> Pending:
@@ -83,16 +94,18 @@ def start_broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> 
     if group is None:
         return Pending(values)
     assert values.is_contiguous(), "what arrives must be in `values` itself"
+    noted = _begin("broadcast", values, group)
     work = dist.broadcast(values, group=group, group_src=source, async_op=True)
     assert work is not None, "a rank hears its own group alone"
-    return Pending(values, [work], [values])
+    return Pending(values, [work], [values], noted)
 
 
 def broadcast(values: Tensor, source: int, group: ProcessGroup | None) -> Tensor:
     """The source's values on every rank, [...] → [...]; source: rank in the group."""
     if group is not None:
         values = values.contiguous()
-        dist.broadcast(values, group=group, group_src=source)
+        with NOTES.of(group).whole("broadcast", values):
+            dist.broadcast(values, group=group, group_src=source)
     return values
 
 
@@ -105,9 +118,10 @@ def start_exchange(
         return Pending(rows)
     rows = rows.contiguous()
     arrived = rows.new_empty(sum(received), *rows.shape[1:])
+    noted = _begin("all_to_all", rows, group)
     work = dist.all_to_all_single(arrived, rows, received, sent, group=group, async_op=True)
     assert work is not None, "a rank exchanges rows in its own group alone"
-    return Pending(arrived, [work], [rows])
+    return Pending(arrived, [work], [rows], noted)
 
 
 def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup | None) -> Pending:
@@ -117,13 +131,16 @@ def start_shift(rows: Tensor, arriving: Tensor, group: ProcessGroup | None) -> P
         return Pending(rows)
     rank, ranks = group.rank(), group.size()
     rows = rows.contiguous()
-    operations = []
+    following, before = (rank + 1) % ranks, (rank - 1) % ranks
+    operations, noted = [], []
     if rows.numel():
-        operations.append(P2POp(dist.isend, rows, group=group, group_peer=(rank + 1) % ranks))
+        operations.append(P2POp(dist.isend, rows, group=group, group_peer=following))
+        noted += _begin_message("send", rows, group, rank, following)
     if arriving.numel():
-        operations.append(P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % ranks))
+        operations.append(P2POp(dist.irecv, arriving, group=group, group_peer=before))
+        noted += _begin_message("receive", arriving, group, before, rank)
     works = dist.batch_isend_irecv(operations) if operations else []
-    return Pending(arriving, works, [rows])
+    return Pending(arriving, works, [rows], noted)
 
 
 def start_send(tensor: Tensor, target: int, group: ProcessGroup | None) -> Pending:
@@ -131,15 +148,32 @@ def start_send(tensor: Tensor, target: int, group: ProcessGroup | None) -> Pendi
     tensor = tensor.contiguous()
     if not tensor.numel():
         return Pending(tensor)
+    noted = _begin_message("send", tensor, group, None, target)
     work = dist.isend(tensor, group=group, group_dst=target)
     assert work is not None, "a rank sends in its own group alone"
-    return Pending(tensor, [work], [tensor])
+    return Pending(tensor, [work], [tensor], noted)
 
 
 def start_receive(into: Tensor, source: int, group: ProcessGroup | None) -> Pending:
     """What the source sends with `start_send`, in the order of its sends."""
     if not into.numel():
         return Pending(into)
+    noted = _begin_message("receive", into, group, source, None)
     work = dist.irecv(into, group=group, group_src=source)
     assert work is not None, "a rank receives in its own group alone"
-    return Pending(into, [work])
+    return Pending(into, [work], noted=noted)
+
+
+def _begin(what: str, tensor: Tensor, group: ProcessGroup) -> list[tuple[GroupNotes, Note]]:
+    notes = NOTES.of(group)
+    return [(notes, notes.begin(what, tensor))]
+
+
+def _begin_message(
+    what: str, tensor: Tensor, group: ProcessGroup | None, source: int | None, target: int | None
+) -> list[tuple[GroupNotes, Note]]:
+    """source, target: ranks in the group, of which None is this one."""
+    group = dist.group.WORLD if group is None else group
+    own = dist.get_rank(group)
+    notes = NOTES.pair(group, own if source is None else source, own if target is None else target)
+    return [(notes, notes.begin(what, tensor))]

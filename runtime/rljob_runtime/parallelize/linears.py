@@ -22,11 +22,27 @@ class SharedLinears:
     def columns(self, x_SX: Tensor, *matrices: Matrix) -> tuple[Tensor, ...]:
         """[S, X] → [U, this rank's rows] each; the tokens are gathered once."""
         weights = [matrix.weight for matrix in matrices]
-        return column_linear(x_SX, weights, [matrix.bias for matrix in matrices], self._group)
+        made = column_linear(x_SX, weights, [matrix.bias for matrix in matrices], self._group)
+        added = (self._column_adapter(x_SX, matrix) for matrix in matrices)
+        return tuple(y if more is None else y + more for y, more in zip(made, added, strict=True))
 
     def rows(self, x_UX: Tensor, matrix: Matrix) -> Tensor:
         """[U, this rank's columns] → [S, rows]."""
-        return row_linear(x_UX, matrix.weight, matrix.bias, self._group)
+        output_SX = row_linear(x_UX, matrix.weight, matrix.bias, self._group)
+        if matrix.adapter is None:
+            return output_SX
+        lora_a, lora_b = matrix.adapter  # A has this rank's columns, B is whole
+        narrow_SX = row_linear(x_UX, lora_a.weight, None, self._group)
+        added_SX: Tensor = lora_b(matrix.lora_scale * narrow_SX)
+        return output_SX + added_SX
+
+    def _column_adapter(self, x_SX: Tensor, matrix: Matrix) -> Tensor | None:
+        """[S, X] → [U, this rank's rows]: A is whole, and what it made of a rank's tokens is gathered."""
+        if matrix.adapter is None:
+            return None
+        lora_a, lora_b = matrix.adapter
+        narrow_SX = matrix.lora_scale * lora_a(x_SX)
+        return column_linear(narrow_SX, [lora_b.weight], [None], self._group)[0]
 
     def all_tokens(self, x_SX: Tensor) -> Tensor:
         """[S, X] → [U, X]."""

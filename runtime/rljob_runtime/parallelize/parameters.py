@@ -3,20 +3,23 @@
 Called by `policy`, and by whoever saves what several ranks have trained.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from rljob_api.adapters import adapter_tensors, is_adapter
 from rljob_api.architecture import Shape
-from rljob_api.layout import Part, Slice, slices
+from rljob_api.layout import Part, Slice, slice_of, slices
+from rljob_api.lora import Lora
 from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.expert_names import Place, places_in_stack
 from rljob_runtime.models.loading import new_head, without_new_head
+from rljob_runtime.models.lora import adapted_matrices, merged
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_weight
@@ -39,9 +42,16 @@ def on_meta(architecture: Architecture, dtype: torch.dtype) -> Decoder:
         return Decoder(architecture, dtype=dtype)
 
 
-def held_slices(shape: Shape, grid: RankGrid, rank: int) -> dict[str, Slice]:
-    """What a rank holds, by Hugging Face name, experts one by one."""
-    return {piece.tensor.name: piece for piece in slices(shape, grid.part(shape, rank))}
+def held_slices(
+    shape: Shape, grid: RankGrid, rank: int, lora: Lora | None = None
+) -> dict[str, Slice]:
+    """What a rank holds, by Hugging Face name, experts one by one; with `lora`, adapters too."""
+    part = grid.part(shape, rank)
+    held = {piece.tensor.name: piece for piece in slices(shape, part)}
+    for tensor in adapter_tensors(lora, shape) if lora else ():
+        if tensor.layer in part.layers:
+            held[tensor.name] = slice_of(tensor, shape, part)
+    return held
 
 
 def keep_stages(decoder: Decoder, part: Part) -> None:
@@ -68,8 +78,9 @@ def cut_parameters(decoder: Decoder, held: Mapping[str, Slice]) -> None:
     for name, whole in [*decoder.named_parameters(), *decoder.named_buffers()]:
         owner = decoder.get_submodule(name.rpartition(".")[0])
         own = torch.empty(_held_shape(name, whole, held), dtype=whole.dtype, device="cpu")
-        is_parameter = isinstance(whole, nn.Parameter)
-        setattr(owner, name.rpartition(".")[2], nn.Parameter(own) if is_parameter else own)
+        if isinstance(whole, nn.Parameter):
+            own = nn.Parameter(own, requires_grad=whole.requires_grad)
+        setattr(owner, name.rpartition(".")[2], own)
     numbers = [piece.tensor.expert for piece in held.values() if piece.tensor.expert is not None]
     decoder.first_expert = min(numbers, default=0)
 
@@ -92,17 +103,28 @@ def load_slices(decoder: Decoder, path: Path, shape: Shape, held: Mapping[str, S
     load_weights(into, path, part_of=part_of, left_out=left_out)
 
 
+def fill_adapters(
+    decoder: Decoder, held: Mapping[str, Slice], whole: Callable[[TensorSpec], Tensor]
+) -> None:
+    """Give the adapters that a rank holds their part of whole ones."""
+    with torch.no_grad():
+        for name, (own, box) in _rows_of(decoder, held, adapters=True):
+            own.copy_(whole(held[name].tensor)[box])
+
+
 def slices_of(decoder: Decoder, held: Mapping[str, Slice]) -> dict[str, Tensor]:
-    """This rank's slices by Hugging Face name, or its rows of them: the live tensors."""
+    """This rank's slices by Hugging Face name, or its rows of them: the live tensors, without adapters."""
     return {name: own.detach() for name, (own, _) in _rows_of(decoder, held)}
 
 
 def _rows_of(
-    decoder: Decoder, held: Mapping[str, Slice]
+    decoder: Decoder, held: Mapping[str, Slice], *, adapters: bool = False
 ) -> Iterator[tuple[str, tuple[Tensor, Box]]]:
     """What this rank has of each tensor by Hugging Face name, and where in the whole tensor it lies; with
-    ZeRO 3 rows of its slices, and only of those that it has any of."""
+    ZeRO 3 rows of its slices, and only of those that it has any of. Of the model, or of its adapters."""
     for stored, tensor in chain(decoder.named_parameters(), decoder.named_buffers()):
+        if is_adapter(stored) != adapters:
+            continue
         own, first = held_rows(tensor), first_row(tensor)
         number = decoder.first_expert + first
         places = places_in_stack(stored, own.shape, first=number)
@@ -114,11 +136,10 @@ def _rows_of(
             yield stored, (own, (slice(at, at + len(own)), *others))
 
 
-def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
-    """Who adds up the gradients of each of the decoder's parameters, by the parameter's name."""
-    of_tensor = {
-        tensor.name: gradient_purpose(tensor, tied=shape.tied) for tensor in tensors_of(shape)
-    }
+def purposes(decoder: Decoder, shape: Shape, lora: Lora | None = None) -> dict[str, Purpose]:
+    """Who adds up the gradients of each of the decoder's trained parameters, by the parameter's name."""
+    tensors = adapter_tensors(lora, shape) if lora else tensors_of(shape)
+    of_tensor = {tensor.name: gradient_purpose(tensor, tied=shape.tied) for tensor in tensors}
     found: dict[str, Purpose] = {}
     for name, parameter in decoder.trained_parameters():
         places = places_in_stack(name, parameter.shape)
@@ -129,27 +150,50 @@ def purposes(decoder: Decoder, shape: Shape) -> dict[str, Purpose]:
 def whole_weights(
     decoder: Decoder, shape: Shape, groups: ProcessGroups, *, at: ValuesAt = as_they_are
 ) -> Iterator[tuple[str, Tensor]]:
-    """All of the model's weights by Hugging Face name, whole, one at a time, as one rank would give them.
+    """All of the model's weights by Hugging Face name, whole, one at a time, as one rank would give them:
+    merged where they have adapters.
 
     All ranks go through it together; each slice is sent once to the ranks that share its tensor, and each
     tensor once to the other stages of the pipeline. at: where the values of a live tensor are now.
     """
-    own = _Held(decoder, at)
+    tensors = {tensor.name: tensor for tensor in tensors_of(shape)}
+    dtype = next(decoder.parameters()).dtype
+    meant = on_meta(decoder.architecture, dtype).named_hf_parameters()
+    wanted = ((tensors[name], weight.dtype) for name, weight in meant)
+    yield from _whole(_Held(decoder, at), shape, groups, wanted)
+
+
+def whole_adapters(
+    decoder: Decoder, shape: Shape, groups: ProcessGroups, lora: Lora
+) -> Iterator[tuple[str, Tensor]]:
+    """The adapters likewise."""
+    dtype = next(weight.dtype for _, weight in decoder.trained_parameters())
+    wanted = ((tensor, dtype) for tensor in adapter_tensors(lora, shape))
+    yield from _whole(_Held(decoder, as_they_are), shape, groups, wanted, lora)
+
+
+def _whole(
+    own: "_Held",
+    shape: Shape,
+    groups: ProcessGroups,
+    wanted: Iterable[tuple[TensorSpec, torch.dtype]],
+    lora: Lora | None = None,
+) -> Iterator[tuple[str, Tensor]]:
+    """These tensors put together, in their order."""
     stages = groups.grid.group(Purpose.PIPELINE, groups.rank)
     parts = [groups.grid.part(shape, stage) for stage in stages]
-    tensors, grid = {tensor.name: tensor for tensor in tensors_of(shape)}, groups.grid
+    grid = groups.grid
     by_rank = {
-        rank: held_slices(shape, grid, rank)
+        rank: held_slices(shape, grid, rank, lora)
         for purpose in (Purpose.TENSOR, Purpose.EXPERT)
         for rank in grid.group(purpose, groups.rank)
     }
-    dtype = next(decoder.parameters()).dtype
-    for name, meant in on_meta(decoder.architecture, dtype).named_hf_parameters():
-        by_number = tensors[name].expert is not None and grid.degrees.expert > 1
+    for tensor, dtype in wanted:
+        name, by_number = tensor.name, tensor.expert is not None and grid.degrees.expert > 1
         purpose = Purpose.EXPERT if by_number else Purpose.TENSOR
         members = grid.group(purpose, groups.rank)
-        whole = torch.empty(meant.shape, dtype=meant.dtype)
-        stage = _first_holder(tensors[name], parts)
+        whole = torch.empty(tensor.shape, dtype=dtype)
+        stage = _first_holder(tensor, parts)
         if stages[stage] == groups.rank:
             for source, piece in _distinct(name, members, by_rank):
                 mine = members[source] == groups.rank
@@ -172,6 +216,7 @@ class _Held:
     def __init__(self, decoder: Decoder, at: ValuesAt) -> None:
         self._at = at
         self._tensors = dict(chain(decoder.named_parameters(), decoder.named_buffers()))
+        self._adapted = adapted_matrices(decoder)
         self._last: tuple[str, Tensor] | None = None
         self._places: dict[str, tuple[str, Place | None]] = {}
         for name, tensor in self._tensors.items():
@@ -182,11 +227,22 @@ class _Held:
                 self._places[part] = name, place
 
     def weight(self, name: str) -> Tensor:
-        """One of them, without gradient."""
+        """One of them, without gradient, merged where it has an adapter."""
         tensor, place = self._places[name]
         if self._last is None or self._last[0] != tensor:
-            self._last = tensor, whole_weight(self._tensors[tensor].detach(), at=self._at)
+            self._last = tensor, self._merged(tensor)
         return self._last[1] if place is None else self._last[1][place]
+
+    def _merged(self, name: str) -> Tensor:
+        weight = whole_weight(self._tensors[name].detach(), at=self._at)
+        if (matrix := self._adapted.get(name)) is None:
+            return weight
+        stem = name.removesuffix("weight")
+        lora_a, lora_b = (
+            whole_weight(self._tensors[f"{stem}{part}.weight"].detach())
+            for part in ("lora_A", "lora_B")
+        )
+        return merged(weight, lora_a, lora_b, matrix.lora_scale)
 
 
 def _held_shape(name: str, whole: Tensor, held: Mapping[str, Slice]) -> tuple[int, ...]:

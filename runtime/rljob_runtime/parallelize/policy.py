@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from rljob_api.architecture import Shape, read_shape
+from rljob_api.lora import Lora
 from rljob_runtime.models.blocks.attention import Attention
 from rljob_runtime.models.blocks.experts import StackedExperts
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp
@@ -17,6 +18,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import read_scorer
+from rljob_runtime.models.lora import add_adapters, drawn
 from rljob_runtime.parallel.fully_sharded import shard_weights
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
@@ -27,6 +29,7 @@ from rljob_runtime.parallelize.linears import SharedLinears
 from rljob_runtime.parallelize.micro_batches import score
 from rljob_runtime.parallelize.parameters import (
     cut_parameters,
+    fill_adapters,
     held_slices,
     keep_stages,
     load_slices,
@@ -37,11 +40,17 @@ from rljob_runtime.parallelize.tokens import is_ring
 
 
 def load_parallel(
-    path: Path, groups: ProcessGroups, *, dtype: torch.dtype, scores: bool = False
+    path: Path,
+    groups: ProcessGroups,
+    *,
+    dtype: torch.dtype,
+    scores: bool = False,
+    lora: Lora | None = None,
+    seed: int = 0,
 ) -> Decoder:
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
-    scores: as `loading.load_scorer` has it.
+    scores: as `loading.load_scorer` has it. lora: with new adapters, drawn with this seed.
     Where there is a pipeline, `micro_batches.run_micro_batches` trains it; its `logprobs` scores alone.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
@@ -52,20 +61,27 @@ def load_parallel(
     shape = read_shape(entries, name=f"{path}/config.json")
     assert shape is not None, f"the contract lacks {decoder.architecture.name}"
     shape = shape.scorer() if scores else shape
-    parallelize(decoder, shape, groups)
+    if lora is not None:
+        add_adapters(decoder, lora)
+    parallelize(decoder, shape, groups, lora)
     share_weights(decoder, groups, dtype=dtype)
-    load_slices(decoder, path, shape, held_slices(shape, groups.grid, groups.rank))
+    own = held_slices(shape, groups.grid, groups.rank, lora)
+    load_slices(decoder, path, shape, own)
+    fill_adapters(decoder, own, lambda tensor: drawn(tensor.name, tensor.shape, seed))
     return decoder
 
 
-def parallelize(decoder: Decoder, shape: Shape, groups: ProcessGroups) -> None:
+def parallelize(
+    decoder: Decoder, shape: Shape, groups: ProcessGroups, lora: Lora | None = None
+) -> None:
     """Make a whole decoder this rank's part of it, uninitialised.
 
-    decoder: of `on_meta`. shape: of the same model. Raises ConfigError for degrees that it cannot have.
+    decoder: of `on_meta`. shape: of the same model. lora: of its adapters. Raises ConfigError for degrees
+    that it cannot have.
     """
     check_degrees(shape, groups.grid.degrees)
     keep_stages(decoder, groups.grid.part(shape, groups.rank))
-    cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
+    cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank, lora))
     share_matrices(decoder, groups)
     share_experts(decoder, groups)
     share_attention(decoder, groups)

@@ -64,6 +64,13 @@ class Collective:
             if source != self._device:
                 yield from parcel.views(self._parts[source])
 
+    def release(self) -> None:
+        """Once the pieces are taken. gloo's own threads keep what they sent a moment longer than this object
+        lives, and its memory counts."""
+        for buffer in self.buffers:
+            if buffer.is_cpu:
+                buffer.untyped_storage().resize_(0)
+
     def _start(self) -> Iterator[Pending]:
         group, members = self._group, self._step.group
         if group is None:

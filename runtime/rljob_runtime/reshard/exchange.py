@@ -14,13 +14,13 @@ from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import ReshardPlan, Step
 from rljob_runtime.backends.base import Backend
 from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.backends.presence import Presence
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.collectives import Collective
 from rljob_runtime.reshard.groups import make_groups
 from rljob_runtime.reshard.parcels import View
 from rljob_runtime.reshard.peers import Listening, machines_of_ranks
-from rljob_runtime.reshard.presence import Presence
 from rljob_runtime.reshard.shared import SharedExchange, SharedSteps, is_shared
 
 Wait = Callable[[Sequence[Pending], Iterable[int]], None]
@@ -55,8 +55,7 @@ class Exchanges:
         if shares_memory and not alone and backend.device.type == "cpu":
             machines = _machines()
         self._machine = machines[self._device]
-        self._presence = None if alone else Presence()
-        self._gave_up = False
+        self._presence = None if alone else Presence.of_world(f"reshard rank {self._device}")
         self._groups = make_groups(plan, machines, timeout_seconds)
         self._shared: SharedSteps | None = None
         if max(map(len, machines)) > 1:
@@ -104,19 +103,9 @@ class Exchanges:
     def give_up(self, error: BaseException) -> str:
         """This rank does not go on, which all others hear, with the error and who is gone, where it says
         neither; this text. Once."""
-        if self._presence is None or self._gave_up:
-            return str(error)
-        self._gave_up = True
         if self._shared is not None:
             self._shared.give_up()
-        text = str(error)
-        if isinstance(error, RuntimeError | WorkerError):
-            names = [f"rank {rank} is gone" for rank in self._presence.lost()]
-            text = "".join(f"{name}; " for name in names if name not in text) + text
-            self._presence.tell(text)
-        else:
-            self._presence.tell(f"{type(error).__name__}: {text}")
-        return text
+        return str(error) if self._presence is None else self._presence.give_up(error)
 
     def _collective(self, step: Step) -> Collective:
         like = torch.empty(0, device=self._backend.device)
@@ -166,6 +155,8 @@ class Exchange:
 
     def taken(self) -> None:
         """All pieces were copied; buffers go."""
+        for one in self._collectives:
+            one.release()
         self._collectives = ()
         if self._shared is not None:
             self._shared.taken()

@@ -20,7 +20,8 @@ from rljob_runtime.backends.base import Backend, Mark
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.exchange import Exchange, Exchanges
-from rljob_runtime.reshard.parcels import part
+from rljob_runtime.reshard.merging import Merge, as_trained
+from rljob_runtime.reshard.parcels import View, part
 
 New = Callable[[Piece], Tensor]
 """Makes an uninitialised tensor for a slice that this device generates with, or gives one that it has."""
@@ -45,9 +46,9 @@ class Resharder:
 
     sent: type on the way, the narrower of both layouts'. shares_memory: whether devices of one machine whose
     memory is the host's exchange weights there. timeout_seconds: of one wait for another device; after it a
-    reshard raises WorkerError, and another Resharder is needed. Raises WorkerError when a device does not
-    come in that time. gather_seconds, select_seconds: of the last reshard, of its exchanges, on the side
-    stream, and of the selection and its copies, as the host sees them.
+    reshard raises WorkerError, and another Resharder is needed. merge: of what this device gives. Raises
+    WorkerError when a device does not come in that time. gather_seconds, select_seconds: of the last reshard,
+    of its exchanges, on the side stream, and of the selection and its copies, as the host sees them.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Resharder:
         sent: torch.dtype,
         timeout_seconds: float,
         shares_memory: bool = True,
+        merge: Merge = as_trained,
     ) -> None:
+        self._merge = merge
         self.device = dist.get_rank() if dist.is_initialized() else 0
         self._plan = plan.of_device(self.device)
         self._held = _boxes(plan.update.held(self.device))
@@ -117,7 +120,9 @@ class Resharder:
         self.gather_seconds = self.select_seconds = 0.0
         buckets = len(self._plan.buckets)
         for number in range(buckets + 2):
-            begun = self._begin(number, 0, update, self._held) if number < buckets else None
+            begun = None
+            if number < buckets:
+                begun = self._begin(number, 0, lambda piece: self._given(update, piece))
             end = None
             if number > 1 and release is not None:
                 end = release(self._gone[number - 2])
@@ -129,11 +134,12 @@ class Resharder:
         self._stream.run(self._exchanges.end).wait()
         return found
 
-    def _begin(
-        self, number: int, hop: int, own: Mapping[str, Tensor], held: Mapping[str, Box]
-    ) -> Gathering | None:
-        """Start a bucket's hop. own, held: the weights that are given of, and their boxes."""
-        exchange = self._exchanges.begin(number, hop, lambda piece: _view(own, held, piece))
+    def _given(self, update: Mapping[str, Tensor], piece: Piece) -> Tensor:
+        return self._merge(piece, _view(update, self._held, piece))
+
+    def _begin(self, number: int, hop: int, own: View) -> Gathering | None:
+        """Start a bucket's hop. own: what is given."""
+        exchange = self._exchanges.begin(number, hop, own)
         if exchange is None:
             return None
 
@@ -158,10 +164,11 @@ class Resharder:
         wanted = {name: self._wanted[name].box for name in self._here[number]}
         started = time.perf_counter()
         for piece in self._copies[number]:
-            _view(found, wanted, piece).copy_(_view(update, self._held, piece))
+            _view(found, wanted, piece).copy_(self._given(update, piece))
         self.select_seconds += time.perf_counter() - started
         self._take(gathering, found, wanted)
-        self._take(self._begin(number, 1, found, wanted), found, wanted)
+        passed_on = self._begin(number, 1, lambda piece: _view(found, wanted, piece))
+        self._take(passed_on, found, wanted)
 
     def _take(
         self,

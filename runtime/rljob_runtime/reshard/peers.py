@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rljob_runtime.backends.collective_notes import NOTES, GroupNotes
 from rljob_runtime.errors import WorkerError
 
 MADV_REMOVE = 9
@@ -77,7 +78,11 @@ class Peers:
         os.ftruncate(descriptor, max(1, memory_bytes))
         self._map = mmap.mmap(descriptor, 0)
         self.memory = _as_tensor(self._map)
+        ranks = list(ranks)
         others = [rank for rank in ranks if rank != self._rank]
+        among = ",".join(map(str, ranks))
+        notes = GroupNotes(f"shared memory, ranks {among}", rank=self._rank, size=len(ranks))
+        self._notes = NOTES.add(self, notes)
         try:
             links = listening.meet(others, descriptor, timeout_seconds)
         except OSError as error:
@@ -109,9 +114,18 @@ class Peers:
         """Until each of the ranks, or of all others, has told this so many times; in one thread at a
         time."""
         deadline = time.monotonic() + self._seconds
-        for rank in self._sockets if ranks is None else ranks:
-            while self._heard[rank][what] < number:
-                self._hear(rank, what, deadline)
+        awaited = [
+            rank
+            for rank in (self._sockets if ranks is None else ranks)
+            if self._heard[rank][what] < number
+        ]
+        if not awaited:
+            return
+        with self._notes.whole(f"await {what.name} {number}") as note:
+            for place, rank in enumerate(awaited):
+                note.awaited = tuple(awaited[place:])
+                while self._heard[rank][what] < number:
+                    self._hear(rank, what, deadline)
 
     def forget(self) -> None:
         """Give the memory's pages back, which nobody reads any more; the next write makes new ones."""
@@ -173,7 +187,7 @@ class Listening:
                     higher.remove(rank)
                     found[rank] = link, theirs
         for rank, link in calls.items():
-            found[rank] = link, socket.recv_fds(link, 1, 1)[1][0]
+            found[rank] = link, _given(link, rank)
         return found
 
     def _accept(self, seconds: float) -> tuple[socket.socket, int | None, int]:
@@ -184,9 +198,19 @@ class Listening:
         said, descriptors, _, _ = socket.recv_fds(link, SECRET_BYTES + NUMBER_BYTES, 1)
         known = secrets.compare_digest(said[:SECRET_BYTES], self._own.secret)
         if not known or not descriptors:
+            for stranger in descriptors:
+                os.close(stranger)
             link.close()
             return link, None, -1
         return link, int.from_bytes(said[SECRET_BYTES:], "big"), descriptors[0]
+
+
+def _given(link: socket.socket, rank: int) -> int:
+    """The descriptor that a lower rank gives. Raises OSError when it is gone."""
+    _, descriptors, _, _ = socket.recv_fds(link, 1, 1)
+    if not descriptors:
+        raise ConnectionResetError(f"rank {rank} is gone")
+    return descriptors[0]
 
 
 def _called(address: Address, own: int, descriptor: int, seconds: float) -> socket.socket:

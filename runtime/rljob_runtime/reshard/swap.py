@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rljob_runtime.backends.base import Backend, Mark
 from rljob_runtime.backends.host import host_bytes
+from rljob_runtime.backends.host_arena import HostArena
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 
@@ -40,9 +41,9 @@ class Resting:
         self._storage_of = {name: id(t.untyped_storage()) for name, t in tensors.items()}
         self.num_bytes = sum(storage.nbytes() for storage in self._storages.values())
         self._require_host_memory(host_bytes())
-        self._host = {
-            key: backend.host_buffer(storage.nbytes()) for key, storage in self._storages.items()
-        }
+        sizes = {key: storage.nbytes() for key, storage in self._storages.items()}
+        arena = HostArena(backend.host_buffer, sizes)
+        self._host = {key: arena[key] for key in sizes}
         self._staying = dict.fromkeys(self._storages, 0)
         for key in self._storage_of.values():
             self._staying[key] += 1
@@ -114,7 +115,8 @@ class Resting:
             self.ready()
             return tensor
         on_host = self._host[key].view(tensor.dtype)
-        return on_host.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        first = on_host.storage_offset() + tensor.storage_offset()
+        return on_host.as_strided(tensor.shape, tensor.stride(), first)
 
     def _left(self, key: int) -> bool:
         """Whether the storage has no byte on the device."""

@@ -6,6 +6,7 @@ so that it never mixes with the answers.
 
 import contextlib
 import ctypes
+import faulthandler
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
+    faulthandler.register(signal.SIGUSR1, file=config["stacks"], all_threads=True)
     scorers = _scorers(config)
     _say(answers, {"ready": True})
     for line in sys.stdin:

@@ -5,21 +5,18 @@ is 0 with an error, and the request's other rewards go on in the new child.
 """
 
 import json
-import selectors
-import subprocess
-import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rljob_api.workload import Data, Reward
 from rljob_runtime.errors import RewardError
+from rljob_runtime.line_child import LineChild, StartFailed
 from rljob_runtime.rewards.requests import RewardRequest, RewardResult
 
-START_SECONDS = 120.0
-READ_BYTES = 65_536
+CHILD = "rljob_runtime.rewards.child"
 
 __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
 
@@ -46,7 +43,11 @@ class RewardPool:
             "data": data.model_dump_json(by_alias=True),
             "base_dir": str(base_dir),
         }
-        self._children = [_Child(json.dumps(config)) for _ in range(processes if rewards else 0)]
+        number = processes if rewards else 0
+        with _starting():
+            self._children = [
+                LineChild(CHILD, json.dumps(config), tells_stacks=True) for _ in range(number)
+            ]
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="reward")
 
     def score(self, requests: Sequence[RewardRequest]) -> list[RewardResult]:
@@ -55,7 +56,7 @@ class RewardPool:
         parts = [list(range(first, len(requests), count)) for first in range(count)]
         results: list[RewardResult | None] = [None] * len(requests)
 
-        def work(child: _Child, indices: list[int]) -> None:
+        def work(child: LineChild, indices: list[int]) -> None:
             for i in indices:
                 results[i] = self._score(child, requests[i])
 
@@ -68,18 +69,25 @@ class RewardPool:
             future.result()
         return [result for result in results if result is not None]
 
+    def stacks(self) -> dict[str, str]:
+        """Where each child that scores stands, by `scorer PID`: also one that a library's code keeps busy."""
+        told = [found for child in self._children if (found := child.stacks())]
+        return {f"scorer {process}": text for process, text in told}
+
     def close(self) -> None:
         """End every child."""
         self._threads.shutdown()
         for child in self._children:
             child.kill()
 
-    def _score(self, child: "_Child", request: RewardRequest) -> RewardResult:
+    def _score(self, child: LineChild, request: RewardRequest) -> RewardResult:
         left = deque(self._rewards)
+        fields = {name: getattr(request, name) for name in RewardRequest.__slots__}
         parts: dict[str, float] = {}
         errors: dict[str, str] = {}
         while left:
-            child.send(request, list(left))
+            with _starting():
+                child.send({"request": fields, "rewards": list(left)})
             while left:
                 name = left.popleft()
                 deadline = self._rewards[name].timeout_seconds
@@ -93,85 +101,11 @@ class RewardPool:
         return RewardResult(total=total, parts=parts, errors=errors)
 
 
-class _Child:
-    """One process; started at the first request and again after it was lost."""
-
-    def __init__(self, config: str) -> None:
-        self._config = config
-        self._process: subprocess.Popen[bytes] | None = None
-        self._selector = selectors.DefaultSelector()
-        self._buffer = b""
-        self._start()
-
-    def send(self, request: RewardRequest, rewards: list[str]) -> None:
-        """Ask for these rewards of a request; one `answer` each."""
-        if self._process is None:
-            self._start()
-        fields = {name: getattr(request, name) for name in RewardRequest.__slots__}
-        self._write({"request": fields, "rewards": rewards})
-
-    def answer(self, deadline_seconds: float) -> dict[str, Any]:
-        """The next answer; `lost` with an error when the child hung or died."""
-        line = self._line(deadline_seconds)
-        if line is not None:
-            return dict(json.loads(line))
-        assert self._process is not None, "a lost child cannot answer"
-        code = self._process.poll()
-        what = (
-            f"took longer than {deadline_seconds:g} s (timeoutSeconds) and was killed"
-            if code is None
-            else f"ended its process with exit status {code}"
-        )
-        self.kill()
-        return {"lost": True, "error": what}
-
-    def kill(self) -> None:
-        """End the process and reap it."""
-        if self._process is None:
-            return
-        process, self._process = self._process, None
-        assert process.stdout is not None and process.stdin is not None
-        self._selector.unregister(process.stdout)
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
-        self._buffer = b""
-
-    def _start(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", "rljob_runtime.rewards.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-        )
-        assert self._process.stdout is not None, "stdout is a pipe"
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self._write(json.loads(self._config))
-        answer = self.answer(START_SECONDS)
-        if "error" in answer:
-            raise RewardError(
-                f"the process of the rewards (spec.rewards) did not start: it {answer['error']}; "
-                "the log above says why"
-            )
-
-    def _write(self, message: dict[str, Any]) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        try:
-            self._process.stdin.write((json.dumps(message) + "\n").encode())
-        except BrokenPipeError:
-            return  # `answer` tells what became of it
-
-    def _line(self, deadline_seconds: float) -> bytes | None:
-        """The next whole line, or None at the deadline or the pipe's end."""
-        assert self._process is not None and self._process.stdout is not None
-        while b"\n" not in self._buffer:
-            if not self._selector.select(deadline_seconds):
-                return None
-            data = self._process.stdout.read(READ_BYTES)
-            if not data:
-                self._process.wait()
-                return None
-            self._buffer += data
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        return line
+@contextmanager
+def _starting() -> Iterator[None]:
+    try:
+        yield
+    except StartFailed as error:
+        raise RewardError(
+            f"the process of the rewards (spec.rewards) did not start: it {error}; the log above says why"
+        ) from error

@@ -1,17 +1,25 @@
 """What goes into a reward and what comes out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRequest:
-    """One response to score. entry: what the data set's own scorer needs, as JSON has it."""
+    """One response to score. entry: what the data set's own scorer needs, as JSON has it. With tools,
+    response is the last turn, behind the last answer, and transcript everything; else they are the same."""
 
     prompt: str
     response: str
     answer: str
     entry: dict[str, Any]
+    transcript: str = ""
+
+
+def last_turn(mask: Sequence[int]) -> int:
+    """Where the last turn begins: behind the last token that was not drawn."""
+    return next((place + 1 for place in reversed(range(len(mask))) if not mask[place]), 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Used in the child processes alone: they may hang, crash, or run a user's code.
 """
 
 import importlib.util
+import inspect
 import logging
 import math
 import re
@@ -98,14 +99,16 @@ def _format(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 
 def _python(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    """The user's function; it must return a finite number."""
+    """The user's function; it must return a finite number. One with a parameter `transcript` gets it."""
     assert reward.python is not None, "the rules ask for python with type python"
     file = base_dir / reward.python.path
     function = getattr(_load(file), reward.python.function)
     name = f"{reward.python.function} in {file.name}"
+    wanted = inspect.signature(function).parameters.keys() & {"transcript"}
 
     def score(request: RewardRequest) -> float:
-        return _number(function(request.prompt, request.response, request.answer), name)
+        more = {key: getattr(request, key) for key in wanted}
+        return _number(function(request.prompt, request.response, request.answer, **more), name)
 
     return score
 

@@ -35,6 +35,8 @@ def service_scorer(
             "response": request.response,
             "answer": request.answer,
         }
+        if request.transcript not in ("", request.response):  # of samples with tools
+            sent["transcript"] = request.transcript
         found = post(settings.url, sent, settings, deadline_seconds=deadline_seconds)
         number = found.get("score") if isinstance(found, dict) else None
         if isinstance(number, bool | int | float):
@@ -110,4 +112,7 @@ def _post_once(url: str, content: Any, settings: HttpReward, *, seconds: float) 
 def _filled(template: str, request: RewardRequest) -> str:
     """Values are filled in once: braces in a response stay what they are."""
     values = {"prompt": request.prompt, "response": request.response, "answer": request.answer}
-    return re.sub(r"\{(prompt|response|answer)\}", lambda match: values[match[1]], template)
+    values["transcript"] = request.transcript or request.response
+    return re.sub(
+        r"\{(prompt|response|answer|transcript)\}", lambda match: values[match[1]], template
+    )

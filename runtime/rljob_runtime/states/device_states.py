@@ -8,7 +8,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CRITIC_FOLDER
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.base import Sampling, ToolSettings
 from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
 from rljob_runtime.states.compare import Compare
@@ -42,6 +42,7 @@ class DeviceStates:
     in_flight: InFlight | None
     reshard: Reshard | None
     tokenizer: Tokenizer
+    tools: ToolSettings | None = None
 
     def sampling(self, batch: BatchName) -> Sampling:
         """How responses are drawn: the rollout's way in training, its set's to held-out prompts."""
@@ -58,6 +59,7 @@ class DeviceStates:
             max_response_length=self.spec.batch.max_response_length,
             eos_ids=self.tokenizer.eos_ids,
             stopped=self._stopped(),
+            tools=self.tools,
         )
 
     def sync(self, version: int) -> SyncReport:

@@ -7,29 +7,34 @@ they come, so that rewards start while the rest is still being generated.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.base import Generated, PromptGroup, Sampling, ToolSettings
+from rljob_runtime.flow import RESPONSE_MASK
 from rljob_runtime.seeds import derive_seed
 from rljob_runtime.spans import Span
-from rljob_runtime.states.reports import GenerateReport
+from rljob_runtime.states.reports import GenerateReport, ToolFigures
 from rljob_runtime.states.rollout_replica import RolloutReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
-    """Generates one replica's shares. prompts: of a step, for the seeds of candidates."""
+    """Generates one replica's shares. prompts: of a step, for the seeds of candidates. masked: whether a
+    column says which tokens were drawn."""
 
     replica: RolloutReplica
     dock: DockClient
     run_seed: int
     prompts: int
     timeout_seconds: float
+    masked: bool = False
 
     def run(self, batch: BatchName, sampling: Sampling, share: tuple[int, int]) -> GenerateReport:
         """Generate every sample of the share: (number of the replica, their number).
@@ -55,13 +60,14 @@ class Generate:
 
         self.replica.generate(groups, sampling, take)
         assert len(made) == len(rows), f"the engine returned {len(made)} of {len(rows)} samples"
-        tokens = sum(len(sample.token_ids) for sample in made)
+        tokens = sum(len(sample.logprobs) for sample in made)
         return GenerateReport(
             samples=len(made),
             prompt_tokens=sum(len(group.token_ids) * len(group.uids) for group in groups),
             response_tokens=tokens,
             sample_tokens=tokens,
             clipped=sum(sample.finish == "length" for sample in made),
+            tools=tool_figures(made, sampling.tools) if sampling.tools else None,
             span=Span.since(started),
         )
 
@@ -90,20 +96,40 @@ class Generate:
     def _write(self, rows: dict[str, RowMeta], finished: Sequence[Generated]) -> None:
         """A row's version is that of its first token."""
         for version in {sample.version for sample in finished}:
-            self._write_of(version, rows, [made for made in finished if made.version == version])
+            of_version = [made for made in finished if made.version == version]
+            self._write_of(version, rows, of_version)
 
     def _write_of(
         self, version: int, rows: dict[str, RowMeta], finished: Sequence[Generated]
     ) -> None:
+        columns: dict[str, list[NDArray[Any]]] = {
+            "response": [np.asarray(sample.token_ids, dtype=np.int32) for sample in finished],
+            "rollout_logprobs": [
+                np.asarray(sample.logprobs, dtype=np.float32) for sample in finished
+            ],
+        }
+        if self.masked:
+            columns[RESPONSE_MASK] = [
+                np.asarray(sample.drawn, dtype=np.uint8) for sample in finished
+            ]
         self.dock.write(
             [rows[sample.uid] for sample in finished],
-            {
-                "response": Ragged.from_rows(
-                    [np.asarray(sample.token_ids, dtype=np.int32) for sample in finished]
-                ),
-                "rollout_logprobs": Ragged.from_rows(
-                    [np.asarray(sample.logprobs, dtype=np.float32) for sample in finished]
-                ),
-            },
+            {name: Ragged.from_rows(values) for name, values in columns.items()},
             version=version,
         )
+
+
+def tool_figures(made: Sequence[Generated], tools: ToolSettings) -> ToolFigures:
+    """Sums over samples. Takes the idle time that `tools` has counted."""
+    figures = ToolFigures(
+        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in made),
+        turns=sum(sample.turns for sample in made),
+        cut=sum(sample.finish == "turns" for sample in made),
+        idle_seconds=tools.idle.take(),
+    )
+    for call in (call for sample in made for call in sample.calls):
+        figures.calls[call.tool] += 1
+        figures.errors[call.tool] += call.outcome == "error"
+        figures.timeouts[call.tool] += call.outcome == "timeout"
+        figures.seconds[call.tool] = figures.seconds.get(call.tool, 0.0) + call.seconds
+    return figures

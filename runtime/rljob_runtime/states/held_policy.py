@@ -12,30 +12,42 @@ import torch
 from torch import Tensor
 
 from rljob_api.architecture import Shape, read_shape
+from rljob_api.layout import Slice
+from rljob_api.lora import Lora
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.adapter_files import read_adapter
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_policy, load_scorer
+from rljob_runtime.models.lora import add_adapters, draw_adapters, merged_weights, named_adapters
 from rljob_runtime.models.weights import load_weights_into
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.parameters import (
     ValuesAt,
     as_they_are,
+    fill_adapters,
     held_slices,
     load_slices,
     on_meta,
     purposes,
     slices_of,
+    whole_adapters,
     whole_weights,
 )
 from rljob_runtime.parallelize.policy import load_parallel
 
 
 class HeldPolicy(Protocol):
-    """A policy. purposes: who adds up the gradient of each parameter; None where it is whole."""
+    """A policy. purposes: who adds up the gradient of each parameter; None where it is whole. lora: of its
+    adapters, which are trained in place of its weights."""
+
+    @property
+    def lora(self) -> Lora | None:
+        """None where all weights are trained."""
+        ...
 
     @property
     def model(self) -> PolicyModel:
@@ -48,8 +60,12 @@ class HeldPolicy(Protocol):
         ...
 
     def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
-        """All weights by Hugging Face name, whole, one at a time. All ranks that share it go through them
-        together, each to the end. at: where the values of a live tensor are now."""
+        """All weights by Hugging Face name, whole, one at a time, merged with their adapters. All ranks that
+        share it go through them together, each to the end. at: where the values of a live tensor are now."""
+        ...
+
+    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """The adapters likewise, by PEFT's names; none where all weights are trained."""
         ...
 
     def outlines(self) -> Mapping[str, Tensor]:
@@ -58,11 +74,12 @@ class HeldPolicy(Protocol):
 
     def slices(self) -> dict[str, Tensor]:
         """What this device holds, the live tensors by Hugging Face name: slices, with ZeRO 3 rows of
-        them."""
+        them, without adapters."""
         ...
 
     def load(self, folder: Path) -> None:
-        """Copy this device's part of a Hugging Face directory's weights."""
+        """Copy this device's part of a Hugging Face directory's weights, or of PEFT's directory of adapters
+        where those are trained."""
         ...
 
 
@@ -71,6 +88,7 @@ class WholePolicy:
     """A `HeldPolicy` that no other device is needed for."""
 
     model: PolicyModel
+    lora: Lora | None = None
     _views: dict[str, Tensor] = field(default_factory=dict)
 
     @property
@@ -81,24 +99,32 @@ class WholePolicy:
     def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
         """The live tensors, or views of what lies on the host; those only after `slices`: an expert's weight
         is a part of a tensor that has no memory then."""
-        if at is not as_they_are and self._views:
-            yield from ((name, at(view)) for name, view in self._views.items())
-            return
-        for name, weight in self.model.named_hf_parameters():
-            yield name, at(weight.detach())
+        live = self._views if at is not as_they_are and self._views else self.outlines()
+        yield from merged_weights(self.model, live, at)
+
+    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """The live tensors."""
+        if isinstance(self.model, Decoder):
+            yield from named_adapters(self.model)
 
     def outlines(self) -> Mapping[str, Tensor]:
         """The live tensors, too."""
-        return dict(self.whole_weights())
+        return {name: weight.detach() for name, weight in self.model.named_hf_parameters()}
 
     def slices(self) -> dict[str, Tensor]:
         """All weights."""
-        self._views = dict(self.whole_weights())
+        self._views = dict(self.outlines())
         return self._views
 
     def load(self, folder: Path) -> None:
         """All of it."""
-        load_weights_into(self.model, folder)
+        if self.lora is None:
+            load_weights_into(self.model, folder)
+            return
+        stored = read_adapter(folder)
+        with torch.no_grad():
+            for name, adapter in self.whole_adapters():
+                adapter.copy_(stored[name])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,15 +134,21 @@ class PolicyPart:
     model: Decoder
     shape: Shape
     groups: ProcessGroups
+    lora: Lora | None = None
 
     @property
     def purposes(self) -> Mapping[str, Purpose]:
         """As the model's layout has them."""
-        return purposes(self.model, self.shape)
+        return purposes(self.model, self.shape, self.lora)
 
     def whole_weights(self, at: ValuesAt = as_they_are) -> Iterator[tuple[str, Tensor]]:
         """Each is put together, and belongs to the caller."""
         return whole_weights(self.model, self.shape, self.groups, at=at)
+
+    def whole_adapters(self) -> Iterator[tuple[str, Tensor]]:
+        """Put together, too."""
+        if self.lora is not None:
+            yield from whole_adapters(self.model, self.shape, self.groups, self.lora)
 
     def outlines(self) -> Mapping[str, Tensor]:
         """Without memory."""
@@ -125,26 +157,43 @@ class PolicyPart:
 
     def slices(self) -> dict[str, Tensor]:
         """This rank's."""
-        return slices_of(self.model, held_slices(self.shape, self.groups.grid, self.groups.rank))
+        return slices_of(self.model, self._held)
 
     def load(self, folder: Path) -> None:
         """This rank's slices."""
-        held = held_slices(self.shape, self.groups.grid, self.groups.rank)
-        load_slices(self.model, folder, self.shape, held)
+        if self.lora is None:
+            load_slices(self.model, folder, self.shape, self._held)
+        else:
+            stored = read_adapter(folder)
+            fill_adapters(self.model, self._held, lambda tensor: stored[tensor.name])
+
+    @property
+    def _held(self) -> dict[str, Slice]:
+        return held_slices(self.shape, self.groups.grid, self.groups.rank, self.lora)
 
 
 def load_held(
-    path: Path, ranks: UpdateRanks, *, dtype: torch.dtype, scores: bool = False
+    path: Path,
+    ranks: UpdateRanks,
+    *,
+    dtype: torch.dtype,
+    scores: bool = False,
+    lora: Lora | None = None,
+    seed: int = 0,
 ) -> HeldPolicy:
     """A directory's model as a rank of the update layout holds it. scores: as `loading.load_scorer` has it.
+    lora: with new adapters, drawn with this seed.
 
     Raises ConfigError for degrees that the model cannot have, and as `load_policy`.
     """
     if ranks.groups is None:
         load = load_scorer if scores else load_policy
-        return WholePolicy(model=load(path, dtype=dtype))
+        whole = load(path, dtype=dtype)
+        if lora is not None:
+            _adapt(whole, lora, seed, path)
+        return WholePolicy(model=whole, lora=lora)
     try:
-        model = load_parallel(path, ranks.groups, dtype=dtype, scores=scores)
+        model = load_parallel(path, ranks.groups, dtype=dtype, scores=scores, lora=lora, seed=seed)
     except UnsupportedArchitecture as reason:
         raise ConfigError(
             f"{path} is computed by transformers, since {reason}, and cannot be shared by devices "
@@ -153,7 +202,17 @@ def load_held(
     shape = shape_of(path)
     assert shape is not None, f"the contract lacks {model.architecture.name}"
     shape = shape.scorer() if scores else shape
-    return PolicyPart(model=model, shape=shape, groups=ranks.groups)
+    return PolicyPart(model=model, shape=shape, groups=ranks.groups, lora=lora)
+
+
+def _adapt(model: PolicyModel, lora: Lora, seed: int, path: Path) -> None:
+    if not isinstance(model, Decoder):
+        raise ConfigError(
+            f"{path} is computed by transformers, which spec.update.lora has no adapters for; leave it out, "
+            "or use a model of a family of docs/models.md"
+        )
+    add_adapters(model, lora)
+    draw_adapters(model, seed)
 
 
 def shape_of(path: Path) -> Shape | None:

@@ -53,12 +53,14 @@ def _without(row: Tensor, padding: int | None) -> int:
     return int(places[-1]) + 1 if len(places) else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Inference:
     """Scores one replica's share. ranks: of the model's layout. temperature: of log-probs.
 
     column: what it writes: of each response token, or with `adapt`, of the last token of each sample that
-    it makes. pass_groups: of one forward pass. resting: the weights, where they lie on the host between uses.
+    it makes. masked: whether responses hold tools' tokens, which are read and not scored. pass_groups: of one
+    forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
+    pass; a reference that shares the policy's weights has them on the device then.
     """
 
     model: PolicyModel
@@ -71,8 +73,10 @@ class Inference:
     pass_groups: int
     timeout_seconds: float
     adapt: Adapted | None = None
+    masked: bool = False
     ledger: MemoryLedger | None = None
     resting: SwappedOut | None = None
+    ready: Callable[[], None] = lambda: None
 
     def run(self, batch: BatchName) -> Span:
         """Write the column for the share, as its responses come. Raises DeviceMemoryError."""
@@ -93,10 +97,11 @@ class Inference:
         for part in read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups),
-            lambda claimed: read_samples(self.dock, claimed, fields=()),
+            lambda claimed: read_samples(self.dock, claimed, fields=(), masked=self.masked),
             parts=-(-num_groups // self.pass_groups),
         ):
             started = started or time.time()
+            self.ready()
             scored = self._scored(self.adapt(part.samples) if self.adapt else part.samples)
             columns = [row.numpy() for row in scored]
             with agreed(self.ranks.together):

@@ -15,8 +15,13 @@ from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.engines.base import RolloutEngine, SwitchingEngine, UpdateSetup
-from rljob_runtime.engines.probe import Probing
+from rljob_runtime.engines.base import (
+    RolloutEngine,
+    SwitchingEngine,
+    ToolSettings,
+    UpdateSetup,
+)
+from rljob_runtime.engines.probe import Probing, probe_sequences
 from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_vllm import VllmRollout
@@ -25,16 +30,18 @@ from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.flow import MODEL_SCORE
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
+from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import scorer_config
 from rljob_runtime.models.loading import read_scorer
-from rljob_runtime.models.tokenizer import load_tokenizer
+from rljob_runtime.models.lora import WithoutAdapters
+from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.device_ranks import DeviceRanks
 from rljob_runtime.states.device_states import DeviceStates
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
-from rljob_runtime.states.in_flight import InFlight
+from rljob_runtime.states.in_flight import InFlight, Probe
 from rljob_runtime.states.inference import Adapted, Inference, with_end
 from rljob_runtime.states.lessons import critic_lesson
 from rljob_runtime.states.partial_rollout import PartialRollout
@@ -43,6 +50,8 @@ from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update
 from rljob_runtime.states.weight_sync import WeightSync, synced_dtype
+from rljob_runtime.tools.calls import CallFormat
+from rljob_runtime.tools.pool import ToolPool
 
 if TYPE_CHECKING:
     from rljob_runtime.actors.device import Seat
@@ -90,9 +99,10 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
         reshard = make_reshard(spec, model, rollout, slices, held, backend=backend)
         if trained is not None:
             trained.update.ready = reshard.ready_to_train
-    generate = (
-        _generate(around, RolloutReplica(engine=rollout, groups=met.rollout)) if rollout else None
-    )
+            if spec.update.lora is not None and "reference" in trained.inference:
+                trained.inference["reference"].ready = reshard.ready_to_train
+    replica = RolloutReplica(engine=rollout, groups=met.rollout) if rollout else None
+    generate = _generate(around, replica) if replica else None
     return DeviceStates(
         spec=spec,
         policy=trained.policy if trained else None,
@@ -109,12 +119,14 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             dtype=DTYPES[spec.rollout.dtype],
             synced=synced_dtype(spec),
             vocab_size=tokenizer.vocab_size,
-            max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
+            max_length=_longest(spec),
             rests=trained is not None and isinstance(rollout, VllmRollout) and rollout.sleeps,
+            int8=spec.rollout.quantization == "int8",
         ),
-        in_flight=_in_flight(spec, rollout, alone=met.rollout is None),
+        in_flight=_in_flight(around, replica, vocab_size=tokenizer.vocab_size),
         reshard=reshard,
         tokenizer=tokenizer,
+        tools=_tools(spec, tokenizer) if rollout else None,
     )
 
 
@@ -126,7 +138,8 @@ def _held(
     if not trains and not isinstance(rollout, Probing):
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
-    return load_held(around.models["policy"], met.update, dtype=dtype)
+    lora = spec.update.lora if trains else None
+    return load_held(around.models["policy"], met.update, dtype=dtype, lora=lora, seed=spec.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +167,7 @@ def _trained(around: Surroundings, held: HeldPolicy, met: DeviceRanks) -> _Train
     if "compare" in spec.states:
         compare = Compare(engine=engine, dock=around.client("compare"), ranks=ranks, spec=spec)
     critic = _critic(around, met) if spec.has_critic else None
-    inference = make_inference(around, met, critic)
+    inference = make_inference(around, met, held, critic)
     if critic is not None:
         update.critic = _teach_critic(around, critic, control)
     return _Trained(
@@ -170,13 +183,41 @@ def _generate(around: Surroundings, replica: RolloutReplica) -> Generate:
         run_seed=spec.seed,
         prompts=spec.batch.global_batch_size,
         timeout_seconds=spec.flow.stage_timeout_seconds,
+        masked=spec.rollout.has_tools,
     )
 
 
-def _in_flight(spec: RLJobSpec, rollout: RolloutEngine | None, *, alone: bool) -> InFlight | None:
-    if not updates_in_flight(spec) or not isinstance(rollout, SwitchingEngine):
+def _tools(spec: RLJobSpec, tokenizer: Tokenizer) -> ToolSettings | None:
+    if not spec.rollout.has_tools:
         return None
-    return InFlight(rollout, dtype=DTYPES[spec.rollout.dtype], alone=alone)
+    return ToolSettings(
+        form=CallFormat(tokenizer, spec.rollout.tools),
+        pool=ToolPool(spec.rollout.tools),
+        most_turns=spec.rollout.turns,
+    )
+
+
+def _in_flight(
+    around: Surroundings, replica: RolloutReplica | None, *, vocab_size: int
+) -> InFlight | None:
+    spec = around.spec
+    engine = replica.engine if replica is not None else None
+    if replica is None or not updates_in_flight(spec) or not isinstance(engine, SwitchingEngine):
+        return None
+    sequences = probe_sequences(vocab_size, _longest(spec))
+    rounded = spec.rollout.quantization != "none"
+    return InFlight(
+        engine,
+        replica,
+        dtype=DTYPES[spec.rollout.dtype],
+        probe=None if rounded else Probe(sequences=sequences, dtype=synced_dtype(spec)),
+        host_buffer=around.backend.host_buffer,
+    )
+
+
+def _longest(spec: RLJobSpec) -> int:
+    """Tokens of a prompt and its response."""
+    return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
 def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollout | None:
@@ -233,9 +274,9 @@ def _teach_critic(around: Surroundings, critic: TrainedModel, control: KlControl
 
 
 def make_inference(
-    around: Surroundings, met: DeviceRanks, critic: TrainedModel | None
+    around: Surroundings, met: DeviceRanks, held: HeldPolicy, critic: TrainedModel | None
 ) -> dict[str, Inference]:
-    """The states that score samples by a model, by name; those that the job has."""
+    """The states that score samples by a model, by name; those that the job has. held: the policy."""
     spec, states = around.spec, around.spec.states
     made: dict[str, Inference] = {}
 
@@ -256,6 +297,7 @@ def make_inference(
             ranks=ranks,
             temperature=heat,
             adapt=adapt,
+            masked=adapt is None and spec.rollout.has_tools,
             ledger=around.backend.ledger,
             resting=resting,
             sizes=spec.batch,
@@ -264,7 +306,10 @@ def make_inference(
             timeout_seconds=spec.flow.stage_timeout_seconds,
         )
 
-    if "reference" in states:
+    if "reference" in states and isinstance(held.model, Decoder) and held.lora is not None:
+        heat, base = spec.rollout.temperature, WithoutAdapters(held.model)
+        add("reference", "reference_logprobs", base, met.update, heat=heat)
+    elif "reference" in states:
         frozen, weights = _frozen(around, "policy", met.update, dtype=spec.update.dtype)
         resting = None
         if swaps(spec, around.models["policy"]):

@@ -77,8 +77,8 @@ def _moves(group: SampleBatch) -> list[bool]:
 
 
 def count_tokens(samples: SampleBatch) -> int:
-    """Of responses, and of each prompt once."""
-    return samples.num_tokens + sum(map(len, samples.prompts))
+    """That a model reads: of responses with what tools put between, and of each prompt once."""
+    return sum(map(len, samples.texts)) + sum(map(len, samples.prompts))
 
 
 def score(
@@ -128,7 +128,7 @@ def _cut(samples: SampleBatch, tokens: int, room: int) -> list[list[int]]:
     parts: list[list[int]] = [[]]
     prompts: set[int] = set()
     for sample, group in enumerate(samples.group_of_B.tolist()):
-        response, prompt = len(samples.responses[sample]), len(samples.prompts[group])
+        response, prompt = len(samples.texts[sample]), len(samples.prompts[group])
         cost = response + (0 if group in prompts else prompt)
         if cost > room:
             parts.append([])

@@ -119,7 +119,7 @@ class _Work:
             sample = self.groups[place].samples[number]
             sample.add(made.token_ids, made.logprobs, made.versions)
             self.new_tokens += len(made.token_ids)
-            if made.finish != "budget":
+            if made.finish == "stop" or made.finish == "length":
                 sample.end = made.finish
                 if self.groups[place].complete:
                     complete.append(place)

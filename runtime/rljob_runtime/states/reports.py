@@ -8,12 +8,29 @@ from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.spans import Span
 
 
+@dataclass(slots=True, kw_only=True)
+class ToolFigures:
+    """What the samples of a share asked of tools. tokens: of answers. turns: of the policy. cut: samples that
+    ended with a call in their last turn. calls, errors, timeouts, seconds: by tool; seconds from a call to
+    its answer. idle_seconds: in which the device had nothing to do but to wait."""
+
+    tokens: int = 0
+    turns: int = 0
+    cut: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    timeouts: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)
+    idle_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReport:
     """Sums over one worker's share of a batch; of a replica's devices, the first alone has any.
 
-    response_tokens: that were made; sample_tokens: of the samples' responses, which a partial rollout
-    has made in several steps. going_on: groups that were put into the next step's pool.
+    response_tokens: that were drawn; sample_tokens: of the samples' responses, which a partial rollout
+    has made in several steps. going_on: groups that were put into the next step's pool. tools: of jobs with
+    tools, whose tokens no other count has.
     """
 
     samples: int = 0
@@ -22,6 +39,7 @@ class GenerateReport:
     sample_tokens: int = 0
     clipped: int = 0
     going_on: int = 0
+    tools: ToolFigures | None = None
     span: Span
 
 
@@ -83,13 +101,22 @@ class ReshardFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightFigures:
-    """Of one device that generates. received_seconds: of the arrival of a version, beside generation;
-    switch_seconds: of the copy from the host, in which the device did nothing else; check_seconds: of the
-    sum of what it holds after it. generating: whether it switched between two tokens of a batch."""
+    """Of one device that generates. before: version that it held. received_seconds: of the arrival of a
+    version; hidden_seconds: of these, in which the device generated; tokens: that it drew meanwhile, told by
+    the first device of a replica alone. received_bytes: that came. switch_seconds: of the copy from the
+    host, in which the device did nothing else; check_seconds: of sums and log-probs after it. probe_gap:
+    nats, None where they are not compared; checks: how many names, sums and sequences were. generating:
+    whether it switched between two tokens of a batch."""
 
+    before: int
     received_seconds: float
+    hidden_seconds: float
+    tokens: int
+    received_bytes: int
     switch_seconds: float
     check_seconds: float
+    probe_gap: float | None
+    checks: int
     generating: bool
 
 

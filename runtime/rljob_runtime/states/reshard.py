@@ -18,9 +18,11 @@ from rljob_api.resharding.plan import ReshardPlan
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger, Moment
 from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.errors import WorkerError
+from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.reshard.merging import AdapterMerge
 from rljob_runtime.reshard.strategies import Strategy
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import ReshardFigures, SyncReport
@@ -36,7 +38,8 @@ class Reshard:
     """One device's part.
 
     resharder, strategy, checks: of `plan`. update: the live tensors that are trained, by name. policy: what
-    the update engine trains, for the probe. generating: whether the device holds the rollout's weights and
+    the update engine trains, for the probe. merge: of its adapters, where those are trained; they stay on the
+    device. generating: whether the device holds the rollout's weights and
     not the update's.
     """
 
@@ -52,6 +55,7 @@ class Reshard:
     ledger: MemoryLedger
     vocab_size: int
     max_length: int
+    merge: AdapterMerge | None = None
     generating: bool = False
 
     def run(self, version: int) -> SyncReport:
@@ -68,6 +72,13 @@ class Reshard:
             if text == str(error):  # nobody is gone
                 raise
             raise WorkerError(self._where(version, text)) from error
+        except WeightsError:  # all devices see the same sums and distances, and stop
+            raise
+        except (
+            Exception
+        ) as error:  # of this device alone, such as memory for what the probe computes
+            self.resharder.give_up(error)
+            raise
         span = Span.since(started)
         return SyncReport(checksum="", span=span, reshard=figures, rests=self.swaps)
 
@@ -87,6 +98,8 @@ class Reshard:
 
     def _reshard(self, version: int) -> ReshardFigures:
         clock = [time.perf_counter()]
+        if self.merge is not None:
+            self.merge.refresh()
         sequences = probe_sequences(self.vocab_size, self.max_length)
         expected_T = policy_logprobs(self.policy, sequences)
         given = self.checks.given(self.update)
@@ -140,13 +153,21 @@ class Reshard:
     @property
     def bound_bytes(self) -> int:
         """The larger layout's weights and two buckets, with `allgather` the weights of both layouts; and
-        twice what tensors that share a storage hold together, since it comes and goes as one."""
+        twice what tensors that share a storage hold together, since it comes and goes as one. Adapters
+        stay."""
         buckets, resting = 2 * largest_bucket(self.plan), self.strategy.resting
         if resting is None:
             update = self.ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS)
             return update + self.rollout.num_bytes + buckets
         shared = resting.largest_shared + self.rollout.largest_shared
-        return max(resting.num_bytes, self.rollout.num_bytes) + buckets + 2 * shared
+        return max(resting.num_bytes, self.rollout.num_bytes) + buckets + 2 * shared + self._staying
+
+    @property
+    def _staying(self) -> int:
+        """Bytes of adapters."""
+        return sum(held_rows(adapter).nbytes for _, adapter in self.policy.trained_parameters()) * (
+            self.merge is not None
+        )
 
     @property
     def swaps(self) -> bool:

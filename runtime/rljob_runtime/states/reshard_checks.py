@@ -19,6 +19,7 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.slice_sums import slice_sum
 from rljob_runtime.parallel.wire import Pending, start_gather
+from rljob_runtime.reshard.merging import Merge, as_trained
 from rljob_runtime.reshard.parcels import part
 
 REMEDY = "the run stops, resume from the last checkpoint"
@@ -51,7 +52,8 @@ class _Index:
 
 class ReshardChecks:
     """Of a plan on one device. sent, generated: types on the way and in the rollout. group: of all devices
-    of the plan, whose ranks are theirs; None for one. wait: for what they exchange."""
+    of the plan, whose ranks are theirs; None for one. wait: for what they exchange. merge: of what is
+    given."""
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class ReshardChecks:
         generated: torch.dtype,
         group: ProcessGroup | None,
         wait: Callable[[Pending], Tensor] = Pending.wait,
+        merge: Merge = as_trained,
     ) -> None:
+        self._merge = merge
         self._device, self._group, self._wait = device, group, wait
         self._sent, self._generated = sent, generated
         self._update = {piece.tensor.name: piece.box for piece in plan.update.held(device)}
@@ -98,11 +102,10 @@ class ReshardChecks:
     def given(self, update: Mapping[str, Tensor]) -> list[Tensor]:
         """Sums of what this device gives, before it may leave the device."""
         return [
-            slice_sum(
-                self._cast(piece, part(update[name], self._update[name], piece.box)), piece.box
-            )
+            slice_sum(self._cast(piece, self._merge(piece, own)), piece.box)
             for piece in self._index.given
             if (name := piece.tensor.name)
+            for own in [part(update[name], self._update[name], piece.box)]
         ]
 
     def compare(self, given: list[Tensor], rollout: Mapping[str, Tensor], *, version: int) -> None:

@@ -8,15 +8,20 @@ from pathlib import Path
 import torch.distributed as dist
 
 from rljob_api.resharding.of_job import plan_of_job
+from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import can_reshard
 from rljob_runtime.backends.base import Backend
 from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
+from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.lora import adapted_matrices
 from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.reshard.strategies import STRATEGIES
 from rljob_runtime.states.held_policy import HeldPolicy, shape_of
 from rljob_runtime.states.reshard import Reshard
@@ -74,7 +79,14 @@ def make_reshard(
     trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
     sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
     group = dist.group.WORLD if dist.is_initialized() else None
-    resharder = Resharder(plan, backend, sent=sent, timeout_seconds=spec.flow.stage_timeout_seconds)
+    merge = _merge(policy.model, plan)
+    resharder = Resharder(
+        plan,
+        backend,
+        sent=sent,
+        timeout_seconds=spec.flow.stage_timeout_seconds,
+        merge=merge or as_trained,
+    )
     checks = ReshardChecks(
         plan,
         resharder.device,
@@ -82,6 +94,7 @@ def make_reshard(
         generated=generated,
         group=group,
         wait=resharder.wait,
+        merge=merge or as_trained,
     )
     update = policy.slices()
     checks.complete(update, trains=True)
@@ -101,4 +114,13 @@ def make_reshard(
         ledger=backend.ledger,
         vocab_size=shape.vocab,
         max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
+        merge=merge,
     )
+
+
+def _merge(model: PolicyModel, plan: ReshardPlan) -> AdapterMerge | None:
+    """Of a model with adapters."""
+    if not isinstance(model, Decoder) or not adapted_matrices(model):
+        return None
+    device = dist.get_rank() if dist.is_initialized() else 0
+    return AdapterMerge(model, {piece.tensor.name: piece.box for piece in plan.update.held(device)})

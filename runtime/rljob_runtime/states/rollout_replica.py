@@ -7,22 +7,25 @@ and a failure of one is a failure of all of them.
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from rljob_runtime.backends.collectives import broadcast_bytes, rank_of
 from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.errors import DockError
+from rljob_runtime.spans import Stopwatch
 from rljob_runtime.states.meetings import agreed, any_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutReplica:
-    """One device's view of its replica. groups: as the engine has them; None for a device alone."""
+    """One device's view of its replica. groups: as the engine has them; None for a device alone.
+    generating: runs while the engine does."""
 
     engine: RolloutEngine
     groups: RolloutGroups | None = None
+    generating: Stopwatch = field(default_factory=Stopwatch)
 
     @property
     def leads(self) -> bool:
@@ -49,11 +52,12 @@ class RolloutReplica:
         all have generated: one that stopped would let the others wait in their pass.
         """
         if self.groups is None:
-            for ended in self.engine.generate(asked, sampling):
-                take(ended)
+            with self.generating.running():
+                for ended in self.engine.generate(asked, sampling):
+                    take(ended)
             return
         told = broadcast_bytes(pack(asked) if self.leads else b"", self.groups[Purpose.REPLICA])
-        with self.agreed():
+        with self.agreed(), self.generating.running():
             failure: DockError | None = None
             for ended in self.engine.generate(unpack(told), sampling):
                 try:

@@ -54,6 +54,11 @@ def pack(samples: SampleBatch) -> bytes:
         "group_of_B": samples.group_of_B,
         "prompts": _joined(samples.prompts),
         "responses": _joined(samples.responses),
+        **{
+            name: _joined(rows)
+            for name, rows in (("whole", samples.whole), ("drawn", samples.drawn))
+            if rows
+        },
         "fields": {name: _joined(rows) for name, rows in samples.fields.items()},
         "scalars": samples.scalars,
     }
@@ -71,6 +76,8 @@ def unpack(content: bytes) -> SampleBatch:
         responses=_apart(*held["responses"]),
         fields={name: _apart(*rows) for name, rows in held["fields"].items()},
         scalars=held["scalars"],
+        whole=_apart(*held["whole"]) if "whole" in held else [],
+        drawn=_apart(*held["drawn"]) if "drawn" in held else [],
     )
 
 

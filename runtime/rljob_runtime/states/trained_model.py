@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.backends.collectives import rank_of, size_of
 from rljob_runtime.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.errors import CheckpointError
+from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, save_adapter
+from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallelize.parameters import ValuesAt, as_they_are
 from rljob_runtime.states.held_policy import HeldPolicy
@@ -36,17 +40,23 @@ class TrainedModel:
     control: KlControl | None = None
 
     def save(self, folder: Path, *, at: ValuesAt = as_they_are) -> None:
-        """Write the model's directory and the optimizer's state: each rank its part, the first the model.
+        """Write the model's directory and the optimizer's state: each rank its part, the first the model,
+        merged, and its adapters.
 
         at: where the values of a live tensor are now.
         """
         folder.mkdir(exist_ok=True)
-        weights = self.held.whole_weights(at)
+        weights, adapters = self.held.whole_weights(at), self.held.whole_adapters()
         first = rank_of(self.ranks.everyone) == 0
         if first:
             save_hf(weights, source=self.source, config=self.config, folder=folder / MODEL_FOLDER)
         elif self.ranks.groups is not None:
             collections.deque(weights, maxlen=0)
+        if first and self.held.lora is not None:
+            place = folder / ADAPTER_FOLDER
+            save_adapter(adapters, self.held.lora, base=self.source, folder=place)
+        elif self.ranks.groups is not None:
+            collections.deque(adapters, maxlen=0)
         if first or self.ranks.groups is not None:
             state = self.engine.state_dict()
             if self.control is not None:
@@ -55,8 +65,12 @@ class TrainedModel:
             torch.save(state, folder / self._optimizer_file)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote."""
-        self.held.load(folder / MODEL_FOLDER)
+        """Read what `save` wrote. Raises CheckpointError where adapters are of another model."""
+        if self.held.lora is None:
+            self.held.load(folder / MODEL_FOLDER)
+        else:
+            self.held.load(folder / ADAPTER_FOLDER)
+            self._check_base(folder / MODEL_FOLDER)
         file = folder / self._optimizer_file
         state = torch.load(file, weights_only=True)
         coefficient = state.pop(KL_COEFFICIENT, None)
@@ -64,8 +78,25 @@ class TrainedModel:
         if self.control is not None and coefficient is not None:
             self.control.coefficient = float(coefficient)
 
+    def _check_base(self, saved: Path) -> None:
+        """A checkpoint holds the merged model: with its adapters, the frozen weights must give the same."""
+        files = TensorFiles(saved).split_stacks()
+        wrong = [n for n, w in self.held.whole_weights() if not _same(w, files.read(n))]
+        if wrong:
+            raise CheckpointError(
+                f"{self.source} is not the model that the adapters of {saved.parent} were trained on "
+                f"({len(wrong)} tensors differ, such as {wrong[0]}); put it back, or start a new job from "
+                f"{saved}"
+            )
+
     @property
     def _optimizer_file(self) -> str:
         everyone = self.ranks.everyone
         parts = size_of(everyone) if self.ranks.groups is not None else 1
         return optimizer_file(rank_of(everyone), parts)
+
+
+def _same(merged: Tensor, saved: Tensor) -> bool:
+    """Whether two merges of the same tensors may differ so, by rounding on different machines."""
+    close = 4 * torch.finfo(merged.dtype).eps
+    return torch.allclose(merged, saved.to(merged.device, merged.dtype), rtol=close, atol=close)

@@ -193,7 +193,13 @@ class Update:
         if lineage is not None:
             lineage.add(self.dock, rows, version=batch.step - 1)
         params = self.spec.algorithm.params
-        return read_samples(self.dock, rows, fields=params.fields, scalars=params.scalars)
+        return read_samples(
+            self.dock,
+            rows,
+            fields=params.fields,
+            scalars=params.scalars,
+            masked=self.spec.rollout.has_tools,
+        )
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:
         sizes = self.spec.batch

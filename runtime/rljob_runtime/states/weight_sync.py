@@ -7,9 +7,11 @@ them check what they hold together. `in_flight` takes what `send` gives while it
 """
 
 import collections
+import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -17,7 +19,13 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.sync_group import SyncGroup
 from rljob_runtime.engines.base import RolloutEngine
-from rljob_runtime.engines.probe import Probing, check_probe, probe_gap
+from rljob_runtime.engines.probe import (
+    Probing,
+    check_probe,
+    policy_logprobs,
+    probe_gap,
+    probe_sequences,
+)
 from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
@@ -37,7 +45,8 @@ class WeightSync:
     only where its engine is probed, and fills it from the broadcast. dtype: of the rollout engine's
     weights; synced: of what is sent. max_length: of the longest sequence that the engine takes. group:
     who exchanges weights with this device; None for a device that has its own. rests: whether the rollout's
-    weights and cache are off the device from the end of a generation to the next `run`.
+    weights and cache are off the device from the end of a generation to the next `run`. int8: whether it
+    holds matrices in 8 bits.
     """
 
     policy: HeldPolicy | None
@@ -48,29 +57,33 @@ class WeightSync:
     max_length: int
     group: SyncGroup | None = None
     rests: bool = False
+    int8: bool = False
 
     def run(self, version: int) -> SyncReport:
         """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
         started = time.time()
         checksum = ""
-        arriving = self._arriving()
         if isinstance(self.rollout, Probing):
-            self.rollout.load_weights(arriving, version=version)
+            with self._telling(version):
+                self.rollout.load_weights(self._arriving(version), version=version)
             if self.rests:
                 self.rollout.wake()
             assert self.policy is not None, "what an engine is probed against"
             model, size = self.policy.model, self.vocab_size
             gap = probe_gap(self.rollout, model, vocab_size=size, max_length=self.max_length)
-            check_probe(gap, dtype=self.dtype, version=version)
+            check_probe(gap, dtype=torch.int8 if self.int8 else self.dtype, version=version)
         else:
             sent = WeightsDigest(self.dtype)
-            counted = Announced(outlines=arriving.outlines, weights=sent.of(arriving))
-            if self.rollout is None:
-                collections.deque(counted, maxlen=0)
-            else:
-                self.rollout.load_weights(counted, version=version)
-                check_arrived(sent.hex(), self.rollout.checksum(), version)
+            with self._telling(version):
+                arriving = self._arriving(version)
+                counted = Announced(outlines=arriving.outlines, weights=sent.of(arriving))
+                if self.rollout is None:
+                    collections.deque(counted, maxlen=0)
+                else:
+                    self.rollout.load_weights(counted, version=version)
             checksum = sent.hex()
+            if self.rollout is not None:
+                check_arrived(checksum, self.rollout.checksum(), version)
         return SyncReport(checksum=checksum, span=Span.since(started), rests=self.rests)
 
     def end_generation(self) -> None:
@@ -83,32 +96,45 @@ class WeightSync:
 
         Raises WeightsError where one of those has not got all of them; then none of them switches.
         """
-        if self.group is None:
-            return self.run(version)
         started, group, policy = time.time(), self.group, self.policy
-        assert policy is not None and group.is_source, "devices that generate are sent weights"
-        outlines = self._outlines_sent(policy)
-        group.announce(version)
-        group.broadcast_bytes(pack_outlines(outlines))
-        check_agreed(group.agree(), version)
+        assert policy is not None, "devices that generate are sent weights"
+        expected_T = policy_logprobs(
+            policy.model, probe_sequences(self.vocab_size, self.max_length)
+        )
+        if group is None:
+            return self.run(version)
+        assert group.is_source, "one device sends"
+        outlines, named = self._outlines_sent(policy), weights_named(version)
+        with group.telling(named):
+            group.announce(version)
+            group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
+            problem = group.agree(what=f"{named}, names")
+        check_agreed(problem, version)
         sent = WeightsDigest(self.dtype)
-        collections.deque(sent.of(_sent(policy, outlines, group)), maxlen=0)
-        group.broadcast_bytes(sent.hex().encode())
-        check_agreed(group.agree(), version)
+        with group.telling(named):
+            collections.deque(sent.of(_sent(policy, outlines, group, named)), maxlen=0)
+            seal = Seal(checksum=sent.hex(), logprobs=expected_T.tolist())
+            group.broadcast_bytes(seal.packed(), f"{named}, their sum")
+            problem = group.agree(what=f"{named}, their sum")
+        check_agreed(problem, version)
         return SyncReport(checksum=sent.hex(), span=Span.since(started))
 
-    def _arriving(self) -> Announced:
+    def _telling(self, version: int) -> AbstractContextManager[None]:
+        """What fails here alone, all hear who exchange weights with this device."""
+        return self.group.telling(weights_named(version)) if self.group else nullcontext()
+
+    def _arriving(self, version: int) -> Announced:
         """All weights, each once all devices that exchange it have it."""
-        policy, group = self.policy, self.group
+        policy, group, named = self.policy, self.group, weights_named(version)
         if group is not None and not group.is_source:
-            outlines = unpack_outlines(group.broadcast_bytes())
-            return Announced(outlines=outlines, weights=self._received(outlines, group))
+            outlines = unpack_outlines(group.broadcast_bytes(what=f"{named}, names"))
+            return Announced(outlines=outlines, weights=self._received(outlines, group, named))
         assert policy is not None, "a device that takes no weights has them"
         if group is None:
             return Announced(outlines=dict(policy.outlines()), weights=policy.whole_weights())
         outlines = self._outlines_sent(policy)
-        group.broadcast_bytes(pack_outlines(outlines))
-        return Announced(outlines=outlines, weights=_sent(policy, outlines, group))
+        group.broadcast_bytes(pack_outlines(outlines), f"{named}, names")
+        return Announced(outlines=outlines, weights=_sent(policy, outlines, group, named))
 
     def _outlines_sent(self, policy: HeldPolicy) -> dict[str, Tensor]:
         return {
@@ -117,13 +143,13 @@ class WeightSync:
         }
 
     def _received(
-        self, outlines: Mapping[str, Tensor], group: SyncGroup
+        self, outlines: Mapping[str, Tensor], group: SyncGroup, named: str
     ) -> Iterator[tuple[str, Tensor]]:
         """One at a time, into the policy where there is one."""
         held = dict(self.policy.whole_weights()) if self.policy is not None else {}
         for name, outline in outlines.items():
             tensor = held[name] if held else torch.empty_like(outline, device="cpu")
-            group.broadcast(tensor)
+            group.broadcast(tensor, f"{named}, {name}")
             yield name, tensor
 
 
@@ -135,12 +161,35 @@ def synced_dtype(spec: RLJobSpec) -> torch.dtype:
 
 
 def _sent(
-    policy: HeldPolicy, outlines: Mapping[str, Tensor], group: SyncGroup
+    policy: HeldPolicy, outlines: Mapping[str, Tensor], group: SyncGroup, named: str
 ) -> Iterator[tuple[str, Tensor]]:
     for name, tensor in policy.whole_weights():
         sent = tensor.to(outlines[name].dtype)
-        group.broadcast(sent)
+        group.broadcast(sent, f"{named}, {name}")
         yield name, sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seal:
+    """What follows the tensors of a version. checksum: of all. logprobs: of the probe's tokens, natural log,
+    under the weights as they are trained."""
+
+    checksum: str
+    logprobs: list[float]
+
+    def packed(self) -> bytes:
+        """As JSON."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def unpack(cls, content: bytes) -> "Seal":
+        """What `packed` made."""
+        return cls(**json.loads(content))
+
+
+def weights_named(version: int) -> str:
+    """For messages."""
+    return f"weights version {version}"
 
 
 def check_agreed(problem: str, version: int) -> None:

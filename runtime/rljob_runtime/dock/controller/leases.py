@@ -10,11 +10,12 @@ from rljob_runtime.dock.controller.batch_ledger import Entry
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """Rows that one owner holds until `deadline` or until they are acknowledged."""
+    """Rows that one owner holds since `since`, until `deadline` or until they are acknowledged."""
 
     id: str
     owner: str
     session: str
+    since: float
     deadline: float
     rows: dict[str, Entry] = field(default_factory=dict)
 
@@ -57,7 +58,7 @@ class Leases(OrderedDict[str, Lease]):
         lease = self.get(lease_id)
         if lease is None:
             deadline = now + self.seconds
-            lease = Lease(id=lease_id, owner=owner, session=session, deadline=deadline)
+            lease = Lease(id=lease_id, owner=owner, session=session, since=now, deadline=deadline)
             self[lease_id] = lease
         lease.rows |= {entry.uid: entry for entry in entries}
         return lease

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
+from rljob_runtime.dock.controller.inspection import inspection
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.controller.waits import Waiting
@@ -76,6 +77,7 @@ class ControllerServer(DockServer):
             Kind.GIVE_BACK: self._give_back,
             Kind.OWNER_GONE: self._owner_gone,
             Kind.STATS: self._stats,
+            Kind.INSPECT: self._inspect,
         }
 
     async def start(self) -> tuple[str, int]:
@@ -179,6 +181,11 @@ class ControllerServer(DockServer):
                 "warehouses": sum(s.connected for s in self._subscriptions),
             }
         )
+
+    def _inspect(self, peer: Peer, frame: Frame) -> Reply:
+        now = time.monotonic()
+        told = inspection(self.ledger, self._waiting, now, lambda w: self._awaited(w.request))
+        return Reply(header={"role": self.role, **told})
 
     def _take_snapshot(self, warehouse: int, epoch: str, fields: Fields) -> None:
         batches, rows = decode_snapshot(fields)

@@ -12,6 +12,7 @@ from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.changes import change_of
 from rljob_runtime.dock.warehouse.epoch import is_behind
+from rljob_runtime.dock.warehouse.inspection import inspection
 from rljob_runtime.dock.warehouse.notices import encode_snapshot
 from rljob_runtime.dock.warehouse.parking import Parking
 from rljob_runtime.dock.warehouse.reads import ReadDesk
@@ -107,6 +108,7 @@ class WarehouseServer(DockServer):
             Kind.DROP_BATCH: self._drop_batch,
             Kind.SUBSCRIBE: self._subscribe,
             Kind.STATS: self._stats,
+            Kind.INSPECT: self._inspect,
             **self._standby.answers,
         }
 
@@ -256,6 +258,12 @@ class WarehouseServer(DockServer):
                 **self._held_for_another(),
             }
         )
+
+    def _inspect(self, peer: Peer, frame: Frame) -> Reply:
+        waiting = {"puts": len(self._puts), "writes": len(self._writes)}
+        readers = {"pins": self._reads.num_pins, "expired_pins": self._reads.expired_pins}
+        told = {**inspection(self.store), "waiting_for_room": waiting, **readers}
+        return Reply(header={"role": self.role, **told, **self.replication()})
 
     def replication(self) -> dict[str, int | bool]:
         """Whether its rows are in a standby too, and how often they were not; empty with one copy."""

@@ -43,11 +43,13 @@ class Kind(IntEnum):
     GIVE_BACK = 22
     OWNER_GONE = 23
     STATS = 30
+    INSPECT = 31
     TAKE_OVER = 40
     EXPORT = 41
     SEED = 42
     IMPORT = 43
     FORWARD = 44
+    PULSE = 50
 
 
 class _Own(threading.local):

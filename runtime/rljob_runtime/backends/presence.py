@@ -1,16 +1,17 @@
-"""Which ranks are gone, and who does not go on: for waits of a reshard that would not hear it themselves.
+"""Which ranks are gone, and who does not go on: for waits of collectives that would not hear it themselves.
 
-Called by `exchange`. Each rank keeps a socket at which its system answers for as long as the process lives,
-and where a rank that gives up says why. Who is there at the start is asked and told later; others could not
-be told apart from those that are gone.
+Called by the reshard's `exchange` and by `sync_group`. Each rank keeps a socket at which its system answers
+for as long as the process lives, and where a rank that gives up says why. Who is there at the start is asked
+and told later; others could not be told apart from those that are gone.
 """
 
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch.distributed as dist
@@ -27,33 +28,61 @@ LOOK_SECONDS = 1.0
 """From one look to the next at those whom a rank waits for."""
 SILENT_LOOKS = 3
 """In a row, after which a rank is gone: a busy system may miss one."""
-SECRET_BYTES, NUMBER_BYTES, MOST_BYTES = 16, 4, 4096
+SECRET_BYTES, NUMBER_BYTES, MOST_BYTES = 32, 4, 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a rank answers. secret: whoever tells it something says it."""
+    """Where a rank answers. secret: whoever tells it something says it. name: of the rank, for messages."""
 
     host: str
     port: int
-    secret: bytes
+    secret: str
+    name: str
+
+
+Share = Callable[[Address], Sequence[Address]]
+"""Gives all ranks' addresses for this rank's own; all ranks call it together."""
 
 
 class Presence:
-    """Of this rank among all of the default group, which make it together; it lives as its process does."""
+    """Of a rank among others, which make it together. It lives until it is closed, or as its process does.
 
-    def __init__(self) -> None:
-        self._rank, host = dist.get_rank(), _own_host()
+    where: what this rank does, in front of what it raises. names: of all ranks. gave_up: whether it has told
+    that it does not go on.
+    """
+
+    def __init__(self, rank: int, share: Share, *, name: str, where: str) -> None:
+        self._rank, self._where, host = rank, where, _own_host()
         self._socket = socket.create_server((host, 0), backlog=BACKLOG)
-        own = Address(host, self._socket.getsockname()[1], secrets.token_bytes(SECRET_BYTES))
-        self._addresses = [own] * dist.get_world_size()
-        dist.all_gather_object(self._addresses, own)
+        port, secret = self._socket.getsockname()[1], secrets.token_hex(SECRET_BYTES // 2)
+        self._addresses = share(Address(host, port, secret, name))
+        self.names = [address.name for address in self._addresses]
         self._changed = threading.Condition()
-        self._told = ""
-        threading.Thread(target=self._listen, name="reshard presence", daemon=True).start()
+        self._told, self.gave_up, self._closed = "", False, False
+        threading.Thread(target=self._listen, name="presence", daemon=True).start()
         others = [rank for rank in range(len(self._addresses)) if rank != self._rank]
         absent = self._silent(self._silent(others))
         self._others = [rank for rank in others if rank not in absent]
+
+    @classmethod
+    def of_world(cls, where: str) -> "Presence":
+        """Among all ranks of the default group."""
+        rank = dist.get_rank()
+
+        def share(own: Address) -> Sequence[Address]:
+            addresses = [own] * dist.get_world_size()
+            dist.all_gather_object(addresses, own)
+            return addresses
+
+        return cls(rank, share, name=f"rank {rank}", where=where)
+
+    def close(self) -> None:
+        """Answer no more: to the others, this rank is gone."""
+        self._closed = True
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # else the thread's wait would go on
+        self._socket.close()
 
     def await_all(self, pending: Sequence[Pending], ranks: Iterable[int]) -> None:
         """Wait for what is on its way, whose own deadlines hold. ranks: from whom it comes.
@@ -72,9 +101,24 @@ class Presence:
             silent |= {rank: silent[rank] + 1 if rank in quiet else 0 for rank in looked}
             gone = [rank for rank, looks in silent.items() if looks >= SILENT_LOOKS]
             if gone and not end.done():
-                names = "; ".join(f"rank {rank} is gone" for rank in gone)
-                raise WorkerError(f"reshard rank {self._rank}: {names}")
+                names = "; ".join(f"{self.names[rank]} is gone" for rank in gone)
+                raise WorkerError(f"{self._where}: {names}")
         end.result()
+
+    def give_up(self, error: BaseException) -> str:
+        """This rank does not go on, which all others hear, with the error and who is gone, where it says
+        neither; this text. Once."""
+        text = str(error)
+        if self.gave_up:
+            return text
+        self.gave_up = True
+        if isinstance(error, RuntimeError | WorkerError):
+            names = [f"{self.names[rank]} is gone" for rank in self.lost()]
+            text = "".join(f"{name}; " for name in names if name not in text) + text
+            self.tell(text)
+        else:
+            self.tell(f"{type(error).__name__}: {text}")
+        return text
 
     def tell(self, why: str) -> None:
         """All others that this rank does not go on; not after another rank said the same to all."""
@@ -106,7 +150,7 @@ class Presence:
             with self._changed:
                 self._changed.notify_all()
 
-        threading.Thread(target=wait, name="reshard wait", daemon=True).start()
+        threading.Thread(target=wait, name="collective wait", daemon=True).start()
         return end
 
     def _ended(self, end: "Future[None]") -> bool:
@@ -114,7 +158,7 @@ class Presence:
         with self._changed:
             self._changed.wait_for(lambda: end.done() or self._told, LOOK_SECONDS)
             if self._told and not end.done():
-                raise WorkerError(f"reshard rank {self._rank}: {self._told}")
+                raise WorkerError(f"{self._where}: {self._told}")
         return end.done()
 
     def _silent(self, ranks: Iterable[int]) -> list[int]:
@@ -124,7 +168,7 @@ class Presence:
         return [rank for rank, answers in zip(ranks, there, strict=True) if not answers]
 
     def _say(self, address: Address, why: str) -> None:
-        said = address.secret + self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
+        said = address.secret.encode() + self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
         try:
             with socket.create_connection((address.host, address.port), ANSWER_SECONDS) as link:
                 link.sendall(said[:MOST_BYTES])
@@ -132,11 +176,13 @@ class Presence:
             return  # who is gone needs not hear it
 
     def _listen(self) -> None:
-        own = self._addresses[self._rank].secret
+        own = self._addresses[self._rank].secret.encode()
         while True:
             try:
                 link, _ = self._socket.accept()
             except OSError:  # such as no descriptor left
+                if self._closed:
+                    return
                 time.sleep(LOOK_SECONDS)
                 continue
             said = _heard(link)
@@ -145,7 +191,7 @@ class Presence:
             rank = int.from_bytes(said[SECRET_BYTES:][:NUMBER_BYTES], "big")
             why = said[SECRET_BYTES + NUMBER_BYTES :].decode(errors="replace")
             with self._changed:
-                self._told = self._told or f"rank {rank} gave up: {why}"
+                self._told = self._told or f"{self.names[rank]} gave up: {why}"
                 self._changed.notify_all()
 
 

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
+from rljob_runtime.backends.presence import MOST_BYTES, Presence
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.wire import Pending
-from rljob_runtime.reshard.presence import MOST_BYTES, Presence
 
 kept: list[Presence] = []
 """As a worker's process keeps it."""
@@ -36,7 +36,7 @@ def pending(work: Any) -> Pending:
 
 def met() -> Presence:
     """Once all ranks have one."""
-    presence = Presence()
+    presence = Presence.of_world(f"reshard rank {dist.get_rank()}")
     kept.append(presence)
     dist.barrier()
     return presence

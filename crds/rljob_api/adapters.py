@@ -1,0 +1,81 @@
+"""The tensors of low-rank adapters on a model.
+
+Low-rank adaptation, arXiv:2106.09685: a frozen matrix W is used as W + alpha / rank · B A. Names are
+PEFT's: `lora_A.weight` is A [rank, columns of W], `lora_B.weight` is B [rows of W, rank].
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rljob_api.architecture import Shape
+from rljob_api.lora import ALL_LINEAR, Lora
+from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_of
+
+LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
+ROUTER = ".mlp.gate.weight"
+COLUMN_CUTS = (Cut.HEAD_COLUMNS, Cut.COLUMNS)
+
+
+def is_adapter(name: str) -> bool:
+    """Whether this is the name of an adapter's tensor."""
+    return name.endswith((LORA_A, LORA_B))
+
+
+def legal_targets(shape: Shape) -> list[str]:
+    """Module names that can have adapters, in the model's order; experts' stacked matrices cannot."""
+    return list(
+        dict.fromkeys(_module(tensor) for tensor in tensors_of(shape) if _adaptable(tensor))
+    )
+
+
+def targets_of(lora: Lora, shape: Shape) -> list[str]:
+    """The module names that get adapters."""
+    return legal_targets(shape) if lora.target_modules == [ALL_LINEAR] else lora.target_modules
+
+
+def adapter_tensors(lora: Lora, shape: Shape) -> Iterator[TensorSpec]:
+    """All adapters, A before B. Who cuts a matrix by rows cuts B so, and by columns A; the other is whole."""
+    targets = targets_of(lora, shape)
+    for tensor in tensors_of(shape):
+        if _adaptable(tensor) and _module(tensor) in targets:
+            yield from adapters_of(tensor, lora.rank)
+
+
+def adapters_of(tensor: TensorSpec, rank: int) -> tuple[TensorSpec, TensorSpec]:
+    """A and B of a matrix."""
+    rows, columns = tensor.shape
+    stem, by_columns = tensor.name.removesuffix(".weight"), tensor.cut in COLUMN_CUTS
+    a_cut, b_cut = (tensor.cut, Cut.WHOLE) if by_columns else (Cut.WHOLE, tensor.cut)
+    return (
+        replace(tensor, name=stem + LORA_A, shape=(rank, columns), cut=a_cut),
+        replace(tensor, name=stem + LORA_B, shape=(rows, rank), cut=b_cut),
+    )
+
+
+def adapted_in_every_layer(lora: Lora, shape: Shape) -> bool:
+    """Whether each layer has an adapter."""
+    targets = targets_of(lora, shape)
+    return all(
+        any(_adaptable(tensor) and _module(tensor) in targets for tensor in layer_tensors(shape, i))
+        for i in range(shape.layers)
+    )
+
+
+def smallest_target(lora: Lora, shape: Shape) -> TensorSpec | None:
+    """The targeted matrix of the lowest rank."""
+    targets = targets_of(lora, shape)
+    held = (t for t in tensors_of(shape) if _adaptable(t) and _module(t) in targets)
+    return min(held, key=lambda tensor: min(tensor.shape), default=None)
+
+
+def _adaptable(tensor: TensorSpec) -> bool:
+    return (
+        tensor.layer is not None
+        and tensor.expert is None
+        and len(tensor.shape) == 2
+        and not tensor.name.endswith(ROUTER)
+    )
+
+
+def _module(tensor: TensorSpec) -> str:
+    return tensor.name.split(".")[-2]

@@ -1,0 +1,94 @@
+"""Operations of a model and seconds of generation, by arithmetic. Called by `performance`.
+
+A decoding step takes as long as reading the weights or as the products with them, whichever is longer
+(the roofline, doi:10.1145/1498765.1498785), then reads the cache, and meets the other ranks.
+"""
+
+from functools import lru_cache
+
+from rljob_api.architecture import Shape
+from rljob_api.collectives import meetings_of_token
+from rljob_api.layout import stages
+from rljob_api.machines import Machine, Shares
+from rljob_api.resharding.widths import ITEM_BYTES
+from rljob_api.rljob import RLJobSpec
+from rljob_api.shards import rollout_shard
+from rljob_api.workload import Batch
+
+
+def decode_seconds(
+    spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares, *, room: int | None = None
+) -> float:
+    """Steps of the longest response, again for the sequences that do not fit at a time, on average with half
+    of the responses' cache. room: sequences that a replica has memory for."""
+    batch, degrees = spec.batch, spec.rollout.parallelism
+    assert degrees.data is not None, "resolve() fills it"
+    sequences = batch.global_batch_size * batch.samples_per_prompt // degrees.data
+    at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
+    item, reads = ITEM_BYTES[spec.rollout.dtype], machine.memory_bytes * shares.reads
+    context = batch.max_prompt_length + batch.max_response_length / 2
+    layers = len(stages(shape.layers, degrees.pipeline)[0])
+    weights = rollout_shard(spec, shape).total * item / reads
+    cache = at_a_time * context * layers * shape.kv_items(degrees.tensor) * item / reads
+    products = at_a_time * 2.0 * active_parameters(shape) / (degrees.tensor * degrees.pipeline)
+    stage = max(weights, products / (machine.flops * shares.products)) + cache
+    own = degrees.pipeline * stage + shares.layer_seconds * shape.layers
+    turns = -(-sequences // at_a_time)
+    return (
+        turns
+        * batch.max_response_length
+        * (own + _joined_seconds(spec, shape, at_a_time, machine, shares))
+    )
+
+
+def _joined_seconds(
+    spec: RLJobSpec, shape: Shape, sequences: int, machine: Machine, shares: Shares
+) -> float:
+    """Ranks of a model put together what they compute: two sums of [sequences, H] a layer over tensor ranks,
+    tokens to experts of other models and back, hidden states to the next stage."""
+    degrees, item = spec.rollout.parallelism, ITEM_BYTES[spec.rollout.dtype]
+    hidden, tensor = sequences * shape.hidden * item, degrees.tensor
+    sent = 2 * shape.layers * 2 * hidden * (tensor - 1) / tensor
+    if degrees.expert > tensor and shape.experts:
+        sparse = sum(map(shape.experts.in_layer, range(shape.layers)))
+        models = degrees.expert // tensor
+        chosen = min(models - 1, shape.experts.chosen)  # of the other models, that a token goes to
+        sent += sparse * 2 * hidden * chosen
+    sent += hidden * (degrees.pipeline - 1)
+    met = meetings_of_token(shape, degrees)
+    return sent / (machine.link_bytes * shares.links) + met * machine.latency_seconds
+
+
+def forward_flops(shape: Shape, length: int) -> float:
+    """Of one token in a causal sequence of this length, on average over its tokens."""
+    return 2.0 * active_parameters(shape) + _attention(shape) * length / 2
+
+
+def sample_flops(shape: Shape, batch: Batch) -> float:
+    """Of a forward pass over a prompt, once, and all of its samples, of the longest lengths; of each sample
+    the last token predicts nothing."""
+    prompt, inner = batch.max_prompt_length, batch.max_response_length - 1
+    tokens = prompt + batch.samples_per_prompt * inner
+    seen = prompt**2 / 2 + batch.samples_per_prompt * inner * (prompt + inner / 2)
+    return 2.0 * active_parameters(shape) * tokens + _attention(shape) * seen
+
+
+@lru_cache(maxsize=64)
+def active_parameters(shape: Shape) -> int:
+    """Those that a token is multiplied with: without the embedding and experts that it does not choose."""
+    held, experts = shape.total().total, shape.experts
+    if not shape.tied:
+        held -= shape.embedding().total
+    if experts is None:
+        return held
+    sparse = sum(experts.in_layer(layer) for layer in range(shape.layers))
+    idle = 3 * shape.hidden * experts.intermediate * (experts.count - experts.chosen)
+    return held - sparse * idle
+
+
+def _attention(shape: Shape) -> float:
+    """Of a token and one that it sees: scores, and the sum of values."""
+    width, value = shape.head_dim, shape.head_dim
+    if shape.latent:
+        width, value = shape.latent.nope_dim + shape.latent.rope_dim, shape.latent.value_dim
+    return 2.0 * shape.layers * shape.heads * (width + value)

@@ -1,0 +1,91 @@
+"""Time and memory of one layout of a job. Called by `degrees`, `ranking` and `remedies`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rljob_api.architecture import Shape
+from rljob_api.engines import Placement, Rollout, RolloutParallelism
+from rljob_api.host_memory import plan_host
+from rljob_api.machines import Machine, Shares
+from rljob_api.memory import Memory, plan_memory
+from rljob_api.memory_rules import host_problems, memory_problems
+from rljob_api.performance import step_parts
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.search.candidates import Layout, Space
+from rljob_api.topology import resolve
+from rljob_api.workload import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A layout and what a step of it takes. parts: seconds, as `step_parts` names them."""
+
+    layout: Layout
+    parts: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        """Of a step."""
+        return sum(self.parts.values())
+
+
+class Estimates:
+    """Of one job. job: as written, passed the rules. others: shapes of the models beside the policy."""
+
+    def __init__(
+        self,
+        job: RLJob,
+        shape: Shape,
+        others: Mapping[str, Shape],
+        rates: tuple[Machine, Shares],
+    ) -> None:
+        self.job, self.shape, self.others, self.rates = job, shape, others, rates
+        self.space = Space(job, shape, others)
+        self._bases: dict[Placement, RLJobSpec] = {}
+        self._batches: dict[tuple[tuple[int, int | None], Placement], Batch] = {}
+        self._rollouts: dict[RolloutParallelism, Rollout] = {}
+
+    def spec_of(self, layout: Layout) -> RLJobSpec:
+        """The resolved spec of a layout; defaults that depend on the placement are filled in once."""
+        setting, base = layout.setting, self._bases.get(layout.placement)
+        if base is None:
+            base = resolve(self.space.job_of(layout)).spec
+            self._bases[layout.placement] = base
+        micro = (setting.micro_batch_size or 1, setting.micro_batch_tokens)
+        if (micro, layout.placement) not in self._batches:
+            sizes = {"micro_batch_size": micro[0], "micro_batch_tokens": micro[1]}
+            batch = base.batch.model_copy(update=sizes)
+            self._batches[micro, layout.placement] = batch
+        if layout.rollout not in self._rollouts:
+            rollout = base.rollout.model_copy(update={"parallelism": layout.rollout})
+            self._rollouts[layout.rollout] = rollout
+        used = {"recompute": setting.recompute, "offload": setting.offload}
+        update = base.update.model_copy(update={"parallelism": layout.update, **used})
+        return base.model_copy(
+            update={
+                "update": update,
+                "rollout": self._rollouts[layout.rollout],
+                "batch": self._batches[micro, layout.placement],
+            }
+        )
+
+    def memory(self, layout: Layout, *, with_reshard: bool = False) -> Memory:
+        """Of all phases; without the reshard, whose plan takes longer than all else, unless asked for."""
+        return plan_memory(self.spec_of(layout), self.shape, self.others, with_reshard=with_reshard)
+
+    def memory_problems(self, layout: Layout, memory: Memory) -> list[Problem]:
+        """Why it does not fit on devices and hosts."""
+        spec = self.spec_of(layout)
+        return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory))
+
+    def found(self, layout: Layout, memory: Memory) -> Found:
+        """Its time, with as many sequences at a time as the cache has room for."""
+        parts = step_parts(
+            self.spec_of(layout),
+            self.shape,
+            *self.rates,
+            room=memory.kv_cache.room or None,
+            others=self.others,
+        )
+        return Found(layout=layout, parts=parts)

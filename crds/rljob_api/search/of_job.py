@@ -1,0 +1,44 @@
+"""The search of a job's layouts, from its file's folder to what is shown. Called by the CLI."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rljob_api.architecture import find_shape
+from rljob_api.machines import rates_of
+from rljob_api.plan import other_shapes
+from rljob_api.problems import InvalidJob, Problem
+from rljob_api.rljob import RLJob
+from rljob_api.search.candidates import Placements
+from rljob_api.search.estimates import Estimates
+from rljob_api.search.ranking import Ranking, rank
+from rljob_api.search.remedies import remedies
+from rljob_api.shape_rules import shape_problems
+from rljob_api.topology import resolve
+
+
+def search_job(
+    job: RLJob,
+    *,
+    base_dir: Path,
+    top: int,
+    placements: Placements = "job",
+    rates: Iterable[str] = (),
+) -> tuple[Ranking, list[str]]:
+    """The `top` fastest layouts, and what would help where none fits. job: passed the rules. rates: in place
+    of the table's, see `rates_of`. Raises InvalidJob where the model cannot be read or is of unknown shape,
+    where its shape forbids the job's own degrees, and for rates that are none."""
+    machine = rates_of(job.spec.accelerator.type, rates)
+    shape = find_shape(job.spec.model, base_dir=base_dir)
+    if shape is None:
+        message = (
+            f"{job.spec.model.path} is a model of unknown shape, whose memory and time cannot be "
+        )
+        message += "predicted; leave --search out, or use a family that docs/models.md lists"
+        raise InvalidJob([Problem("spec.model.path", message)])
+    spec = resolve(job).spec
+    others, _ = other_shapes(spec, base_dir=base_dir)
+    if problems := shape_problems(spec, shape, others):
+        raise InvalidJob(problems)
+    estimates = Estimates(job, shape, others, machine)
+    ranking = rank(estimates, top=top, placements=placements)
+    return ranking, [] if ranking.proposals else remedies(estimates, placements)

@@ -1,0 +1,158 @@
+"""What would make a job fit where no layout does, with numbers. Called by `text` and `as_json`."""
+
+from rljob_api.memory import Memory
+from rljob_api.rljob import RLJob
+from rljob_api.search.candidates import Layout, Placements, Setting
+from rljob_api.search.degrees import Degrees
+from rljob_api.search.estimates import Estimates
+from rljob_api.search.ranking import first_that_fits
+from rljob_api.search.reasons import gigabytes, tightest
+from rljob_api.volumes import GB
+
+MOST_TIMES = 64
+"""So many times the job's nodes are tried at most."""
+MOST_LOOKED_AT = 40
+
+
+def remedies(estimates: Estimates, placements: Placements) -> list[str]:
+    """Sentences, of which each names a change and what it would give."""
+    layout = leanest(estimates, placements)
+    if layout is None:
+        return ["No set of degrees is legal; `rljob validate` says why the job's own is not."]
+    memory = estimates.memory(layout, with_reshard=True)
+    limit = estimates.spec_of(layout).accelerator.memory
+    phase = tightest(memory)
+    needs = phase.device + max(0, memory.kv_cache.sequence * (memory.kv_cache.room == 0))
+    said = [
+        f"The layout that needs least ({named(layout)}) takes {gigabytes(needs)} of {limit} a device while "
+        f"it does {phase.name}: {_parts(phase.parts)}. Its micro-batches, recompute and offload are those "
+        "that take least already."
+    ]
+    said += [f"On the host: {one}." for one in _on_host(estimates, layout, memory)]
+    said.append(_more_devices(estimates, placements))
+    said += _saved(estimates, memory)
+    return said
+
+
+def leanest(estimates: Estimates, placements: Placements) -> Layout | None:
+    """The legal layout with the smallest peak, of those with the leanest settings."""
+    best: tuple[float, Layout] | None = None
+    for placement in estimates.space.placements(placements):
+        degrees = Degrees(estimates, placement)
+        for update in degrees.least_update():
+            for rollout in degrees.least_rollout():
+                for setting in estimates.space.settings(update)[-4:]:
+                    layout = Layout(
+                        placement=placement, update=update, rollout=rollout, setting=setting
+                    )
+                    if estimates.space.problems(layout):
+                        continue
+                    peak = _peak(estimates.memory(layout))
+                    if best is None or peak < best[0]:
+                        best = (peak, layout)
+    return best[1] if best else None
+
+
+def named(layout: Layout) -> str:
+    """In words."""
+    update, rollout, setting = layout.update, layout.rollout, layout.setting
+    trains = update.named or f"data {update.data}"
+    degrees = {name: getattr(rollout, name) for name in ("data", "tensor", "pipeline", "expert")}
+    shown = " × ".join(f"{name} {n}" for name, n in degrees.items() if n > 1) or "data 1"
+    mode = layout.placement.mode
+    where = (
+        ""
+        if mode == "colocated"
+        else f"; {mode} {update_devices(layout)} + {rollout_devices(layout)}"
+    )
+    return f"update {trains}; rollout {shown}; {used(setting)}{where}"
+
+
+def used(setting: Setting) -> str:
+    """A setting in words."""
+    if setting.micro_batch_tokens:
+        micro = f"microBatchTokens {setting.micro_batch_tokens}"
+    else:
+        micro = f"microBatchSize {setting.micro_batch_size}"
+    return f"{micro}, recompute {setting.recompute}, offload {setting.offload}"
+
+
+def update_devices(layout: Layout) -> int:
+    """Devices that train."""
+    one = layout.update
+    return (one.data or 1) * one.tensor * one.pipeline * one.context
+
+
+def rollout_devices(layout: Layout) -> int:
+    """Devices that generate."""
+    return (layout.rollout.data or 1) * layout.rollout.replica_devices
+
+
+def _peak(memory: Memory) -> int:
+    lacking = memory.kv_cache.sequence if memory.kv_cache.room == 0 else 0
+    return max(phase.device for phase in memory.phases) + lacking
+
+
+def _more_devices(estimates: Estimates, placements: Placements) -> str:
+    """The least power of two of the job's nodes on which something fits."""
+    job, times = estimates.job, 2
+    accelerator = job.spec.accelerator
+    if placements == "job" and job.spec.placement.mode == "separated":
+        return "More devices: raise placement.updateDevices and rolloutDevices."
+    while times <= MOST_TIMES:
+        nodes = (accelerator.nodes or 1) * times
+        larger = _on_nodes(job, nodes)
+        tried = Estimates(larger, estimates.shape, estimates.others, estimates.rates)
+        one = first_that_fits(tried, placements=placements, most=MOST_LOOKED_AT)
+        if one is not None:
+            return (
+                f"More devices: on {nodes} nodes ({nodes * accelerator.devices_per_node} devices) a layout "
+                f"fits ({named(one.found.layout)}) that takes {gigabytes(_peak(one.memory))} a device."
+            )
+        times *= 2
+    return (
+        f"More devices: up to {MOST_TIMES} times as many give no layout that fits; a model, or "
+        "sequences, of this length need more memory a device."
+    )
+
+
+def _on_nodes(job: RLJob, nodes: int) -> RLJob:
+    """The same, whose own degrees are data parallel, as they have to fill the devices."""
+    spec = job.spec
+    plain = {"parallelism": type(spec.update.parallelism)()}
+    generating = {"parallelism": type(spec.rollout.parallelism)()}
+    changes = {
+        "accelerator": spec.accelerator.model_copy(update={"nodes": nodes}),
+        "update": spec.update.model_copy(update=plain),
+        "rollout": spec.rollout.model_copy(update=generating),
+    }
+    return job.model_copy(update={"spec": spec.model_copy(update=changes)})
+
+
+def _on_host(estimates: Estimates, layout: Layout, memory: Memory) -> list[str]:
+    problems = estimates.memory_problems(layout, memory)
+    return [one.message for one in problems if one.path.startswith("spec.podTemplates")]
+
+
+def _saved(estimates: Estimates, least: Memory) -> list[str]:
+    """What shorter sequences, or narrower types, would be worth."""
+    spec, phase = estimates.job.spec, tightest(least)
+    said = []
+    held = {name: phase.parts.get(name, 0) for name in ("activations", "temporary", "KV cache")}
+    if (largest := max(held, key=lambda name: held[name])) and held[largest] > phase.device / 4:
+        said.append(
+            f"Shorter sequences: {largest} is {gigabytes(held[largest])} of it and shrinks with "
+            "batch.maxPromptLength and maxResponseLength."
+        )
+    if spec.update.dtype == "float32":
+        half = phase.parts.get("update weights", 0) // 2
+        said.append(f"update.dtype: bfloat16 takes {gigabytes(half)} less for weights.")
+    if spec.update.optimizer.moments_dtype == "float32" and phase.parts.get("optimizer"):
+        said.append("update.optimizer.momentsDtype: float8 takes 2 bytes a weight in place of 8.")
+    return said
+
+
+def _parts(parts: dict[str, int]) -> str:
+    return ", ".join(
+        f"{name} {gigabytes(size)}" for name, size in parts.items() if size >= GB / 100
+    )

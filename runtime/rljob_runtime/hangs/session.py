@@ -1,0 +1,56 @@
+"""Who looks into hangs of one run, from before its first process to after its last. Called by `launch`."""
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import ray
+
+from rljob_api.rljob import RLJob
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.driver import Driver
+from rljob_runtime.events import EventLog
+from rljob_runtime.flow import state_graph
+from rljob_runtime.hangs.dump import Hangs
+from rljob_runtime.hangs.request import answering_requests
+from rljob_runtime.hangs.switchboard import Switchboard
+from rljob_runtime.placement import Cast
+from rljob_runtime.seats import make_seats
+
+
+@contextlib.contextmanager
+def watching_hangs(job: RLJob, *, folder: Path, log: EventLog) -> Iterator[Hangs]:
+    """Within Ray's session. job: resolved. folder: the run's."""
+    token, host = secrets.token_hex(32), str(ray.util.get_node_ip_address())
+    with Switchboard(token=token, host=host) as board:
+        ranks = [seat.rank for seat in make_seats(job)]
+        hangs = Hangs(
+            folder=folder,
+            events=log,
+            switchboard=board,
+            run=DockAddress(token=token, warehouses=(), controllers={}, switchboard=board.address),
+            expected=lambda: process_names(job, ranks),
+        )
+        with answering_requests(folder, hangs.dump):
+            yield hangs
+
+
+def follow(hangs: Hangs, job: RLJob, cast: Cast, driver: Driver) -> None:
+    """From now on the run has all its processes, and steps. Devices come and go."""
+    hangs.dock = lambda: cast.dock
+    hangs.step = lambda: driver.step
+    hangs.expected = lambda: process_names(job, [member.seat.rank for member in cast.members])
+
+
+def process_names(job: RLJob, ranks: list[int]) -> list[str]:
+    """As they call themselves. ranks: numbers of the devices."""
+    warehouses = job.spec.dock.warehouses
+    assert warehouses is not None, "the resolved spec names the warehouses"
+    return [
+        *(f"device-{rank}" for rank in ranks),
+        "feeder",
+        *(["reward-0"] if job.spec.rewards else []),
+        *(f"warehouse-{index}" for index in range(warehouses)),
+        *(f"controller-{state}" for state in state_graph(job.spec).names),
+    ]

@@ -1,0 +1,152 @@
+"""Low-rank adapters on a decoder's matrices (LoRA, arXiv:2106.09685): added, drawn, merged, left out.
+
+The frozen weights stay as they are: who generates is given merged ones, tensor by tensor, and the reference
+is the same model with its adapters left out. Knows one device; `parallelize` cuts what is added here.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from rljob_api.adapters import LORA_A, is_adapter
+from rljob_api.lora import ALL_LINEAR, Lora
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.models.base import PolicyModel, TokenLogprobs
+from rljob_runtime.models.blocks.matrix import Matrix
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.sample import SampleBatch
+from rljob_runtime.seeds import derive_seed
+
+
+def add_adapters(decoder: Decoder, lora: Lora) -> None:
+    """Freeze the decoder, and give its targeted matrices adapters of their type, uninitialised.
+
+    Raises ConfigError where no matrix of its layers is targeted.
+    """
+    decoder.requires_grad_(False)
+    found = {
+        name: block
+        for name, block in decoder.model.layers.named_modules()
+        if isinstance(block, Matrix)
+        and (lora.target_modules == [ALL_LINEAR] or name.split(".")[-1] in lora.target_modules)
+    }
+    if not found:
+        raise ConfigError(
+            f"no matrix of {decoder.architecture.name} is called {' or '.join(lora.target_modules)} "
+            "(spec.update.lora.targetModules); name some of its layers'"
+        )
+    for block in found.values():
+        rows, columns = block.weight.shape
+        with torch.device(block.weight.device):
+            block.lora_A = Matrix(lora.rank, columns, block.weight.dtype)
+            block.lora_B = Matrix(rows, lora.rank, block.weight.dtype)
+        block.lora_scale = lora.scale
+
+
+def drawn(name: str, shape: tuple[int, ...], seed: int) -> Tensor:
+    """First values of a whole adapter as PEFT draws them, float32: A uniform within 1 / √columns
+    (Kaiming's with a = √5), B zero. The same for every layout."""
+    if not name.endswith(LORA_A):
+        return torch.zeros(shape)
+    generator = torch.Generator().manual_seed(derive_seed(seed, "lora", name))
+    bound = shape[1] ** -0.5
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
+
+
+def draw_adapters(decoder: Decoder, seed: int) -> None:
+    """First values of a whole decoder's adapters."""
+    with torch.no_grad():
+        for name, adapter in named_adapters(decoder):
+            adapter.copy_(drawn(name, tuple(adapter.shape), seed))
+
+
+def named_adapters(decoder: Decoder) -> Iterator[tuple[str, Tensor]]:
+    """The adapters that are held, live, by PEFT's names without its prefix."""
+    yield from (held for held in decoder.named_parameters() if is_adapter(held[0]))
+
+
+def adapted_matrices(model: PolicyModel) -> dict[str, Matrix]:
+    """Matrices with an adapter by their weight's name; empty for a model without."""
+    modules = model.named_modules() if isinstance(model, Decoder) else ()
+    return {
+        f"{name}.weight": block
+        for name, block in modules
+        if isinstance(block, Matrix) and block.lora_A is not None
+    }
+
+
+def frozen_parameters(model: PolicyModel) -> Iterator[Tensor]:
+    """What no optimizer changes, beside adapters."""
+    if isinstance(model, Decoder):
+        yield from (weight for weight in model.parameters() if not weight.requires_grad)
+
+
+@torch.no_grad()
+def merged(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
+    """weight + scale · B A, computed in float32 or wider, in the weight's type and on its device. Boxes of
+    all three give that box."""
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    narrow = lora_a.to(
+        weight.device, wide, copy=True
+    )  # laid out alike on every rank, for equal bits
+    added = (scale * lora_b.to(weight.device, wide)) @ narrow
+    return (weight.to(wide) + added).to(weight.dtype)
+
+
+def merged_weights(
+    model: PolicyModel,
+    weights: Mapping[str, Tensor],
+    at: Callable[[Tensor], Tensor] = lambda weight: weight,
+) -> Iterator[tuple[str, Tensor]]:
+    """A whole model's weights by Hugging Face name as they are, but for matrices with an adapter: merged, one
+    at a time. weights: the model's, live. at: where the values of a live tensor are now."""
+    adapted = adapted_matrices(model)
+    for name, weight in weights.items():
+        yield name, with_adapter(at(weight.detach()), adapted.get(name))
+
+
+def with_adapter(weight: Tensor, matrix: Matrix | None) -> Tensor:
+    """A whole weight merged with its adapter; as it is where it has none."""
+    if matrix is None or matrix.lora_A is None or matrix.lora_B is None:
+        return weight
+    return merged(weight, matrix.lora_A.weight, matrix.lora_B.weight, matrix.lora_scale)
+
+
+class WithoutAdapters:
+    """A `PolicyModel`: a decoder as it was before its adapters were trained, sharing its weights."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+
+    def logprobs(
+        self, batch: SampleBatch, *, temperature: float, with_entropy: bool = False
+    ) -> TokenLogprobs:
+        """Of the frozen model."""
+        with _left_out(self._decoder):
+            return self._decoder.logprobs(batch, temperature=temperature, with_entropy=with_entropy)
+
+    def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """The frozen weights."""
+        yield from self._decoder.named_hf_parameters()
+
+    def trained_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """None."""
+        yield from ()
+
+    def recompute_layers(self) -> None:
+        """Those of the decoder."""
+        self._decoder.recompute_layers()
+
+
+@contextmanager
+def _left_out(decoder: Decoder) -> Iterator[None]:
+    matrices = adapted_matrices(decoder).values()
+    for matrix in matrices:
+        matrix.uses_adapter = False
+    try:
+        yield
+    finally:
+        for matrix in matrices:
+            matrix.uses_adapter = True

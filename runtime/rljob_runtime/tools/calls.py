@@ -1,0 +1,69 @@
+"""Calls in what the policy draws, and answers as tokens: the form that docs/tools.md describes.
+
+A call is `<name>input</name>` in the text of one turn, and ends the turn with the token that completes it.
+Its answer is put behind it as `<result>answer</result>`. Nothing that was drawn or put is ever encoded
+again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rljob_api.tools import RESULT, Tool
+from rljob_runtime.models.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer
+
+CUT = "..."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """What a turn asks of a tool."""
+
+    tool: str
+    text: str
+
+
+class CallFormat:
+    """Reads calls and writes answers for one tokenizer."""
+
+    def __init__(self, tokenizer: Tokenizer, tools: Sequence[Tool]) -> None:
+        self._tokenizer = tokenizer
+        self._tools = {tool.name: tool for tool in tools}
+        self._tail = max(len(tool.closing) for tool in tools) + MAX_BYTES_OF_CHARACTER
+        # For all other tokens, most of them, nothing is decoded.
+        self._completing = frozenset(
+            token for token in range(tokenizer.vocab_size) if ">" in tokenizer.decode([token])
+        )
+
+    def completes(self, token: int) -> bool:
+        """Whether this token could be the last one of a call."""
+        return token in self._completing
+
+    def call(self, turn_ids: list[int]) -> Call | None:
+        """The call that ends in the last tokens of a turn."""
+        tail = self._tokenizer.decode(turn_ids[-self._tail :])
+        ended = [(tail.rfind(tool.closing), tool) for tool in self._tools.values()]
+        place, tool = max(ended, key=lambda found: found[0])
+        if place < 0:
+            return None
+        before = self._tokenizer.decode(turn_ids).rpartition(tool.closing)[0]
+        _, opening, text = before.rpartition(tool.opening)
+        return Call(tool=tool.name, text=text) if opening else None
+
+    def answer_ids(self, tool: str, text: str) -> list[int]:
+        """Tokens of an answer, at most the tool's maxAnswerTokens; cut text ends in three dots. None of them
+        is a special token, whatever the text says."""
+        limit = self._tools[tool].max_answer_tokens
+        ids = self._tagged(text)
+        if len(ids) <= limit:
+            return ids
+        shortest, longest = 0, min(len(text), limit * MAX_BYTES_OF_CHARACTER * 8)
+        while shortest < longest:  # the longest beginning that fits
+            middle = -(-(shortest + longest) // 2)
+            if len(self._tagged(text[:middle] + CUT)) <= limit:
+                shortest = middle
+            else:
+                longest = middle - 1
+        return self._tagged(text[:shortest] + CUT)[:limit]
+
+    def _tagged(self, text: str) -> list[int]:
+        return self._tokenizer.plain(f"<{RESULT}>{text}</{RESULT}>")

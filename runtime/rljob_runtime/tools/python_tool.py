@@ -1,0 +1,102 @@
+"""The tool `python`: a program in a restricted process of its own, for one call. Used in the tools' children.
+
+What the process may not do is in `restricted` and `system_calls`. It is a restriction, not a security
+boundary: it shares the kernel with the job.
+"""
+
+import json
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rljob_runtime.tools.answers import Failed, TookTooLong
+from rljob_runtime.tools.restricted import NOT_RESTRICTED
+
+MAX_OUTPUT_BYTES = 64 * 1024
+"""Of stdout; a program that prints more is killed, and the answer has so much of it."""
+PROGRAM = Path(__file__).with_name("restricted.py")
+
+
+def run_python(code: str, *, timeout_seconds: float, memory_bytes: int) -> str:
+    """What the program prints. Raises Failed with its output and error, and TookTooLong at its deadline,
+    where it is killed; all that is left of it is gone when this returns."""
+    deadline = time.monotonic() + timeout_seconds
+    request = {
+        "code": code,
+        "memory_bytes": memory_bytes,
+        "cpu_seconds": math.ceil(timeout_seconds) + 1,
+    }
+    with tempfile.TemporaryDirectory(prefix="rljob-call-") as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-W", "ignore", str(PROGRAM)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={},
+            start_new_session=True,
+        )
+        try:
+            output, cut = _exchange(process, json.dumps(request).encode(), deadline)
+            left = max(deadline - time.monotonic(), 0.01)
+            status = 0 if cut else process.wait(left)
+        except subprocess.TimeoutExpired:
+            raise TookTooLong(timeout_seconds) from None
+        finally:
+            _end(process)
+    return _answer(output.decode(errors="replace").strip(), status)
+
+
+def check_restricted() -> None:
+    """Raise Failed where this machine cannot restrict a program."""
+    run_python("", timeout_seconds=60, memory_bytes=512 * 2**20)
+
+
+def _answer(text: str, status: int) -> str:
+    if status == NOT_RESTRICTED:
+        raise Failed(f"the process could not be restricted: {text}")
+    if status < 0:
+        raise Failed(f"{text}\nkilled by {signal.Signals(-status).name}".strip())
+    if status:
+        raise Failed(text)
+    return text
+
+
+def _exchange(
+    process: "subprocess.Popen[bytes]", request: bytes, deadline: float
+) -> tuple[bytes, bool]:
+    """Everything that the program prints, and whether that was cut. Raises TimeoutExpired."""
+    assert process.stdin is not None and process.stdout is not None, "both are pipes"
+    try:
+        process.stdin.write(request)
+        process.stdin.close()
+    except BrokenPipeError:
+        pass  # its exit status says more
+    output = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while len(output) <= MAX_OUTPUT_BYTES:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise subprocess.TimeoutExpired(process.args, left)
+            data = os.read(process.stdout.fileno(), MAX_OUTPUT_BYTES)
+            if not data:
+                return output, False
+            output += data
+    return output[:MAX_OUTPUT_BYTES], True
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Kill what is left of its session, and reap it."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)  # it has not been reaped, so the number is its own
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None and not pipe.closed:
+            pipe.close()

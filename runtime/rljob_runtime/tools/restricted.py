@@ -1,0 +1,117 @@
+"""The program of the restricted process: takes its own rights away, then runs what stdin says.
+
+Started by `python_tool` as a file of its own, in an empty folder with an empty environment; imports nothing
+of rljob but `system_calls` beside it. stdin: JSON with code, memory_bytes and cpu_seconds. Exit status 0: the
+code ended; 1: it failed, and its error is the last line of stdout; 3: the rights could not be taken away.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import platform
+import resource
+import signal
+import struct
+import sys
+import traceback
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+NOT_RESTRICTED = 3
+OPEN_FILES = 64
+THREADS_OF_LIBRARIES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 1, 22, 38
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # Landlock; the numbers of all machines
+ALL_ACCESS, READ_ACCESS, READ_FILE = (1 << 13) - 1, 0b1101, 0b100
+"""Landlock's first version: execute, write, read files, list folders, remove and make of each kind."""
+
+
+def main() -> None:
+    """Restrict this process, run the code, say how it failed."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    request = json.loads(sys.stdin.buffer.read())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(dict.fromkeys(THREADS_OF_LIBRARIES, "1"))
+    try:
+        _restrict(libc, request["memory_bytes"], request["cpu_seconds"])
+    except OSError as error:
+        print(f"{error.strerror or error}", flush=True)  # noqa: T201
+        os._exit(NOT_RESTRICTED)
+    os._exit(_run(request["code"]))
+
+
+def _run(code: str) -> int:
+    status = 0
+    try:
+        exec(compile(code, "<call>", "exec"), {"__name__": "__main__"})
+    except SystemExit as end:
+        status = int(end.code not in (None, 0))
+    except BaseException as error:
+        line = traceback.format_exception_only(error)[-1].strip()
+        with contextlib.suppress(BaseException):
+            print(line)  # noqa: T201
+        status = 1
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+    return status
+
+
+def _restrict(libc: ctypes.CDLL, memory_bytes: int, cpu_seconds: int) -> None:
+    program = _filter_program()
+    for what, limit in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_NOFILE, OPEN_FILES),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(what, (limit, limit))
+    _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+    _show_python_alone(libc)
+    _check(libc.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)))  # version 3, nothing
+    held = ctypes.create_string_buffer(program, len(program))
+    described = struct.pack("@HP", len(program) // 8, ctypes.addressof(held))
+    _check(libc.prctl(PR_SET_SECCOMP, 2, described, 0, 0))
+
+
+def _show_python_alone(libc: ctypes.CDLL) -> None:
+    """Only the interpreter's and the system's libraries can be read, where the kernel has Landlock."""
+    handled = struct.pack("=Q", ALL_ACCESS)
+    ruleset = libc.syscall(CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), 0)
+    if ruleset < 0:
+        return
+    roots = {sys.prefix, sys.base_prefix, "/usr", "/lib", "/lib64", os.getcwd(), *sys.path}
+    files = ("/dev/null", "/dev/urandom", "/etc/localtime", "/etc/ld.so.cache")
+    for path, access in [
+        *((root, READ_ACCESS) for root in roots if os.path.isdir(root)),
+        *((file, READ_FILE) for file in files if os.path.exists(file)),
+    ]:
+        place = os.open(path, os.O_PATH)
+        _check(libc.syscall(ADD_RULE, ruleset, 1, struct.pack("=Qi", access, place), 0))
+        os.close(place)
+    _check(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    os.close(ruleset)
+
+
+def _filter_program() -> bytes:
+    """Raises OSError for machines whose system calls are not known."""
+    spec = spec_from_file_location("system_calls", Path(__file__).with_name("system_calls.py"))
+    assert spec is not None and spec.loader is not None, "it lies beside this file"
+    sys.modules["system_calls"] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    program: bytes | None = module.filter_program(platform.machine())
+    if program is None:
+        raise OSError(0, f"the system calls of {platform.machine()} are not known")
+    return program
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+if __name__ == "__main__":
+    main()

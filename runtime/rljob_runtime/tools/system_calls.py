@@ -1,0 +1,102 @@
+"""Which system calls a restricted program may not make, as a filter for the kernel (seccomp). Pure.
+
+Called by `restricted`. Numbers are of the kernel's tables (arch/x86/entry/syscalls/syscall_64.tbl and
+include/uapi/asm-generic/unistd.h). Whatever is not named stays allowed: the filter takes away network,
+processes, writing of files and signals, and what would lead around that.
+"""
+
+import errno
+import os
+import struct
+from dataclasses import dataclass
+
+CLONE_THREAD = 0x10000
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SECCOMP_RET_ALLOW, SECCOMP_RET_ERRNO
+LOAD, EQUAL, SET, RETURN = 0x20, 0x15, 0x45, 0x06  # BPF: ld [k], jeq #k, jset #k, ret #k
+NUMBER, ARCHITECTURE, ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """audit: its AUDIT_ARCH. refused: calls that fail. unknown: calls that it seems not to have, so that the
+    C library takes older ones. flags: calls by the argument that has flags of opening. clone: its number."""
+
+    audit: int
+    refused: tuple[int, ...]
+    unknown: tuple[int, ...]
+    flags: dict[int, int]
+    clone: int
+
+
+# fmt: off
+COMMON = (  # the same on both: pidfds, io_uring, mounts, fchmodat2, setxattrat and removexattrat
+    424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 434, 438, 442, 452, 463, 466, 467,
+)
+MACHINES = {
+    "x86_64": Machine(
+        audit=0xC000003E,
+        refused=(
+            41, 53, 57, 58, 59, 322,  # socket, socketpair, fork, vfork, execve, execveat
+            62, 200, 234, 129, 297, 101, 310, 311,  # signals, ptrace, other processes' memory
+            85, 82, 264, 316, 83, 258, 84, 86, 265, 87, 263, 88, 266, 133, 259,  # names of files
+            90, 91, 268, 92, 93, 94, 260, 76, 77, 132, 235, 261, 280,  # modes, owners, sizes, times
+            188, 189, 190, 197, 198, 199, 285,  # attributes, fallocate
+            29, 68, 64, 240, 319,  # shared memory, queues, memfd
+            155, 161, 165, 166, 272, 308, 246, 320, 175, 313, 176, 169, 167, 168,  # root's
+            160, 302, 141, 203, 164, 227, 159, 170, 171, 172, 173, 250, 248, 249, 298, 321, 323,
+            *COMMON,
+        ),
+        unknown=(435, 437),  # clone3, openat2
+        flags={2: 1, 257: 2},  # open, openat
+        clone=56,
+    ),
+    "aarch64": Machine(
+        audit=0xC00000B7,
+        refused=(
+            198, 199, 221, 281,  # socket, socketpair, execve, execveat
+            129, 130, 131, 138, 240, 117, 270, 271,
+            38, 276, 34, 37, 35, 36, 33,
+            52, 53, 54, 55, 45, 46, 88,
+            5, 6, 7, 14, 15, 16, 47,
+            194, 186, 190, 180, 279,
+            41, 51, 40, 39, 97, 268, 104, 294, 105, 273, 106, 142, 224, 225,
+            164, 261, 140, 122, 170, 112, 171, 161, 162, 217, 218, 219, 241, 280, 282,
+            *COMMON,
+        ),
+        unknown=(435, 437),
+        flags={56: 2},
+        clone=220,
+    ),
+}
+# fmt: on
+
+
+def filter_program(machine: str) -> bytes | None:
+    """The filter as struct sock_filter[]; None for machines whose numbers are not known here."""
+    known = MACHINES.get(machine)
+    if known is None:
+        return None
+    refuse, unknown = REFUSE | errno.EPERM, REFUSE | errno.ENOSYS
+    code = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, known.audit), (RETURN, 0, 0, refuse)]
+    code += [(LOAD, 0, 0, NUMBER)]
+    if machine == "x86_64":  # its x32 calls have other numbers
+        code += [(SET, 0, 1, 0x40000000), (RETURN, 0, 0, refuse)]
+    for number in known.refused:
+        code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, refuse)]
+    for number in known.unknown:
+        code += [(EQUAL, 0, 1, number), (RETURN, 0, 0, unknown)]
+    for number, place in known.flags.items():
+        code += _with_argument(number, place, [(SET, 0, 1, WRITES), (RETURN, 0, 0, refuse)])
+    code += _with_argument(known.clone, 0, [(SET, 1, 0, CLONE_THREAD), (RETURN, 0, 0, refuse)])
+    code += [(RETURN, 0, 0, ALLOW)]
+    return b"".join(struct.pack("=HBBI", *step) for step in code)
+
+
+def _with_argument(
+    number: int, place: int, steps: list[tuple[int, int, int, int]]
+) -> list[tuple[int, int, int, int]]:
+    """Steps on the lower half of an argument of one call; others pass by, and the call too where no step
+    ends."""
+    load = (LOAD, 0, 0, ARGUMENTS + 8 * place)
+    return [(EQUAL, 0, len(steps) + 2, number), load, *steps, (RETURN, 0, 0, ALLOW)]

@@ -1,0 +1,256 @@
+"""`rljob plan --search`: legal layouts that fit, the fastest first, against a search by brute force."""
+
+import copy
+import json
+from itertools import product
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from rljob_api.architecture import BUILTINS, find_shape
+from rljob_api.load import load_job, read_job
+from rljob_api.machines import rates_of
+from rljob_api.memory import plan_memory
+from rljob_api.memory_rules import memory_problems
+from rljob_api.performance import step_parts
+from rljob_api.plan import make_plan, model_problems
+from rljob_api.problems import InvalidJob
+from rljob_api.search.as_json import search_json
+from rljob_api.search.estimates import Estimates
+from rljob_api.search.of_job import search_job
+from rljob_api.search.ranking import rank
+from rljob_api.search.reasons import fragment
+from rljob_api.search.text import search_text
+from rljob_api.topology import resolve
+from rljob_runtime.cli import app
+
+PAPER = Path(__file__).parents[2] / "examples" / "paper"
+TINY = BUILTINS["tiny"]
+TWO = {"spec.accelerator.devicesPerNode": 2}
+SMALL = {
+    **TWO,
+    "spec.batch.globalBatchSize": 4,
+    "spec.batch.samplesPerPrompt": 2,
+    "spec.batch.maxPromptLength": 16,
+    "spec.batch.maxResponseLength": 16,
+}
+
+
+def estimates(job):
+    return Estimates(job, TINY, {}, rates_of("emulated"))
+
+
+def by_brute_force(manifest, changes):
+    """The least seconds of every set of degrees on two devices that the rules allow and that fits, ascending;
+    each is read as a file would be."""
+    best = {}
+    for degrees in product(
+        (1, 2), (1, 2), (1, 2), (1, 2), (0, 1, 2, 3), ("ulysses", "ring"), (1, 2)
+    ):
+        data, tensor, pipeline, context, zero, algorithm, chunks = degrees
+        if (context == 1 and algorithm == "ring") or (zero and data * context == 1):
+            continue
+        if data * tensor * pipeline * context != 2 or (pipeline == 1 and chunks > 1):
+            continue
+        update = {
+            "data": data, "tensor": tensor, "pipeline": pipeline, "context": context, "zero": zero,
+            "contextAlgorithm": algorithm, "virtualPipeline": chunks,
+        }  # fmt: skip
+        for rollout in ((2, 1, 1), (1, 2, 1), (1, 1, 2)):
+            names = ("data", "tensor", "pipeline")
+            for used in product((1, 2, 4), ("none", "full"), ("none", "optimizer")):
+                seconds = seconds_of(
+                    manifest, changes, update, dict(zip(names, rollout, strict=True)), used
+                )
+                if seconds is not None:
+                    key = (degrees, rollout)
+                    best[key] = min(seconds, best.get(key, seconds))
+    return sorted(best.values())
+
+
+def seconds_of(manifest, changes, update, rollout, used):
+    """None where a rule refuses the layout, or memory does."""
+    micro, recompute, offload = used
+    asked = {
+        **changes,
+        "spec.update.parallelism": update,
+        "spec.rollout.parallelism": rollout,
+        "spec.batch.microBatchSize": micro,
+        "spec.update.recompute": recompute,
+        "spec.update.offload": offload,
+    }
+    try:
+        job = read_job(manifest(asked))
+    except InvalidJob:
+        return None
+    if model_problems(job, base_dir=Path()):
+        return None
+    spec = resolve(job).spec
+    room = plan_memory(spec, TINY).kv_cache.room
+    return sum(step_parts(spec, TINY, *rates_of("emulated"), room=room).values())
+
+
+@pytest.mark.parametrize("memory", [None, "14Mi"])
+def test_no_legal_layout_that_fits_is_faster_than_those_proposed(manifest, memory):
+    changes = SMALL | ({"spec.accelerator.memory": memory} if memory else {})
+    expected = by_brute_force(manifest, changes)
+
+    ranking = rank(estimates(read_job(manifest(changes))), top=8)
+
+    found = [proposal.found.seconds for proposal in ranking.proposals]
+    assert found == sorted(found)
+    # A micro-batch that is bounded by tokens may be faster than all that are bounded by prompts.
+    assert all(mine <= brute * (1 + 1e-9) for mine, brute in zip(found, expected[:8], strict=True))
+    assert not ranking.counts.ended
+
+
+def merged(manifest, change):
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(manifest.get(key), dict):
+            merged(manifest[key], value)
+        else:
+            manifest[key] = value
+    return manifest
+
+
+CASES = {
+    "two devices": SMALL,
+    "a limit": SMALL | {"spec.accelerator.memory": "12Mi"},
+    "a critic": SMALL | {"spec.algorithm": {"name": "ppo"}},
+    "tokens": SMALL | {"spec.batch.microBatchTokens": 64},
+    "async": {
+        **SMALL,
+        "spec.placement": {"mode": "separated", "updateDevices": 1},
+        "spec.flow.mode": "async",
+    },
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_proposal_is_valid_and_fits_when_its_fragment_is_pasted(manifest, case):
+    job = read_job(manifest(CASES[case]))
+
+    ranking = rank(estimates(job), top=12, placements="any")
+
+    assert ranking.proposals
+    for proposal in ranking.proposals:
+        pasted = merged(copy.deepcopy(manifest(CASES[case])), fragment(proposal, job))
+        read = read_job(pasted)
+        plan = make_plan(read, base_dir=Path())
+        assert not plan.problems
+        assert plan.job.spec.update == resolve(proposal.job).spec.update
+        assert plan.job.spec.rollout == resolve(proposal.job).spec.rollout
+        assert plan.memory == proposal.memory
+
+
+def test_a_search_finds_the_same_again_and_says_how_many_it_looked_at(job):
+    small = job(SMALL)
+
+    first, second = (rank(estimates(small), top=5) for _ in range(2))
+
+    assert first == second
+    counts = first.counts
+    # update: 2 data (ZeRO 0 to 3) + tensor + 2 pipeline + 2 context × 4; rollout: data, tensor, pipeline
+    assert counts.tried == (4 + 1 + 2 + 8) * 3
+    assert counts.illegal == 0
+    assert counts.looked_at + counts.too_large + counts.illegal <= counts.tried
+
+
+def test_a_better_layout_than_the_jobs_is_ahead_of_it_and_says_by_what(job):
+    shared = job(
+        SMALL | {"spec.update.parallelism.tensor": 2, "spec.rollout.parallelism.tensor": 2}
+    )
+
+    ranking = rank(estimates(shared), top=1)
+
+    best, own = ranking.proposals[0], ranking.own
+    assert best.found.seconds < own.found.seconds
+    assert own.place and own.place > 1
+    text = search_text(ranking, [])
+    gained = f"{own.found.seconds - best.found.seconds:.3g} s"
+    assert f"It is {gained}" in text and "ahead of the job's own layout" in text
+    assert "tensor 1 in place of 2" in text
+
+
+def test_where_nothing_fits_it_says_what_would(manifest):
+    changes = SMALL | {"spec.accelerator.memory": "2Mi"}
+    job = read_job(manifest(changes))
+
+    ranking, remedies = search_job(job, base_dir=Path(), top=3)
+
+    assert not ranking.proposals
+    assert ranking.own.place is None and ranking.own.problems
+    least, *others = remedies
+    assert least.startswith("The layout that needs least (update")
+    assert "of 2Mi a device" in least
+    assert any(sentence.startswith("More devices:") for sentence in others)
+    assert search_json(ranking, remedies)["remedies"] == remedies
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen2.5-32b", "deepseek-r1-671b"])
+def test_the_papers_layouts_are_among_those_that_fit(name):
+    job = load_job(PAPER / f"{name}.yaml")
+    shape = find_shape(job.spec.model, base_dir=PAPER)
+    assert shape is not None
+
+    ranking = rank(Estimates(job, shape, {}, rates_of("ascend910c")), top=1, most=20)
+
+    (best,) = ranking.proposals
+    assert ranking.own.place is not None
+    assert not memory_problems(resolve(job).spec, ranking.own.memory)
+    assert best.found.seconds <= ranking.own.found.seconds
+    assert not model_problems(best.job, base_dir=PAPER)
+
+
+def rljob(tmp_path, manifest, changes, *options):
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(manifest(changes)))
+    return CliRunner().invoke(app, ["plan", str(file), *options])
+
+
+def test_the_command_prints_proposals_as_text_and_as_json(tmp_path, manifest):
+    text = rljob(tmp_path, manifest, SMALL, "--search", "--top", "2")
+    found = json.loads(rljob(tmp_path, manifest, SMALL, "--search", "--top", "2", "--json").stdout)
+
+    assert text.exit_code == 0
+    assert "The job's own: update data 2; rollout data 2" in text.stdout
+    assert len(found["proposals"]) == 2
+    first = found["proposals"][0]
+    assert sum(first["parts"].values()) == pytest.approx(first["seconds"])
+    assert set(first["fragment"]["spec"]) == {"batch", "rollout", "update"}
+
+
+def test_rates_that_are_given_take_the_place_of_the_tables(tmp_path, manifest):
+    plain, slow = (
+        json.loads(rljob(tmp_path, manifest, SMALL, "--search", "--json", *more).stdout)
+        for more in ((), ("--rate", "latency_seconds=1"))
+    )
+
+    assert plain["own"]["parts"]["communication"] < 1 < slow["own"]["parts"]["communication"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("--rate", "speed=3"),
+            "--rate: 'speed=3' names no rate; use one of dispatch_bytes, fixed_",
+        ),
+        (("--rate", "flops=fast"), "--rate: 'flops=fast' has no positive number; write flops=1e12"),
+        (("--rate", "flops=0"), "--rate: 'flops=0' has no positive number"),
+    ],
+)
+def test_what_is_no_rate_is_refused_by_name(tmp_path, manifest, options, said):
+    result = rljob(tmp_path, manifest, SMALL, "--search", *options)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+def test_options_of_the_search_are_refused_without_it(tmp_path, manifest):
+    result = rljob(tmp_path, manifest, SMALL, "--top", "3")
+
+    assert result.exit_code == 2
+    assert result.stderr == "--top: has no use without --search; add --search or leave it out\n"

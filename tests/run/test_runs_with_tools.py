@@ -1,0 +1,61 @@
+"""A whole run whose policy asks a calculator for what it cannot compute."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import whole_runs
+
+REWARD = """
+def reward(prompt, response, answer, transcript):
+    assert transcript.endswith(response)
+    return float(response.strip() == answer.rsplit(">", 1)[1])
+"""
+
+
+def write_problems(folder: Path) -> None:
+    """Sums of two digits, shown with the tool; so few that the small model soon copies them."""
+    chance, lines = random.Random(1), []
+    for _ in range(400):
+        a, b = chance.randint(1, 9), chance.randint(1, 9)
+        shown = f"<c>{a}*{b}</c><result>{a * b}</result>{a * b}"
+        lines.append(json.dumps({"prompt": f"{a}*{b}", "shown": shown}))
+    (folder / "problems.jsonl").write_text("\n".join(lines) + "\n")
+    (folder / "reward.py").write_text(REWARD)
+
+
+@pytest.mark.ray
+def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    write_problems(tmp_path)
+    file = job_file(
+        steps=2,
+        model__warmup={"targetAccuracy": 0.2, "maxSteps": 300},
+        data={
+            "jsonl": {"path": "problems.jsonl", "answerField": "shown"},
+            "template": "{prompt}=",
+        },
+        rewards=[{"name": "correct", "type": "python", "python": {"path": "reward.py"}}],
+        rollout__tools=[{"name": "c", "type": "calculator", "maxAnswerTokens": 32}],
+        rollout__maxTurns=3,
+        batch__maxResponseLength=60,
+        algorithm={"name": "grpo", "params": {"klCoefficient": 0.01}},
+    )
+
+    finished = whole_runs.run(file, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = [event["metrics"] for event in finished.of_kind("step")]
+    assert len(steps) == 2
+    for metrics in steps:
+        assert metrics["tools/c/calls"] > 0.2
+        assert metrics["turns/mean"] > 1.2
+        assert metrics["response_length/with_tools"] > metrics["response_length/mean"] + 3
+        assert metrics["reward/mean"] > 0
+        assert metrics["mismatch/max"] < 1e-3  # the update's log-probs are the rollout's
+        assert metrics["reward/errors"] == 0
+    shown = finished.of_kind("step")[0]["samples"][0]["responses"]
+    assert any("<result>" in response["text"] for response in shown)

@@ -1,0 +1,56 @@
+"""The states of colocated devices, made as their processes make them, on forked ranks."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from whole_runs import SMALL_JOB
+
+from rljob_api.load import read_job
+from rljob_api.rljob import RLJob
+from rljob_api.topology import resolve
+from rljob_runtime.backends.sync_group import Meeting
+from rljob_runtime.backends.table import open_backend
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.seats import make_seats
+from rljob_runtime.states.device_ranks import join
+from rljob_runtime.states.device_states import DeviceStates
+from rljob_runtime.states.making import Surroundings, make_states
+
+NOWHERE = DockAddress(token="", warehouses=(), controllers={}, shared_memory="none")
+
+
+def job_of(
+    path: Path,
+    update: dict[str, Any],
+    rollout: dict[str, Any],
+    *,
+    lora: dict[str, Any] | None = None,
+    **spec: Any,
+) -> RLJob:
+    job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"]["model"] = {"path": str(path)}
+    job["spec"]["update"]["parallelism"] = update
+    if lora is not None:
+        job["spec"]["update"]["lora"] = lora
+    job["spec"]["rollout"] = {"parallelism": rollout}
+    job["spec"] |= spec
+    return resolve(read_job(job))
+
+
+def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
+    """The device's states, as its process makes them."""
+    meeting = Meeting("127.0.0.1")
+    addresses: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(addresses, meeting.address)
+    dist.destroy_process_group()
+    backend, seat = open_backend(job.spec.accelerator, rank=rank), make_seats(job)[rank]
+    models = {"policy": path}
+    around = Surroundings(
+        spec=job.spec, seat=seat, models=models, dock=lambda: NOWHERE, backend=backend
+    )
+    states = make_states(
+        around, meet=lambda: join(backend, seat, addresses[0], spec=job.spec, models=models)
+    )
+    return states, (backend, meeting)
