@@ -1,14 +1,19 @@
 """What algorithms learn from as many tokens: the tiny model on three tasks, several seeds, whole runs.
 
-The jobs are those of `examples/`, with the algorithm, the steps and the seed changed and nothing else; all
-algorithms begin with the same warmed-up model of their task and seed. `--json FILE` writes what
-`write_docs.py` shows.
+The jobs are those of `examples/`, with the algorithm, the steps and the seed changed, and on one emulated
+device each; all algorithms begin with the same warmed-up model of their task and seed. Nothing is timed, so
+runs go on beside each other (`--at-once`). `--json FILE` writes what `write_docs.py` shows, after every run
+what there is until then.
 """
 
 import argparse
 import copy
+import itertools
 import json
+import shutil
 import tempfile
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +49,7 @@ def learn(task: str, algorithm: str, folder: Path, *, steps: int, seed: int) -> 
     if spec["algorithm"]["name"] == "ppo":
         spec["critic"] = CRITIC
     spec["evaluation"]["every"] = max(1, steps // CHECKS)
+    spec["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
     name = f"{TASKS[task].removesuffix('.yaml')}-{algorithm.lower()}-{seed}"
     done = steps_of(job, folder, name)
     tokens = [0.0]
@@ -69,29 +75,44 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=60, help="of each run")
+    parser.add_argument("--at-once", type=int, default=2, help="runs beside each other")
     parser.add_argument("--tasks", nargs="+", choices=[*TASKS], default=[*TASKS])
     options = parser.parse_args()
     tasks = options.tasks[:1] if options.quick else options.tasks
     seeds = options.seeds[:1] if options.quick else options.seeds
     algorithms = ["GRPO", "PPO"] if options.quick else [*ALGORITHMS]
-    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for task in tasks:
-            for seed in seeds:
-                for algorithm in algorithms:
-                    steps = CHECKS if options.quick else options.steps
-                    run = learn(task, algorithm, Path(folder), steps=steps, seed=seed)
-                    runs.setdefault(task, {}).setdefault(algorithm, []).append(run)
-                    (_, before), (spent, after) = run["accuracy"][0], run["accuracy"][-1]
-                    print(
-                        f"{task}, seed {seed}, {algorithm}: {before:.1%} → {after:.1%} "
-                        f"with {spent:,} tokens",
-                        flush=True,
-                    )
-    document = {"runs": runs, "machine": describe_machine(["rljob", "torch", "ray"])}
+    steps = CHECKS if options.quick else options.steps
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {
+        task: {algorithm: [] for algorithm in algorithms} for task in tasks
+    }
+    waiting = {}
+    with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.at_once) as pool:
+        shutil.copytree(EXAMPLES / "sort-letters", Path(place, "sort-letters"))
+        for seed, task, algorithm in itertools.product(seeds, tasks, algorithms):
+            run = pool.submit(learn, task, algorithm, Path(place), steps=steps, seed=seed)
+            waiting[run] = (task, algorithm)
+        for done in as_completed(waiting):
+            task, algorithm = waiting[done]
+            run = done.result()
+            runs[task][algorithm].append(run)
+            runs[task][algorithm].sort(key=itemgetter("seed"))
+            (_, before), (spent, after) = run["accuracy"][0], run["accuracy"][-1]
+            print(
+                f"{task}, seed {run['seed']}, {algorithm}: {before:.1%} → {after:.1%} "
+                f"with {spent:,} tokens",
+                flush=True,
+            )
+            document = {
+                "runs": {
+                    task: {name: several for name, several in each.items() if several}
+                    for task, each in runs.items()
+                    if any(each.values())
+                },
+                "machine": describe_machine(["rljob", "torch", "ray"]),
+            }
+            if options.json is not None:
+                options.json.write_text(json.dumps(document) + "\n")
     print("\n\n".join(learning_parts(document)))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document) + "\n")
 
 
 if __name__ == "__main__":

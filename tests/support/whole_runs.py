@@ -78,7 +78,7 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 200) -> Finished:
+def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 400) -> Finished:
     """Wait for the run's end."""
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -143,7 +143,7 @@ def wait_for_text(
     folder: Path, text: str, process: subprocess.Popen[str], *, times: int = 1
 ) -> None:
     """Return once the run's events hold the text so many times."""
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 400
     file = folder / "events.jsonl"
     while time.monotonic() < deadline:
         found = file.read_text().count(text) if file.exists() else 0
@@ -153,7 +153,7 @@ def wait_for_text(
             f"the run ended early: {process.stdout and process.stdout.read()}"
         )
         time.sleep(0.02)
-    raise AssertionError(f"the events do not hold {text!r} {times} times within 200 s")
+    raise AssertionError(f"the events do not hold {text!r} {times} times within 400 s")
 
 
 def free_port() -> int:
