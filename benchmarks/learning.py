@@ -12,6 +12,7 @@ import itertools
 import json
 import shutil
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from operator import itemgetter
 from pathlib import Path
@@ -50,7 +51,13 @@ def learn(task: str, algorithm: str, folder: Path, *, steps: int, seed: int) -> 
         spec["critic"] = CRITIC
     spec["evaluation"]["every"] = max(1, steps // CHECKS)
     spec["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
-    name = f"{TASKS[task].removesuffix('.yaml')}-{algorithm.lower()}-{seed}"
+    return learning_run(
+        job, folder, f"{TASKS[task].removesuffix('.yaml')}-{algorithm.lower()}-{seed}"
+    )
+
+
+def learning_run(job: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
+    """Run a job in `folder` under that name: what it reached after how many tokens."""
     done = steps_of(job, folder, name)
     tokens = [0.0]
     for event in done:
@@ -60,12 +67,20 @@ def learn(task: str, algorithm: str, folder: Path, *, steps: int, seed: int) -> 
     lines = map(json.loads, (folder / name / "events.jsonl").read_text().splitlines())
     checks = [event for event in lines if event["kind"] == "evaluation"]
     return {
-        "seed": seed,
+        "seed": job["spec"].get("seed", 0),
         "prompts": checks[-1]["n"],
+        "k": checks[-1]["k"],
         "accuracy": [[round(tokens[check["step"]]), check["accuracy"]] for check in checks],
+        "sets": [_sets(checks[0]), _sets(checks[-1])],
         "reward": [event["metrics"]["reward/mean"] for event in done],
         "trained_seconds": done[-1]["time"] - done[0]["time"],
     }
+
+
+def _sets(check: Mapping[str, Any]) -> dict[str, list[float]]:
+    """Accuracy and its standard error on each set of held-out prompts; that of the job itself is `own`."""
+    sets = {"own": check, **check.get("suites", {})}
+    return {name: [found["accuracy"], found["stderr"]] for name, found in sets.items()}
 
 
 def main() -> None:

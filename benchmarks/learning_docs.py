@@ -25,6 +25,35 @@ def learning_parts(document: Mapping[str, Any]) -> list[str]:
     return parts
 
 
+def pretrained_parts(document: Mapping[str, Any]) -> list[str]:
+    """For each model: what every algorithm has changed on each set of held-out prompts."""
+    parts = []
+    for task, algorithms in document["runs"].items():
+        first = next(iter(algorithms.values()))[0]
+        curve = "; ".join(
+            f"{name} {', '.join(f'{100 * share:.1f}' for _, share in runs[0]['accuracy'])}"
+            for name, runs in algorithms.items()
+        )
+        parts += [
+            f"**{task}**: Avg@{first['k']} (Pass@1 as the mean of {first['k']} samples) of "
+            f"{first['prompts']} prompts a set, {len(first['reward'])} steps, ± one standard error:",
+            _sets_table(algorithms),
+            f"Held out of the trained task, in percent, at each evaluation: {curve}.",
+        ]
+    return parts
+
+
+def _sets_table(algorithms: Mapping[str, Sequence[Run]]) -> str:
+    before = next(iter(algorithms.values()))[0]["sets"][0]
+    heads = ["", "before", *algorithms]
+    lines = [heads, ["---"] * len(heads)]
+    for name, start in before.items():
+        after = [runs[0]["sets"][1][name] for runs in algorithms.values()]
+        said = "trained task" if name == "own" else name
+        lines.append([said, *(f"{share:.1%} ± {error:.1%}" for share, error in [start, *after])])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def learning_picture(document: Mapping[str, Any]) -> str:
     """Accuracy on held-out prompts against tokens, a panel a task, as an SVG."""
     panels = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dock_docs import cluster_parts, linearity_picture
-from learning_docs import learning_parts, learning_picture
+from learning_docs import learning_parts, learning_picture, pretrained_parts
 from precision_docs import precision_parts
 from reshard_docs import peaks_picture, reshard_parts
 from reshard_paper import with_table
@@ -46,6 +46,7 @@ TABLES = {
         precision_parts,
     ),
     "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
+    "pretrained": ("Algorithms: what a pretrained model learns", pretrained_parts),
 }
 PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
