@@ -9,6 +9,7 @@ others while it is started.
 import contextlib
 import functools
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from typing import Any
 import ray
 from ray import _raylet
 from ray._private import node, parameter, ray_constants, services
+
+from rljob_runtime.errors import WorkerError
 
 PYTHON = "_build_python_executable_command_memory_profileable"
 QUIET_AGENT = Path(__file__).with_name("quiet_agent.py")
@@ -25,17 +28,35 @@ PORTS: tuple[str, ...] = (
     RAYLET.METRICS_EXPORT_PORT_NAME,
     RAYLET.DASHBOARD_AGENT_LISTEN_PORT_NAME,
 )
+START_SECONDS = 240.0
+"""Until the node has told Ray that it is there. Ray alone waits 30 s, which a busy machine exceeds."""
 
 
 def start_ray(**options: Any) -> None:
-    """`ray.init` of a Ray of its own."""
+    """`ray.init` of a Ray of its own. Raises WorkerError where it does not start in time."""
     lean = functools.partial(parameter.RayParams, no_monitor=True, include_log_monitor=False)
     with (
         _instead(parameter, "RayParams", lean),
         _instead(node.Node, "start_api_server", lambda *_, **__: None),
         _instead(services, PYTHON, functools.partial(_python, getattr(services, PYTHON))),
+        _instead(services, "get_node", functools.partial(node_info, services.get_node)),
     ):
         ray.init(address="local", include_dashboard=False, **options)
+
+
+def node_info(usual: Callable[..., Any], *of_node: Any) -> Any:
+    """What Ray knows of a node, once that has come up. usual: Ray's function for it."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return usual(*of_node)
+        except RuntimeError as error:
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"Ray's node on this machine did not come up within {START_SECONDS:.0f} s; "
+                    "end other work on it, and look at raylet.out in /tmp/ray/session_latest/logs"
+                ) from error
+            time.sleep(0.1)
 
 
 def _python(

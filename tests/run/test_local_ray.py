@@ -11,7 +11,8 @@ import psutil
 import pytest
 import ray
 
-from rljob_runtime import quiet_agent
+from rljob_runtime import local_ray, quiet_agent
+from rljob_runtime.errors import WorkerError
 from rljob_runtime.local_ray import start_ray
 
 NODE = "ab12"
@@ -76,6 +77,30 @@ def commands() -> set[str]:
         if "/ray/" in word or word == quiet_agent.__file__
     ]
     return set(words)
+
+
+class LateNode:
+    """Ray's word for a node that has not come up, so many times; then the node."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def __call__(self, gcs_address: str, node_id: str) -> str:
+        if self._left:
+            self._left -= 1
+            raise RuntimeError("no such node")
+        return f"{node_id} of {gcs_address}"
+
+
+def test_a_node_that_comes_up_late_is_waited_for() -> None:
+    assert local_ray.node_info(LateNode(2), "here:1", NODE) == f"{NODE} of here:1"
+
+
+def test_a_node_that_never_comes_up_is_told_with_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_ray, "START_SECONDS", 1.0)
+
+    with pytest.raises(WorkerError, match="did not come up within 1 s; end other work"):
+        local_ray.node_info(LateNode(10_000), "here:1", NODE)
 
 
 @pytest.mark.ray
