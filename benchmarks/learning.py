@@ -3,7 +3,7 @@
 The jobs are those of `examples/`, with the algorithm, the steps and the seed changed, and on one emulated
 device each; all algorithms begin with the same warmed-up model of their task and seed. Nothing is timed, so
 runs go on beside each other (`--at-once`). `--json FILE` writes what `write_docs.py` shows, after every run
-what there is until then.
+what there is until then; other seeds that the file has stay in it.
 """
 
 import argparse
@@ -98,7 +98,8 @@ def main() -> None:
     algorithms = ["GRPO", "PPO"] if options.quick else [*ALGORITHMS]
     steps = CHECKS if options.quick else options.steps
     runs: dict[str, dict[str, list[dict[str, Any]]]] = {
-        task: {algorithm: [] for algorithm in algorithms} for task in tasks
+        task: {name: _others(options.json, task, name, seeds) for name in algorithms}
+        for task in tasks
     }
     waiting = {}
     with tempfile.TemporaryDirectory() as place, ThreadPoolExecutor(options.at_once) as pool:
@@ -128,6 +129,14 @@ def main() -> None:
             if options.json is not None:
                 options.json.write_text(json.dumps(document) + "\n")
     print("\n\n".join(learning_parts(document)))
+
+
+def _others(file: Path | None, task: str, algorithm: str, seeds: list[int]) -> list[dict[str, Any]]:
+    """Runs of other seeds that the file has."""
+    if file is None or not file.exists():
+        return []
+    runs = json.loads(file.read_text())["runs"]
+    return [run for run in runs.get(task, {}).get(algorithm, []) if run["seed"] not in seeds]
 
 
 if __name__ == "__main__":
