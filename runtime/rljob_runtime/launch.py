@@ -161,6 +161,7 @@ def _run(
         log.write(
             "run_finished",
             status=ending.status,
+            exit_code=ending.code,
             message=ending.message,
             seconds=time.time() - started,
             step=driver.step if driver else 0,
