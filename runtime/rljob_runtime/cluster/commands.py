@@ -123,9 +123,7 @@ def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> s
 
 
 @contextlib.contextmanager
-def watched_job(
-    name: str, *, namespace: str | None, context: str | None
-) -> Iterator["WatchedRun"]:
+def watched_job(name: str, *, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
     """The run of a job, to be watched from here."""
     with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.watched import ClusterRun

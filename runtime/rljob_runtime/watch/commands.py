@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
 PATIENCE_SECONDS = 60.0
+LOCAL_HOST = "127.0.0.1"
 
 
 def watch(
@@ -28,14 +29,18 @@ def watch(
         bool, typer.Option("--web", help="Serve a page for a browser, until Ctrl-C.")
     ] = False,
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="With --web: the port; default: a free one.")
+        int | None,
+        typer.Option(min=1, max=65535, help="With --web: the port; default: a free one."),
     ] = None,
     host: Annotated[
         str | None,
-        typer.Option(help="With --web: the address that listens; default: 127.0.0.1, this machine."),
+        typer.Option(
+            help="With --web: the address that listens; default: 127.0.0.1, this machine."
+        ),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0, metavar="SECONDS", help="How long the run's begin is waited for.")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long the run's begin is waited for."),
     ] = PATIENCE_SECONDS,
     context: Context = None,
 ) -> None:
@@ -88,7 +93,27 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
 
 
 def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
-    raise NotImplementedError
+    """Serve the page until Ctrl-C. Its address has a token of its own, in the part that browsers keep."""
+    import secrets
+
+    from rljob_runtime.errors import ConfigError
+    from rljob_runtime.watch.live_document import LiveRun
+    from rljob_runtime.watch.page import Page
+    from rljob_runtime.watch.server import page_server
+
+    token = secrets.token_urlsafe(24)
+    try:
+        server = page_server(Page(LiveRun(run), token), host=host or LOCAL_HOST, port=port or 0)
+    except ConfigError as error:
+        _say(str(error))
+        return EXIT_INVALID
+    with server, contextlib.suppress(KeyboardInterrupt):
+        listening, number = server.server_address[:2]
+        address = f"http://{listening!s}:{number}/#token={token}"
+        sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
+        sys.stdout.flush()
+        server.serve_forever()
+    return 0
 
 
 def _say(text: str) -> None:
