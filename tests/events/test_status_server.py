@@ -14,6 +14,7 @@ from rljob_api.load import read_job
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
+from rljob_runtime.watch.runs import LocalRun
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
 
@@ -26,7 +27,7 @@ def desk_of(**spec: Any) -> ScaleDesk:
 
 
 @pytest.fixture
-def serve():
+def serve(tmp_path):
     """serve(desk): a server on a free port."""
     servers = []
 
@@ -37,6 +38,7 @@ def serve():
             total_steps=10,
             desk=desk,
             figures=RunFigures(),
+            run=LocalRun(tmp_path),
             host="127.0.0.1",
         )
         servers.append(server)

@@ -1,4 +1,4 @@
-"""A headless Chromium for tests, spoken to over its DevTools protocol: no driver and no package besides it."""
+"""A headless Chromium for tests, spoken to over its DevTools protocol: no driver besides it."""
 
 import base64
 import itertools
@@ -70,7 +70,9 @@ class Browser:
 
     def tell(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
-        said = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        said = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
