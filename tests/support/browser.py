@@ -89,6 +89,17 @@ class Browser:
             time.sleep(0.1)
         return value
 
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Press the mouse's left button at a place of the window, and release it at another."""
+        for kind, (x, y) in (
+            ("mouseMoved", start),
+            ("mousePressed", start),
+            ("mouseMoved", end),
+            ("mouseReleased", end),
+        ):
+            button = {"button": "left", "buttons": 1, "clickCount": 1}
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **button)
+
     def resize(self, width: int, height: int) -> None:
         """The size of the window's inside, in pixels."""
         self.call(

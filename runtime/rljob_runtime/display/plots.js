@@ -34,7 +34,7 @@ function draw(element, chart) {
   const layout = {
     ...figure.layout,
     margin: { l: 8, r: 8, t: figure.layout.showlegend ? 30 : 12, b: 8 },
-    uirevision: "kept", // a reader's zoom outlives new data
+    uirevision: chart.key ?? chart.step, // what a reader hid in the legend outlives new data
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--quiet") },
     hovermode: "x unified",
@@ -45,7 +45,26 @@ function draw(element, chart) {
     yaxis: axis(style, figure.layout.yaxis),
   };
   for (const key in figure.layout) if (/^yaxis\d+$/.test(key)) layout[key] = axis(style, figure.layout[key]);
+  keepZoom(element, layout);
   Plotly.react(element, figure.data, layout, { displayModeBar: false, responsive: true });
+  if (!element.dataset.drawn) element.on("plotly_doubleclick", () => { ranges.delete(element); draw(element, plots.get(element).chart); });
+  element.dataset.drawn = "true";
+}
+
+// The ranges that each plot was last given. Where it has others now, a reader has zoomed, and keeps them until a
+// double click; Plotly by itself keeps those alone that new data leave as they were.
+const ranges = new Map();
+
+function keepZoom(element, layout) {
+  const before = ranges.get(element) || {}, own = { revision: layout.uirevision };
+  for (const key in layout) {
+    if (!/^[xy]axis/.test(key) || !layout[key].range) continue;
+    own[key] = [...layout[key].range];
+    const now = element.layout && element.layout[key] && element.layout[key].range;
+    const zoomed = before[key] && now && before[key].some((end, i) => end !== now[i]);
+    if (zoomed && before.revision === own.revision) layout[key].range = [...now];
+  }
+  ranges.set(element, own);
 }
 
 // Every plot of the page: what to draw, and whether it is drawn. A live page draws those in sight.

@@ -13,7 +13,7 @@ import http.cookies
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from rljob_runtime.display.report import render_live, render_login
 from rljob_runtime.watch.live_document import LiveRun
@@ -56,26 +56,25 @@ class Page:
 
     def answers(self, target: str) -> bool:
         """Whether a request's target is the page's."""
-        return urlsplit(target).path in (PAGE, LIVE, LOGIN)
+        return target.partition("?")[0] in (PAGE, LIVE, LOGIN)
 
     def get(self, target: str, headers: Headers) -> Answer:
         """Answer a GET: the page, or the form that asks for the token; what has changed, or 401."""
-        address = urlsplit(target)
+        path, _, query = target.partition("?")
         packs = "gzip" in headers.get("Accept-Encoding", "")
-        if address.path == PAGE:
+        if path == PAGE:
             return _packed(_html(self._admits(headers)), HTML, packs)
-        if address.path != LIVE:
+        if path != LIVE:
             return Answer(code=405, headers=HEADERS)
         if not self._admits(headers):
             return Answer(code=401, headers=HEADERS)
-        asked = parse_qs(address.query)
-        version = asked.get("since", ["0"])[0]
-        since = int(version) if version.isascii() and version.isdigit() else 0
-        return _packed(self._run.answer(asked.get("run", [""])[0], since), JSON, packs)
+        asked = parse_qs(query)
+        since = number_of(asked.get("since", [""])[0])
+        return _packed(self._run.answer(asked.get("run", [""])[0], since or 0), JSON, packs)
 
     def post(self, target: str, body: bytes) -> Answer:
         """Answer a POST: a cookie for the token."""
-        if urlsplit(target).path != LOGIN:
+        if target != LOGIN:
             return Answer(code=405, headers=HEADERS)
         if not hmac.compare_digest(body, self._token):
             return Answer(code=401, headers=HEADERS)
@@ -95,6 +94,11 @@ class Page:
 
     def _sealed(self, purpose: str) -> str:
         return hmac.new(self._token, f"rljob watch {purpose}".encode(), hashlib.sha256).hexdigest()
+
+
+def number_of(text: str) -> int | None:
+    """A whole number that somebody sent; None for what is none, or too large to be meant."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
 
 
 @functools.cache

@@ -4,7 +4,7 @@ import contextlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Answer, Page
+from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Answer, Page, number_of
 
 SILENT_SECONDS = 30.0
 """A connection that says nothing for so long is closed."""
@@ -46,11 +46,10 @@ def answer_get(request: BaseHTTPRequestHandler, page: Page) -> bool:
 
 def answer_post(request: BaseHTTPRequestHandler, page: Page) -> None:
     """Answer a POST; 404 where it is not the page's."""
-    length = request.headers.get("Content-Length") or "0"
-    size = int(length) if length.isascii() and length.isdigit() else 0
+    size = number_of(request.headers.get("Content-Length") or "0")
     if not page.answers(request.path):
         request.send_error(404)
-    elif size > MAX_TOKEN_BYTES:
+    elif size is None or size > MAX_TOKEN_BYTES:
         request.send_error(413)
     else:
         _send(request, page.post(request.path, request.rfile.read(size)))
