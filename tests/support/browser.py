@@ -1,13 +1,15 @@
 """A headless Chromium for tests, spoken to over its DevTools protocol: no driver besides it."""
 
 import base64
+import contextlib
 import itertools
 import json
+import os
 import shutil
+import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,8 @@ import websocket
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PROGRAM = next((found for name in NAMES if (found := shutil.which(name))), None)
 MISSING = f"no browser: none of {', '.join(NAMES)} is installed"
-START_SECONDS = 60.0
-CALL_SECONDS = 60.0
+START_SECONDS = 120.0
+CALL_SECONDS = 180.0
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
@@ -36,6 +38,7 @@ class Browser:
             [PROGRAM, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            start_new_session=True,  # the program may be a script that starts the browser
         )
         try:
             self._socket = websocket.create_connection(_page_of(profile), timeout=CALL_SECONDS)
@@ -64,6 +67,13 @@ class Browser:
         elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
             self.errors.append(params["entry"]["text"])
 
+    def reset(self, width: int, height: int) -> None:
+        """An empty page of this size, without cookies."""
+        self.open("about:blank")
+        self.call("Network.clearBrowserCookies")
+        self.resize(width, height)
+        self.errors.clear()
+
     def open(self, address: str) -> None:
         """Go there."""
         self.call("Page.navigate", url=address)
@@ -76,18 +86,18 @@ class Browser:
         assert "exceptionDetails" not in said, said["exceptionDetails"]
         return said["result"].get("value")
 
-    def wait(self, expression: str, *, seconds: float = 60.0) -> Any:
-        """The expression's value once it is true; a page that is not there yet has none. Raises
-        AssertionError at the deadline."""
-        guarded = f"(() => {{ try {{ return {expression}; }} catch {{ return null; }} }})()"
-        return self.wait_for(lambda: self.tell(guarded), expression, seconds=seconds)
-
-    def wait_for(self, ask: Callable[[], Any], what: str, *, seconds: float = 60.0) -> Any:
+    def wait(self, condition: str, *, seconds: float = CALL_SECONDS) -> None:
+        """Return once an expression is true; in a page that is not there yet it is not. Raises AssertionError
+        at the deadline."""
+        guarded = (
+            f"(() => {{ try {{ return Boolean({condition}); }} catch {{ return false; }} }})()"
+        )
         deadline = time.monotonic() + seconds
-        while not (value := ask()):
-            assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}; {self.errors}"
+        while not self.tell(guarded):
+            assert time.monotonic() < deadline, (
+                f"not within {seconds:g} s: {condition}; {self.errors}"
+            )
             time.sleep(0.1)
-        return value
 
     def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
         """Press the mouse's left button at a place of the window, and release it at another."""
@@ -116,13 +126,13 @@ class Browser:
         file.write_bytes(base64.b64decode(said["data"]))
 
     def close(self) -> None:
-        """End the browser."""
-        self._process.terminate()
-        try:
+        """End the browser, with all of its processes."""
+        os.killpg(self._process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(timeout=20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(timeout=20)
 
 
 def _page_of(profile: Path) -> str:

@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,5 +15,8 @@ def events_of() -> Callable[..., list[Event]]:
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Callable[..., GrowingRun]:
-    """growing(**options of make_events): a run whose folder is not there yet."""
-    return lambda **options: GrowingRun(tmp_path / "run", make_events(**options))
+    """growing(**options of make_events): a run that began a minute ago, whose folder is not there yet."""
+    began = time.time() - 60
+    return lambda **options: GrowingRun(
+        tmp_path / "run", make_events(**{"start": began, **options})
+    )

@@ -164,8 +164,9 @@ def test_a_driver_of_an_earlier_attempt_does_not_count(growing) -> None:
 
 def test_a_run_that_is_silent_for_hours_is_not_waited_for(growing) -> None:
     run = growing(steps=3, finished=None)
+    end = at_its_end(run.events)
     run.write()
-    terminal = Terminal(run, [], now=at_its_end(make_events(steps=3)) + SILENT_SECONDS + 1)
+    terminal = Terminal(run, [], now=end + SILENT_SECONDS + 1)
 
     assert terminal.watch() == 1
     assert "no event for 2:00:0" in terminal.told[0]
