@@ -15,9 +15,9 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
     active: dict[str, dict[str, Any]] = {}
     for event in history.alarms:
         name = event["alarm"]
+        if (before := active.pop(name, None)) is not None:
+            before["until"] = event["step"]
         if event["state"] == "cleared":
-            if (row := active.pop(name, None)) is not None:
-                row["until"] = event["step"]
             continue
         back = event.get("rolled_back_to")
         row = {
@@ -30,7 +30,8 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
             "rolledBackTo": back,
         }
         rows.append(row)
-        active[name] = row
+        if back is None:
+            active[name] = row
     return rows[::-1][:MAX_ALARMS]
 
 
