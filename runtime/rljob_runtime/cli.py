@@ -1,5 +1,5 @@
-"""The command line: validate, plan, run, stacks, report, diff, export; on a cluster: status, logs, report,
-stacks.
+"""The command line: validate, plan, run, watch, stacks, report, diff, export; on a cluster: status, logs,
+watch, report, stacks.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
@@ -24,6 +24,7 @@ from rljob_runtime.cluster.commands import (
     stacks_of_job,
     status,
 )
+from rljob_runtime.watch.commands import watch
 
 if TYPE_CHECKING:
     from rljob_api.rljob import RLJob
@@ -323,6 +324,7 @@ def export(
     _print(f"{target}: the model of {model}")
 
 
+app.command()(watch)
 app.command()(status)
 app.command()(logs)
 

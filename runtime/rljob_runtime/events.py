@@ -51,7 +51,7 @@ alarm         step, alarm (its guard's name), state (raised, cleared), policy, m
 hang          stage, message, folder ("" where it could not be written); [step, missing [{process, why}],
               waiting [text]]                                a deadline passed, or `rljob stacks` asked
 warning       message; [step]
-run_finished  status (succeeded, failed, interrupted); [message, seconds, step, checkpoint,
+run_finished  status (succeeded, failed, interrupted); [exit_code, message, seconds, step, checkpoint,
               next [text]]
 
 Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward/error_share,

@@ -46,6 +46,7 @@ from rljob_runtime.session import ray_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
+from rljob_runtime.watch.runs import LocalRun
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 3, 4
 LAST_NEWS_SECONDS = 15.0
@@ -77,7 +78,7 @@ def run_job(request: RunRequest) -> int:
     stop, desk, figures = StopRequest(), ScaleDesk(job), RunFigures()
     log.subscribe(figures.on_event)
     try:
-        with stop_signals(stop), _status(request, log, desk, figures):
+        with stop_signals(stop), _status(request, place, log, desk, figures):
             ending = _run(request, job, place, log, stop, desk, figures)
             write_report(place.folder)
             _copy_records(place)
@@ -161,6 +162,7 @@ def _run(
         log.write(
             "run_finished",
             status=ending.status,
+            exit_code=ending.code,
             message=ending.message,
             seconds=time.time() - started,
             step=driver.step if driver else 0,
@@ -242,7 +244,7 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 @contextlib.contextmanager
 def _status(
-    request: RunRequest, log: EventLog, desk: ScaleDesk, figures: RunFigures
+    request: RunRequest, place: RunPlace, log: EventLog, desk: ScaleDesk, figures: RunFigures
 ) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
@@ -257,6 +259,7 @@ def _status(
         total_steps=spec.steps,
         desk=desk,
         figures=figures,
+        run=LocalRun(place.folder),
         copied=storage is not None and storage.remote is not None,
     )
     log.subscribe(server.on_event)

@@ -3,6 +3,7 @@
 GET /status: one JSON document with the last step, the last checkpoint, alarms and the rollout devices. PUT
 /scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
 the job cannot change it. Both want the job's token. GET /metrics: figures, for whoever reaches the port.
+`/`: the page of `rljob watch --web`, behind the token too.
 Subscribes to the event log; started by `launch` where the environment names a port; the other side of
 the first two is the operator's `progress`.
 """
@@ -21,6 +22,10 @@ from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.events import Event
 from rljob_runtime.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.watch.live_document import LiveRun
+from rljob_runtime.watch.page import Page
+from rljob_runtime.watch.runs import WatchedRun
+from rljob_runtime.watch.server import answer_get, answer_post
 
 PATH, SCALE_PATH, METRICS_PATH = "/status", "/scale", "/metrics"
 MAX_BODY_BYTES = 4096
@@ -34,7 +39,8 @@ class StatusServer:
     """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
 
     desk: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
-    what counts as the last checkpoint is its copy on remote storage.
+    what counts as the last checkpoint is its copy on remote storage. run: what the page shows, read once
+    somebody looks at it.
     """
 
     def __init__(
@@ -45,12 +51,14 @@ class StatusServer:
         total_steps: int,
         desk: ScaleDesk,
         figures: RunFigures,
+        run: WatchedRun,
         copied: bool = False,
         host: str = "",
     ) -> None:
         self._total_steps = total_steps
         self._place = ("copied", "uri") if copied else ("checkpoint", "path")
         self.desk, self.figures = desk, figures
+        self.page = Page(LiveRun(run), token)
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
         self._told.set()  # there is nothing to tell yet
@@ -143,8 +151,11 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             if self.path == METRICS_PATH:
                 self._answer(200, server.figures.text().encode(), CONTENT_TYPE)
-            elif self._admits(PATH):
+            elif not answer_get(self, server.page) and self._admits(PATH):
                 self._answer(200, server.document())
+
+        def do_POST(self) -> None:
+            answer_post(self, server.page)
 
         def do_PUT(self) -> None:
             if not self._admits(SCALE_PATH):

@@ -3,14 +3,12 @@
 import html.parser
 import json
 import math
-import re
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser import MISSING, PROGRAM, Browser
 
 from rljob_runtime.display.document import document
 from rljob_runtime.display.figures import charts, moving_average, phase_chart, shown_steps
@@ -91,7 +89,7 @@ def test_texts_of_the_run_cannot_become_markup(tmp_path: Path, events_of) -> Non
     assert data["spec"] == data["name"] == data["notices"][0]["text"] == HOSTILE
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+@pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 @pytest.mark.parametrize("case", ["hostile", "single"])
 def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, case: str) -> None:
     events = {
@@ -99,24 +97,21 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
         "single": lambda: events_of(steps=1, total_steps=9, every=None, finished=None),
     }[case]()
     report = write_run(tmp_path, events)
+    browser = Browser(tmp_path / "profile")
+    try:
+        browser.open(report.as_uri())
+        browser.wait("document.documentElement.dataset.ready === 'true'")
+        plots = browser.tell("document.querySelectorAll('.plot[id^=plot-]').length")
+        drawn = browser.tell("document.querySelectorAll('.plot[id^=plot-].js-plotly-plot').length")
+        rows = browser.tell("document.getElementById('dock-rows').className")
+        title = browser.tell("document.title")
+    finally:
+        browser.close()
 
-    result = subprocess.run(
-        [
-            *("chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic"),
-            *("--no-first-run", "--disable-background-networking", "--disable-component-update"),
-            *("--disable-sync", "--enable-logging=stderr", "--virtual-time-budget=5000"),
-            *(f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", report.as_uri()),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-
-    assert "CONSOLE" not in result.stderr, result.stderr
-    assert 'data-ready="true"' in result.stdout
-    assert "owned</title>" not in result.stdout
-    assert result.stdout.count('class="plot js-plotly-plot"') == result.stdout.count('id="plot-')
-    assert re.search(r'id="dock-rows"[^>]*class="js-plotly-plot"', result.stdout)
+    assert browser.errors == []
+    assert title != "owned"
+    assert drawn == plots > 10
+    assert rows == "js-plotly-plot"
 
 
 def hostile(events: list[Event]) -> list[Event]:

@@ -2,6 +2,7 @@
 
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
+from rljob_runtime.watch.runs import LocalRun
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -23,10 +25,16 @@ def figures() -> RunFigures:
 
 
 @pytest.fixture
-def server(figures: RunFigures) -> Iterator[StatusServer]:
+def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
     desk = ScaleDesk(read_job(SMALL_JOB), clock=lambda: 7.0)
     made = StatusServer(
-        port=0, token="t", total_steps=9, desk=desk, figures=figures, host="127.0.0.1"
+        port=0,
+        token="t",
+        total_steps=9,
+        desk=desk,
+        figures=figures,
+        run=LocalRun(tmp_path),
+        host="127.0.0.1",
     )
     yield made
     made.close()

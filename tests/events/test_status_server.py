@@ -11,9 +11,11 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
+from rljob_runtime.events import EventLog
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
+from rljob_runtime.watch.runs import LocalRun
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
 
@@ -26,7 +28,7 @@ def desk_of(**spec: Any) -> ScaleDesk:
 
 
 @pytest.fixture
-def serve():
+def serve(tmp_path):
     """serve(desk): a server on a free port."""
     servers = []
 
@@ -37,6 +39,7 @@ def serve():
             total_steps=10,
             desk=desk,
             figures=RunFigures(),
+            run=LocalRun(tmp_path),
             host="127.0.0.1",
         )
         servers.append(server)
@@ -196,3 +199,41 @@ def test_alarms_are_told_until_they_are_over(server: StatusServer) -> None:
     assert ask(server, "the-token")["alarms"] == [
         {"name": "truncation", "step": 3, "message": "cut"}
     ]
+
+
+def test_it_serves_the_runs_page_to_the_bearer_of_the_token(server, tmp_path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    log.write("run_started", name="small", steps=10)
+    log.write("step", step=3, seconds=1.0, metrics={"reward/mean": 0.5})
+    log.close()
+
+    told = ask(server, "the-token", "/live")
+
+    assert (told["parts"]["name"], told["parts"]["status"]["step"]) == ("small", 3)
+
+
+def test_the_pages_cookie_opens_the_page_alone(server) -> None:
+    address = f"http://127.0.0.1:{server.port}"
+    login = urllib.request.Request(f"{address}/login", data=b"the-token", method="POST")
+    with urllib.request.urlopen(login, timeout=10) as answer:
+        cookie = answer.headers["Set-Cookie"].split(";")[0]
+
+    def code(path: str, method: str = "GET") -> int:
+        body = b'{"rollout": 2}' if method == "PUT" else None
+        asked = urllib.request.Request(
+            f"{address}{path}", headers={"Cookie": cookie}, data=body, method=method
+        )
+        try:
+            with urllib.request.urlopen(asked, timeout=10) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as refused:
+            with refused:
+                return refused.code
+
+    assert [code("/"), code("/live"), code("/status"), code("/scale", "PUT")] == [
+        200,
+        200,
+        401,
+        401,
+    ]
+    assert server.desk.asked.turn == 0

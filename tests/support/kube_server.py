@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -20,8 +21,9 @@ def refusal(code: int, message: str) -> web.Response:
 class KubeServer:
     """Serves what its attributes hold. watches: the changes of each watch in turn, then silence.
 
-    logs: by pod, the pieces of each answer in turn. files: of the head, by path. refusals: by path of
-    the URL, in front of everything else. requests: (path, query) as they came.
+    logs: by pod, the pieces of each answer in turn. files: of the head, by path. folders: of the head, by
+    path, where commands run for real. refusals: by path of the URL, in front of everything else.
+    requests: (path, query) as they came. commands: of shells.
     """
 
     def __init__(self) -> None:
@@ -31,9 +33,11 @@ class KubeServer:
         self.watches: list[list[Any]] = []
         self.logs: dict[str, list[list[str]]] = {}
         self.files: dict[str, bytes] = {}
+        self.folders: dict[str, Path] = {}
         self.says: dict[str, str] = {}
         self.refusals: dict[str, web.Response] = {}
         self.requests: list[tuple[str, dict[str, str]]] = []
+        self.commands: list[list[str]] = []
         self.url = ""
         self._loop = asyncio.new_event_loop()
         self._runner = web.AppRunner(self._app(), shutdown_timeout=0.1)
@@ -105,17 +109,39 @@ class KubeServer:
         socket = web.WebSocketResponse(protocols=["v4.channel.k8s.io"])
         await socket.prepare(request)
         command = request.query.getall("command")
+        self.commands.append(command)
         path, limit = command[-2:]
         status: dict[str, Any] = {"status": "Success"}
+        here = [own for own in self.folders if any(word.startswith(own) for word in command)]
         if (said := self.says.get(" ".join(command))) is not None:
             await socket.send_bytes(b"\x01" + said.encode())
+        elif here:
+            status = await self._run(socket, command, here[0])
         elif path in self.files:
             content = self.files[path][: int(limit)]
             for start in range(0, len(content), 4096):
                 await socket.send_bytes(b"\x01" + content[start : start + 4096])
         else:
-            causes = [{"reason": "ExitCode", "message": "44"}]
-            status = {"status": "Failure", "message": "exit code 44", "details": {"causes": causes}}
+            status = _failure(44)
         await socket.send_bytes(b"\x03" + json.dumps(status).encode())
         await socket.close()
         return socket
+
+    async def _run(
+        self, socket: web.WebSocketResponse, command: list[str], folder: str
+    ) -> dict[str, Any]:
+        """Run the command on this machine's folder; returns what the API server says of its end."""
+        own = [word.replace(folder, str(self.folders[folder])) for word in command]
+        process = await asyncio.create_subprocess_exec(
+            *own, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        output, complaint = await process.communicate()
+        for channel, said in ((b"\x01", output), (b"\x02", complaint)):
+            for start in range(0, len(said), 4096):
+                await socket.send_bytes(channel + said[start : start + 4096])
+        return _failure(process.returncode) if process.returncode else {"status": "Success"}
+
+
+def _failure(code: int) -> dict[str, Any]:
+    causes = [{"reason": "ExitCode", "message": str(code)}]
+    return {"status": "Failure", "message": f"exit code {code}", "details": {"causes": causes}}

@@ -1,4 +1,4 @@
-"""The commands that ask a cluster: `rljob status`, `rljob logs`, `rljob report` and `rljob stacks` of a name.
+"""The commands that ask a cluster: `rljob status` and `logs`, and `report`, `watch` and `stacks` of a name.
 
 Started by `cli`, whose `--help` must stay quick: everything but typer is imported inside.
 """
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rljob_runtime.cluster.calls import Calls
+    from rljob_runtime.watch.runs import WatchedRun
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
+NO_FOLDER = "{} is no folder here, so the cluster is asked for a job: "
 
 JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an RLJob on the cluster.")]
 Namespace = Annotated[
@@ -92,8 +94,7 @@ def report_of_job(
 ) -> Path:
     """Fetch the run of a job into `output` (default: runs/NAME) and write its report. Returns its path."""
     folder = output or Path("runs") / name
-    why = f"{name} is no folder here, so the cluster is asked for a job: "
-    with _cluster(namespace, context, why=why) as calls:
+    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.ask import find_job, reader
         from rljob_runtime.cluster.fetch import fetch
         from rljob_runtime.display.report import write_report
@@ -105,8 +106,7 @@ def report_of_job(
 
 def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> str:
     """What `rljob stacks` says in the container of the job's head, where its driver is."""
-    why = f"{name} is no folder here, so the cluster is asked for a job: "
-    with _cluster(namespace, context, why=why) as calls:
+    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.ask import find_job
         from rljob_runtime.cluster.exec import run_remotely
         from rljob_runtime.cluster.facts import run_folder
@@ -120,6 +120,15 @@ def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> s
         if code != 0:
             raise ClusterError(f"pod {head}: {complaint.strip()}")
         return output.decode(errors="replace")
+
+
+@contextlib.contextmanager
+def watched_job(name: str, *, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
+    """The run of a job, to be watched from here."""
+    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+        from rljob_runtime.cluster.watched import ClusterRun
+
+        yield ClusterRun(calls, name)
 
 
 def _show_all(calls: "Calls", *, as_json: bool) -> None:

@@ -1,5 +1,6 @@
 """The seam between a run and what shows it, and the choice between the two displays."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol
 
@@ -23,19 +24,23 @@ class Display(Protocol):
 
 
 def make_display(run_dir: Path, *, console: Console | None = None) -> Display:
-    """A live display on a terminal, plain lines elsewhere.
-
-    Earlier events of the folder (a resumed run) are taken up silently. NO_COLOR and TERM=dumb are
-    honoured through rich.
-    """
-    console = console or Console()
+    """The display of a run in this process. Earlier events of the folder (a resumed run) are taken up
+    silently."""
     report = run_dir / REPORT_NAME
-
-    def find_report() -> str | None:
-        return str(report) if report.exists() else None
-
     events = run_dir / "events.jsonl"
-    earlier = read_events(events) if events.exists() else []
+    return display_after(
+        read_events(events) if events.exists() else [],
+        report=lambda: str(report) if report.exists() else None,
+        console=console,
+    )
+
+
+def display_after(
+    earlier: Iterable[Event], *, report: Callable[[], str | None], console: Console | None = None
+) -> Display:
+    """A live display on a terminal, plain lines elsewhere; NO_COLOR and TERM=dumb are honoured through
+    rich. earlier: events that it takes up silently."""
+    console = console or Console()
     if not console.is_terminal or console.is_dumb_terminal:
-        return PlainDisplay(console.file, report=find_report, earlier=earlier)
-    return LiveDisplay(console, report=find_report, earlier=earlier)
+        return PlainDisplay(console.file, report=report, earlier=earlier)
+    return LiveDisplay(console, report=report, earlier=earlier)

@@ -1,13 +1,13 @@
 """Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
 
 import time
-from dataclasses import asdict
 from typing import Any
 
+from rljob_runtime.display.alarms import alarm_rows
 from rljob_runtime.display.dock_figures import dock_charts
 from rljob_runtime.display.dock_rows import row_figures
 from rljob_runtime.display.dock_tables import dock_tables
-from rljob_runtime.display.figures import charts, phase_chart, shown_steps
+from rljob_runtime.display.figures import charts, phase_chart, shown_steps, spaced
 from rljob_runtime.display.history import (
     PHASES,
     RunHistory,
@@ -20,12 +20,12 @@ from rljob_runtime.display.in_flight_figures import in_flight_charts, in_flight_
 from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts
 from rljob_runtime.display.reshard_table import over_bound, reshard_table
 from rljob_runtime.display.wording import (
-    alarm_text,
     best_text,
     count,
     duration,
     figure,
     left_out_text,
+    one_line,
     percent,
     resize_text,
     suite_rows,
@@ -48,17 +48,18 @@ def document(history: RunHistory, spec: str) -> Document:
         "facts": facts(history),
         "result": result(history),
         "suites": suite_rows(history),
-        "charts": [asdict(chart) for chart in charts(history)],
-        "phaseChart": asdict(phases) if phases else None,
+        "alarms": alarm_rows(history),
+        "charts": [chart.plain() for chart in charts(history)],
+        "phaseChart": phases.plain() if phases else None,
         "timeline": timeline(history),
         "samples": samples(history),
         "dock": dock_tables(history),
-        "dockCharts": [asdict(chart) for chart in dock_charts(history)],
+        "dockCharts": [chart.plain() for chart in dock_charts(history)],
         "dockRows": row_figures(history),
         "reshard": reshard_table(history),
         "reshardOverBound": over_bound(history),
         "reshardCharts": [
-            asdict(chart) for chart in (*reshard_charts(history), *in_flight_charts(history))
+            chart.plain() for chart in (*reshard_charts(history), *in_flight_charts(history))
         ],
         "reshardMemory": memory_figures(history),
         "inFlight": in_flight_table(history),
@@ -74,9 +75,13 @@ def document(history: RunHistory, spec: str) -> Document:
 
 
 def status(history: RunHistory) -> Document:
-    """How the run ended, or how far it is."""
+    """How the run ended, or how far it is. doing: what the set-up does; left: time to the last step."""
     finished = history.finished or {}
+    goes_on, eta = history.finished is None, history.eta_seconds()
+    progress = history.progress if goes_on and not history.step else None
     return {
+        "doing": one_line(progress["message"]) if progress else "",
+        "left": duration(eta) if goes_on and eta else "",
         "kind": str(finished.get("status", "running")),
         "message": str(finished.get("message") or ""),
         "step": history.step,
@@ -172,10 +177,9 @@ def _first_phase(spans: list[tuple[str, float, float]]) -> int:
 def samples(history: RunHistory) -> list[Document]:
     """Groups of samples by step, best reward first; long texts are cut, and say so."""
     steps = [step for step in sorted(history.steps) if history.steps[step].get("samples")]
-    stride = -(-len(steps) // MAX_DETAILED_STEPS) or 1
     return [
         {"step": step, "groups": [_group(group) for group in history.steps[step]["samples"]]}
-        for step in steps[::-stride][::-1]
+        for step in spaced(steps, MAX_DETAILED_STEPS)
     ]
 
 
@@ -210,14 +214,10 @@ def _cut(text: str) -> str:
 
 
 def notices(history: RunHistory) -> list[Document]:
-    """Alarms, warnings, failed rewards and changes of the rollout devices, the latest ones."""
+    """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
     shown = [
         {"step": event.get("step"), "kind": event["kind"], "text": event["message"], "count": 1}
         for event in history.warnings
-    ]
-    shown += [
-        {"step": event["step"], "kind": "alarm", "text": alarm_text(event), "count": 1}
-        for event in history.alarms
     ]
     shown += [
         {"step": event["step"], "kind": "resize", "text": resize_text(event), "count": 1}

@@ -6,8 +6,10 @@ theme. Titles stand in the page, not in the figures.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
+from rljob_runtime.display.alarms import alarm_marks
 from rljob_runtime.display.curves import CURVE_CHARTS, Curve
 from rljob_runtime.display.history import RunHistory, interval95, number
 
@@ -29,6 +31,10 @@ class Chart:
     figure: Figure
     wide: bool = False
 
+    def plain(self) -> Figure:
+        """The chart as the page takes it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
 
 def charts(history: RunHistory) -> list[Chart]:
     """All charts that the run has data for, in reading order."""
@@ -39,12 +45,14 @@ def charts(history: RunHistory) -> list[Chart]:
 
 
 def shown_steps(history: RunHistory, limit: int = MAX_POINTS) -> list[int]:
-    """Steps that curves show: all, or evenly spaced ones with the last among them."""
-    steps = sorted(history.steps)
-    if len(steps) <= limit:
-        return steps
-    stride = -(-len(steps) // limit)
-    return steps[::-stride][::-1]
+    """Steps that are shown: all, or evenly spaced ones and the last."""
+    return spaced(sorted(history.steps), limit)
+
+
+def spaced(steps: list[int], limit: int) -> list[int]:
+    """At most `limit` of them, counted from the first: while a run goes on they stay what they are."""
+    kept = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
+    return kept if kept[-1:] == steps[-1:] else [*kept, steps[-1]]
 
 
 def reward_chart(history: RunHistory) -> Chart | None:
@@ -251,10 +259,13 @@ def line_traces(steps: list[int], values: Values, curve: Curve) -> list[Figure]:
 
 def moving_average(values: Values, radius: int) -> Values:
     """Mean of the values within `radius` places; None stays None."""
+    sums = [0.0, *accumulate(value or 0.0 for value in values)]
+    counts = [0, *accumulate(int(value is not None) for value in values)]
     averages: Values = []
     for i, value in enumerate(values):
-        near = [v for v in values[max(0, i - radius) : i + radius + 1] if v is not None]
-        averages.append(None if value is None else sum(near) / len(near))
+        first, last = max(0, i - radius), min(len(values), i + radius + 1)
+        mean = (sums[last] - sums[first]) / max(counts[last] - counts[first], 1)
+        averages.append(None if value is None else mean)
     return averages
 
 
@@ -281,7 +292,7 @@ def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Fi
     return {
         "data": traces,
         "layout": {
-            "shapes": resumes,
+            "shapes": [*resumes, *alarm_marks(history)],
             "showlegend": visible > 1,
             "xaxis": xaxis,
             "yaxis": {},

@@ -1,16 +1,8 @@
-"use strict";
-// Fills the report from its JSON. Every text of the run goes in as text, never as markup.
-const data = JSON.parse(document.getElementById("data").textContent);
-const byId = (id) => document.getElementById(id);
+// Fills the report from its JSON, and again what has changed where live.js brings news. Every text of the run
+// goes in as text, never as markup.
+const data = {};
 const PHASE_COLOURS = { reward: "--reward-phase" };
 const KNOWN_PHASES = ["generate", "reference", "reward", "update", "sync"];
-
-function make(tag, className, ...content) {
-  const element = document.createElement(tag);
-  if (className) element.className = className;
-  for (const part of content) if (part !== null && part !== undefined) element.append(part);
-  return element;
-}
 
 function phaseColour(name) {
   return "var(" + (PHASE_COLOURS[name] || (KNOWN_PHASES.includes(name) ? "--" + name : "--other")) + ")";
@@ -42,12 +34,28 @@ function table(heads, rows, rightFrom = heads.length) {
 function header() {
   byId("name").textContent = data.name;
   byId("started").textContent = data.started;
-  const { kind, message, step, total } = data.status;
+  const { kind, message, step, total, doing, left } = data.status;
   const pill = byId("status");
-  pill.classList.add(kind);
-  pill.textContent = kind === "succeeded" ? kind : `${kind} at step ${step} of ${total}`;
-  for (const [label, text] of data.facts) byId("facts").append(make("div", "", make("dt", "", label), make("dd", "", text)));
-  if (message) { byId("message").hidden = false; byId("message").textContent = message; }
+  pill.className = "pill " + kind;
+  pill.textContent = kind === "succeeded" ? kind : `${kind} at step ${step} of ${total}` + (left && isLive ? `, ${left} left` : "");
+  byId("progress").hidden = !isLive || kind !== "running";
+  byId("progress").firstElementChild.style.width = (100 * step) / Math.max(total, 1) + "%";
+  byId("facts").replaceChildren(...data.facts.map(([label, text]) => make("div", "", make("dt", "", label), make("dd", "", text))));
+  byId("message").hidden = !message;
+  byId("message").textContent = message;
+  byId("doing").hidden = !doing || !isLive;
+  byId("doing").textContent = doing;
+}
+
+function alarms() {
+  const active = data.alarms.filter((alarm) => alarm.until === null);
+  byId("active-alarms").replaceChildren(...active.map((alarm) =>
+    make("p", "message", make("strong", "", `Alarm ${alarm.guard}`), ` since step ${alarm.since}: ${alarm.text}`)));
+  byId("alarms").hidden = data.alarms.length === 0;
+  const follows = (alarm) => alarm.rolledBackTo !== null ? `rolled back to step ${alarm.rolledBackTo}`
+    : alarm.until === null ? make("span", "wrong", "active") : `over at step ${alarm.until}`;
+  byId("alarm-card").replaceChildren(table(["guard", "since step", "raised at", "policy", "now", "message"],
+    data.alarms.map((a) => [a.guard, a.since, a.step, a.policy, follows(a), a.text])));
 }
 
 function tile(place, label, big, under) {
@@ -84,7 +92,7 @@ function resultTiles() {
   const { reward, steps, time, speed } = data.result;
   const rewardNote = !reward ? "" : reward.before === undefined ? "latest step"
     : reward.k > 1 ? `mean of first and last ${reward.k} steps` : "first and last step";
-  byId("result").append(
+  byId("result").replaceChildren(
     accuracyTile(data.result),
     tile("second", "Reward", reward ? change(reward.before, reward.after) : ["–"], [rewardNote]),
     tile("second", "Steps", [steps], [`in ${time}`]),
@@ -92,97 +100,57 @@ function resultTiles() {
   );
 }
 
-// Colours of the present theme in place of the figures' tokens.
-function themed(value, style) {
-  if (typeof value === "string" && value.startsWith("@")) {
-    const name = value.slice(1);
-    return style.getPropertyValue("--" + name).trim() || style.getPropertyValue("--other").trim();
-  }
-  if (Array.isArray(value)) return value.map((item) => themed(item, style));
-  if (value && typeof value === "object") {
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, themed(item, style)]));
-  }
-  return value;
-}
-
-function axis(style, options) {
-  return { gridcolor: style.getPropertyValue("--grid").trim(), zeroline: false, automargin: true, nticks: 6, ...options };
-}
-
-function draw(element, chart) {
-  const style = getComputedStyle(document.documentElement);
-  const figure = themed(chart.figure, style);
-  const colour = (name) => style.getPropertyValue(name).trim();
-  const layout = {
-    ...figure.layout,
-    margin: { l: 8, r: 8, t: figure.layout.showlegend ? 30 : 12, b: 8 },
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--quiet") },
-    hovermode: "x unified",
-    hoverlabel: { bgcolor: colour("--card"), bordercolor: colour("--line"), font: { color: colour("--text"), size: 12 } },
-    legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", traceorder: "normal" },
-    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-    xaxis: axis(style, { showgrid: false, tickformat: ",d", hoverformat: ",d", rangemode: "normal", linecolor: colour("--line"), showline: true, ...figure.layout.xaxis }),
-    yaxis: axis(style, figure.layout.yaxis),
-  };
-  for (const key in figure.layout) if (/^yaxis\d+$/.test(key)) layout[key] = axis(style, figure.layout[key]);
-  Plotly.react(element, figure.data, layout, { displayModeBar: false, responsive: true });
-}
-
-function chartCard(chart) {
-  const plot = make("div", "plot");
-  plot.id = "plot-" + chart.key;
-  const place = "card chart" + (chart.wide ? " wide" : "");
-  return [make("div", place, make("h3", "", chart.title), make("p", "", chart.note), plot), plot];
-}
-
-function drawCharts() {
-  const all = data.charts.map((chart) => [chart, byId("charts")]);
-  data.dockCharts.forEach((chart) => all.push([chart, byId("dock-charts")]));
-  data.reshardCharts.forEach((chart) => all.push([chart, byId("reshard-charts")]));
-  if (data.phaseChart) all.push([data.phaseChart, byId("phase-chart")]);
-  const drawn = all.map(([chart, place]) => {
-    const [card, plot] = chartCard(chart);
-    place.append(card);
-    return [plot, chart];
-  });
+function learning() {
   byId("learning").hidden = data.charts.length === 0;
-  themedDrawing(() => drawn.forEach(([plot, chart]) => draw(plot, chart)));
+  drawCharts("charts", data.charts);
 }
 
-// Draws now, and again whenever the theme changes.
-function themedDrawing(redraw) {
-  redraw();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+// A slider over the entries' steps that calls `show` with one of them. With more entries it stays at its step, or
+// at the last one if it was there.
+const steppers = {};
+
+function stepper(place, entries, show) {
+  const known = steppers[place] || (steppers[place] = makeStepper(place));
+  const { slider } = known;
+  const step = known.entries.length && Number(slider.value) < known.entries.length - 1 ? known.entries[slider.value].step : Infinity;
+  const later = entries.findIndex((entry) => entry.step >= step);
+  Object.assign(known, { entries, show });
+  slider.max = entries.length - 1;
+  slider.value = later < 0 ? entries.length - 1 : later;
+  known.update();
 }
 
-// A slider over the steps that calls `show` with an index.
-function stepper(place, steps, show) {
+function makeStepper(place) {
   const slider = make("input"), shown = make("output");
   const back = make("button", "", "‹"), forth = make("button", "", "›");
-  slider.type = "range"; slider.min = 0; slider.max = steps.length - 1; slider.value = steps.length - 1;
+  const made = { slider, entries: [], show: null };
+  slider.type = "range"; slider.min = 0;
   slider.setAttribute("aria-label", "Step"); back.setAttribute("aria-label", "Earlier step"); forth.setAttribute("aria-label", "Later step");
-  const update = () => {
+  made.update = () => {
     const i = Number(slider.value);
-    shown.textContent = "step " + steps[i];
-    back.disabled = i === 0; forth.disabled = i === steps.length - 1;
-    show(i);
+    shown.textContent = "step " + made.entries[i].step;
+    back.disabled = i === 0; forth.disabled = i === made.entries.length - 1;
+    made.show(made.entries[i]);
   };
-  back.onclick = () => { slider.value = Number(slider.value) - 1; update(); };
-  forth.onclick = () => { slider.value = Number(slider.value) + 1; update(); };
-  slider.oninput = update;
+  back.onclick = () => { slider.value = Number(slider.value) - 1; made.update(); };
+  forth.onclick = () => { slider.value = Number(slider.value) + 1; made.update(); };
+  slider.oninput = made.update;
   byId(place).append(back, slider, forth, shown);
-  update();
+  return made;
 }
 
-function gantt() {
+function time() {
   byId("gantt-card").hidden = data.timeline.length === 0;
   byId("time").hidden = data.timeline.length === 0 && !data.phaseChart;
-  if (!data.timeline.length) return;
-  stepper("gantt-stepper", data.timeline.map((entry) => entry.step), (i) => showStep(data.timeline[i]));
+  drawCharts("phase-chart", data.phaseChart ? [data.phaseChart] : []);
+  if (data.timeline.length) stepper("gantt-stepper", data.timeline, showStep);
 }
 
+let stepShown = null;
+
 function showStep(entry) {
+  if (entry === stepShown) return;
+  stepShown = entry;
   const place = byId("gantt"), names = new Set();
   place.replaceChildren();
   for (const { row, spans } of entry.rows) {
@@ -213,23 +181,26 @@ function showStep(entry) {
   byId("gantt-legend").replaceChildren(...legend);
 }
 
+let groupShown = null, groupIndex = 0;
+
 function sampleBrowser() {
   byId("samples").hidden = data.samples.length === 0;
-  if (!data.samples.length) return;
-  let group = 0;
-  const show = (i) => {
-    const groups = data.samples[i].groups;
-    group = Math.min(group, groups.length - 1);
-    byId("group-tabs").replaceChildren(...groups.map((entry, j) => {
-      const tab = make("button", "", groups.length > 1 ? `Group ${j + 1}` : "Group");
-      tab.setAttribute("role", "tab");
-      tab.setAttribute("aria-selected", String(j === group));
-      tab.onclick = () => { group = j; show(i); };
-      return tab;
-    }));
-    showGroup(groups[group]);
-  };
-  stepper("sample-stepper", data.samples.map((entry) => entry.step), show);
+  if (data.samples.length) stepper("sample-stepper", data.samples, showGroups);
+}
+
+function showGroups(entry) {
+  const { groups } = entry;
+  groupIndex = Math.min(groupIndex, groups.length - 1);
+  if (groups[groupIndex] === groupShown) return;
+  groupShown = groups[groupIndex];
+  byId("group-tabs").replaceChildren(...groups.map((_, i) => {
+    const tab = make("button", "", groups.length > 1 ? `Group ${i + 1}` : "Group");
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-selected", String(i === groupIndex));
+    tab.onclick = () => { groupIndex = i; showGroups(entry); };
+    return tab;
+  }));
+  showGroup(groupShown);
 }
 
 function showGroup(group) {
@@ -276,16 +247,18 @@ const DROPPED = { lost: "lost with their warehouse", stale: "older than flow.max
 function dockRows() {
   byId("dock-rows-card").hidden = data.dockRows.length === 0;
   if (!data.dockRows.length) return;
-  let shown = data.dockRows.length - 1;
-  const redraw = () => draw(byId("dock-rows"), data.dockRows[shown]);
-  byId("dock-rows").style.height = data.dockRows[shown].height + "px";
-  themedDrawing(redraw);
-  stepper("dock-rows-stepper", data.dockRows.map((entry) => entry.step), (i) => { shown = i; redraw(); });
+  stepper("dock-rows-stepper", data.dockRows, (entry) => {
+    byId("dock-rows").style.height = entry.height + "px";
+    plot(byId("dock-rows"), entry);
+  });
 }
 
 function dock() {
   byId("dock").hidden = !data.dock;
   if (!data.dock) return;
+  drawCharts("dock-charts", data.dockCharts);
+  dockRows();
+  byId("dock-card").replaceChildren();
   const rate = (value, text) => (value === null ? "–" : text(value) + "/s");
   const plain = (value) => number(value);
   const states = Object.entries(data.dock.states).map(([name, s]) => [
@@ -306,20 +279,19 @@ function dock() {
 function suites() {
   byId("suites").hidden = data.suites.length === 0;
   const rows = data.suites.map((s) => [s.name, s.prompts, s.measure, s.first, s.last, s.gain, s.passAtK]);
-  byId("suite-card").append(table(["set", "prompts", "measure", "first", "last", "gain, points", "last"], rows));
+  byId("suite-card").replaceChildren(table(["set", "prompts", "measure", "first", "last", "gain, points", "last"], rows));
 }
 
 function reshardMemory() {
   byId("reshard-memory-card").hidden = data.reshardMemory.length === 0;
-  if (!data.reshardMemory.length) return;
-  let shown = data.reshardMemory.length - 1;
-  const redraw = () => draw(byId("reshard-memory"), data.reshardMemory[shown]);
-  themedDrawing(redraw);
-  stepper("reshard-memory-stepper", data.reshardMemory.map((entry) => entry.step), (i) => { shown = i; redraw(); });
+  if (data.reshardMemory.length) stepper("reshard-memory-stepper", data.reshardMemory, (entry) => plot(byId("reshard-memory"), entry));
 }
 
 function reshard() {
   byId("reshard").hidden = data.reshard.length + data.inFlight.length === 0;
+  drawCharts("reshard-charts", data.reshardCharts);
+  reshardMemory();
+  byId("reshard-card").replaceChildren();
   const share = (value) => (100 * value).toFixed(1) + " %";
   const units = { seconds, bytes, share, nats: (value) => number(value, 2) + " nats", count: (value) => number(value, 9) };
   const add = (title, told) => {
@@ -338,32 +310,42 @@ function reshard() {
 function notices() {
   byId("notices").hidden = data.notices.length === 0;
   const rows = data.notices.map((n) => [n.step ?? "–", n.kind, n.count > 1 ? `${n.text} (${n.count} times)` : n.text]);
-  byId("notice-card").append(table(["step", "from", "message"], rows));
+  byId("notice-card").replaceChildren(table(["step", "from", "message"], rows));
 }
 
 function runDetails() {
   const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
-  byId("checkpoints").append(make("h3", "", "Checkpoints"),
+  byId("checkpoints").replaceChildren(make("h3", "", "Checkpoints"),
     checkpoints.length ? table(["step", "path"], checkpoints) : make("p", "under", "none"));
   if (data.best) byId("checkpoints").append(make("p", "under", `Best: ${data.best}`));
   const machine = [...Object.entries(data.machine), ...Object.entries(data.versions)];
   if (data.resumedFrom.length) machine.push(["resumed after step", data.resumedFrom.join(", ")]);
-  byId("machine").append(make("h3", "", "Machine and versions"),
+  byId("machine").replaceChildren(make("h3", "", "Machine and versions"),
     machine.length ? table(["", ""], machine) : make("p", "under", "not recorded"));
   byId("spec").textContent = data.spec;
   document.querySelector(".spec").hidden = !data.spec;
 }
 
-header();
-resultTiles();
-drawCharts();
-gantt();
-sampleBrowser();
-dockRows();
-dock();
-suites();
-reshardMemory();
-reshard();
-notices();
-runDetails();
-document.documentElement.dataset.ready = "true";
+// What each part of the page is drawn from.
+const PARTS = [
+  [header, ["name", "started", "status", "facts"]],
+  [alarms, ["alarms"]],
+  [resultTiles, ["result", "status"]],
+  [learning, ["charts"]],
+  [time, ["timeline", "phaseChart"]],
+  [sampleBrowser, ["samples"]],
+  [dock, ["dock", "dockCharts", "dockRows"]],
+  [suites, ["suites"]],
+  [reshard, ["reshard", "inFlight", "reshardOverBound", "reshardCharts", "reshardMemory"]],
+  [notices, ["notices"]],
+  [runDetails, ["checkpoints", "best", "machine", "versions", "resumedFrom", "spec"]],
+];
+
+// Takes the parts that have changed and draws what shows them.
+function show(changed) {
+  Object.assign(data, changed);
+  for (const [draw, names] of PARTS) if (names.some((name) => name in changed)) draw();
+  document.documentElement.dataset.ready = "true";
+}
+
+if (!isLive) show(JSON.parse(byId("data").textContent));

@@ -1,13 +1,15 @@
 """Write `report.html` of a run: one file that opens offline and asks no one for anything.
 
 Reads the run folder's events and resolved spec; called at the end of a run and by `rljob report`.
-The page's words, style and behaviour are `report.html`, `report.css` and `report.js` beside this file.
+The page's words, style and behaviour are `report.html`, `report.css`, `plots.js` and `report.js` beside this
+file; `rljob watch --web` serves the same page with `live.js`.
 """
 
 import base64
 import hashlib
 import html
 import json
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -37,17 +39,58 @@ def write_report(run_dir: Path) -> Path:
 
 def render(history: RunHistory, spec: str) -> str:
     """The whole page. All texts of the run are data: the page shows them, never runs them."""
+    return _page(
+        ["plots.js", "report.js"],
+        title=f"{html.escape(history.name)} · rljob report",
+        subject="run report",
+        data=script_json(document(history, spec)),
+        made="Made from <code>events.jsonl</code> by <code>rljob report</code>. Opens offline.",
+        live="",
+    )
+
+
+def render_live() -> str:
+    """The same page without data: it asks the server that it came from for them, again and again."""
+    return _page(
+        ["plots.js", "report.js", "live.js"],
+        title="rljob watch",
+        subject="run, live",
+        data="{}",
+        made="Served by <code>rljob watch</code> or by the run.",
+        live=' data-live="true"',
+    )
+
+
+def render_login() -> str:
+    """A small page that asks for the token."""
+    here = files("rljob_runtime.display")
+    script = (here / "login.js").read_text(encoding="utf-8")
+    return Template((here / "login.html").read_text(encoding="utf-8")).substitute(
+        policy=content_policy(script, connects=True), script=script
+    )
+
+
+def content_policy(*scripts: str, connects: bool) -> str:
+    """What a page may do: run these scripts and, if it `connects`, ask its own server."""
+    own = "'self'" if connects else "'none'"
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {own}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _page(names: Sequence[str], *, live: str, **words: str) -> str:
     here = files("rljob_runtime.display")
     plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    scripts = [plotly, (here / "report.js").read_text(encoding="utf-8")]
-    policy = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    own = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
     return Template((here / "report.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(history.name),
-        policy=policy,
+        words,
+        live=live,
+        policy=content_policy(plotly, own, connects=bool(live)),
         style=(here / "report.css").read_text(encoding="utf-8"),
-        data=script_json(document(history, spec)),
-        plotly=scripts[0],
-        script=scripts[1],
+        plotly=plotly,
+        script=own,
     )
 
 

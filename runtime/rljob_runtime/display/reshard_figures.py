@@ -11,6 +11,7 @@ from rljob_runtime.display.figures import (
     axis_layout,
     figure_of,
     line_traces,
+    spaced,
 )
 from rljob_runtime.display.history import RunHistory, number
 from rljob_runtime.events import Event
@@ -51,10 +52,9 @@ def stands_still(reshard: Event, step: Event | None) -> float | None:
 def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
     """A figure for each shown reshard whose course was told."""
     told = [step for step in sorted(history.reshards) if _course(history.reshards[step])]
-    stride = -(-len(told) // MAX_STEPS) or 1
     return [
         {"step": step, "figure": _memory_figure(history.reshards[step])}
-        for step in told[::-stride][::-1]
+        for step in spaced(told, MAX_STEPS)
     ]
 
 

@@ -80,21 +80,45 @@ def ask_run(folder: Path, *, seconds: float = PATIENCE_SECONDS) -> Path:
     )
 
 
+def gone_driver(folder: Path, *, since: float) -> int | None:
+    """The process that drove the folder's run on this machine and was killed; None where none is known.
+    since: unix seconds; who wrote the file before that drove an earlier attempt."""
+    try:
+        pid, started, host = _told(folder)
+        if (folder / DRIVER_NAME).stat().st_mtime < since:
+            return None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return pid if host == socket.gethostname() and _living(pid, started) is None else None
+
+
 def _driver(folder: Path) -> psutil.Process:
     try:
-        told = json.loads((folder / DRIVER_NAME).read_text())
-        pid, started, host = int(told["pid"]), float(told["started"]), str(told["host"])
+        pid, started, host = _told(folder)
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{folder}: no run lives there; {_left(folder)}name the folder of a run that runs now"
         ) from None
     if host != socket.gethostname():
         raise ConfigError(f"{folder}: its run lives on {host}; ask there")
+    process = _living(pid, started)
+    if process is None or pid == os.getpid():
+        raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
+    return process
+
+
+def _told(folder: Path) -> tuple[int, float, str]:
+    """Process, its start and host, as the driver wrote them."""
+    told = json.loads((folder / DRIVER_NAME).read_text())
+    return int(told["pid"]), float(told["started"]), str(told["host"])
+
+
+def _living(pid: int, started: float) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        if process.create_time() == started and pid != os.getpid():
+        if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
             return process
-    raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
+    return None
 
 
 def _left(folder: Path) -> str:

@@ -1,0 +1,96 @@
+"""Events of a run as they come to its log, which others write: on this machine, or in a job's head.
+
+Called by `on_terminal` and `live_document`. Where bytes come from is a function: `read_file` here,
+`cluster.events` there.
+"""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rljob_runtime.events import Event, is_event
+
+PIECE_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Bytes of a growing file from an offset on. identity: another one tells of another file in its place.
+    size: of the whole file."""
+
+    identity: str
+    size: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """Events since the last look. afresh: they are of another log; those of before are void."""
+
+    events: list[Event]
+    afresh: bool = False
+
+
+Read = Callable[[int], Piece | None]
+"""From an offset on, at most PIECE_BYTES; None without a file. Raises RljobError."""
+
+
+class Follower:
+    """Gives each event once. A line without its end waits for it; lines that are no event are left out."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._identity: str | None = None
+        self._offset = 0
+        self._torn = b""
+
+    def news(self) -> News:
+        """What has come. A file that is not there brings nothing; one that shrank or was replaced is read
+        from its beginning."""
+        events: list[Event] = []
+        afresh = False
+        while (piece := self._read(self._offset)) is not None:
+            if self._is_another(piece):
+                afresh = self._identity is not None
+                self._identity, self._torn, events = piece.identity, b"", []
+                if self._offset:
+                    self._offset = 0
+                    continue
+            self._offset += len(piece.data)
+            events += self._whole(piece.data)
+            if self._offset >= piece.size or not piece.data:
+                break
+        return News(events=events, afresh=afresh)
+
+    def _is_another(self, piece: Piece) -> bool:
+        return piece.identity != self._identity or piece.size < self._offset
+
+    def _whole(self, data: bytes) -> list[Event]:
+        *lines, self._torn = (self._torn + data).split(b"\n")
+        found = []
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if is_event(event):
+                found.append(event)
+        return found
+
+
+def read_file(path: Path) -> Read:
+    """How to read a file of this machine."""
+
+    def read(offset: int) -> Piece | None:
+        try:
+            with path.open("rb") as file:
+                state = os.fstat(file.fileno())
+                file.seek(offset)
+                data = file.read(PIECE_BYTES)
+        except FileNotFoundError:
+            return None
+        return Piece(identity=f"{state.st_dev}:{state.st_ino}", size=state.st_size, data=data)
+
+    return read

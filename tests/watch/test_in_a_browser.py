@@ -1,0 +1,203 @@
+"""The page in a real browser: it shows new steps by itself and leaves the reader where they are."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import ThreadingHTTPServer
+
+import pytest
+from browser import MISSING, PROGRAM, Browser
+from growing_run import GrowingRun
+
+from rljob_runtime.watch.live_document import LiveRun
+from rljob_runtime.watch.page import Page
+from rljob_runtime.watch.runs import LocalRun
+from rljob_runtime.watch.server import page_server
+
+pytestmark = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
+
+TOKEN = "the-token-of-this-run"
+READY = "document.documentElement.dataset.ready === 'true'"
+LAPTOP, DESKTOP = (1366, 768), (1920, 1080)
+HOSTILE = '</script><img src=x onerror="document.title=1">'
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests: it takes a while to start."""
+    started = Browser(tmp_path_factory.mktemp("profile"))
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def browser(started: Browser) -> Browser:
+    """The browser as if nobody had used it."""
+    started.reset(*LAPTOP)
+    return started
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., str]]:
+    """serve(run): the address of its page, without the token."""
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(run: GrowingRun, port: int = 0) -> str:
+        page = Page(LiveRun(LocalRun(run.folder)), TOKEN)
+        servers.append(page_server(page, host="127.0.0.1", port=port))
+        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{servers[-1].server_address[1]}/"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def text_of(element: str) -> str:
+    return f"document.getElementById('{element}').textContent"
+
+
+def test_new_steps_come_without_a_reload_and_the_reader_stays_in_place(
+    browser, serve, growing
+) -> None:
+    run = growing(steps=30, total_steps=30, every=10)
+    run.write_until("dock", 12)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(f"{READY} && {text_of('status')}.includes('step 12 of 30')")
+    browser.tell("window.mark = 'the same page'")
+    browser.tell("document.querySelector('.spec').open = true")
+    browser.tell("document.querySelector('#sample-stepper button').click()")
+    shown = browser.tell("document.querySelector('#sample-stepper output').textContent")
+    browser.tell("document.getElementById('samples').scrollIntoView()")
+    place = browser.tell("document.getElementById('samples').getBoundingClientRect().top")
+
+    run.write_until("dock", 14)
+    browser.wait(f"{text_of('status')}.includes('step 14 of 30')")
+    browser.wait("document.querySelector('#gantt-stepper output').textContent === 'step 14'")
+
+    assert shown == "step 11"
+    assert browser.tell("document.querySelector('#sample-stepper output').textContent") == shown
+    assert browser.tell("document.querySelector('.spec').open") is True
+    assert browser.tell("document.getElementById('samples').getBoundingClientRect().top") == place
+    assert browser.tell("window.mark") == "the same page"
+    browser.tell("scrollTo(0, 0)")
+    browser.tell("document.getElementById('plot-entropy').scrollIntoView()")
+    drawn = "document.getElementById('plot-entropy').data[0].x.length"
+    browser.wait(f"{drawn} === 14")
+
+    run.write()
+    browser.wait(f"{text_of('status')} === 'succeeded'")
+
+    browser.wait(f"{text_of('freshness')} === 'ended' && {drawn} === 30")
+    assert browser.tell("window.mark") == "the same page"
+    assert browser.errors == []
+
+
+def test_a_zoom_outlives_new_steps(browser, serve, growing) -> None:
+    run = growing(steps=9)
+    run.write_until("dock", 6)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    plot = "document.getElementById('plot-entropy')"
+    browser.wait(READY)
+    browser.tell(f"{plot}.scrollIntoView()")
+    browser.wait(f"{plot}.data.length")
+    before = browser.tell(f"{plot}.layout.xaxis.range")
+    box = browser.tell(f"{plot}.querySelector('.nsewdrag').getBoundingClientRect().toJSON()")
+    left, right = (box["x"] + share * box["width"] for share in (0.4, 0.7))
+    browser.drag((left, box["y"] + 40), (right, box["y"] + 42))
+    browser.wait(f"{plot}.layout.xaxis.range[0] > {before[0]}")
+    zoomed = browser.tell(f"{plot}.layout.xaxis.range")
+
+    run.write_until("dock", 7)
+
+    browser.wait(f"{plot}.data[0].x.length === 7")
+    assert browser.tell(f"{plot}.layout.xaxis.range") == zoomed
+
+
+def test_a_run_that_has_not_begun_is_waited_for(browser, serve, growing) -> None:
+    run = growing(steps=3)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+
+    browser.wait(f"{text_of('trouble')} === {json.dumps(f'waiting for {run.file}')}")
+    run.write(3)
+    browser.wait(f"{text_of('name')} === 'spell-backward-grpo'")
+    browser.wait(f"{text_of('doing')}.startsWith('warming up the tiny model')")
+
+    assert browser.tell("document.getElementById('trouble').hidden") is True
+    assert browser.errors == []
+
+
+def test_the_form_takes_the_token_and_the_address_forgets_it(browser, serve, growing) -> None:
+    run = growing(steps=2)
+    run.write()
+    address = serve(run)
+    browser.open(address)
+    browser.wait("document.getElementById('token')")
+
+    enter = "document.getElementById('token').value = {}; document.querySelector('button').click()"
+    browser.tell(enter.format("'another'"))
+    browser.wait(f'{text_of("wrong")} === "That is not this run\'s token."')
+    browser.tell(enter.format(json.dumps(TOKEN)))
+    browser.wait(READY)
+
+    assert browser.tell("location.href") == address
+    assert browser.tell("document.cookie") == ""
+    browser.open(address)
+    browser.wait(READY)
+
+
+def test_the_fragment_with_the_token_is_gone_once_the_page_is_there(
+    browser, serve, growing
+) -> None:
+    run = growing(steps=2)
+    run.write()
+    address = serve(run)
+    browser.open(f"{address}#token={TOKEN}")
+
+    browser.wait(READY)
+
+    assert browser.tell("location.href") == address
+
+
+def test_a_server_that_is_gone_is_told_and_another_one_asks_for_its_token(
+    browser, serve, growing
+) -> None:
+    run = growing(steps=2)
+    run.write(4)
+    page = Page(LiveRun(LocalRun(run.folder)), "of-before")
+    server = page_server(page, host="127.0.0.1", port=0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    browser.open(f"http://127.0.0.1:{port}/#token=of-before")
+    browser.wait(READY)
+
+    server.shutdown()
+    server.server_close()
+    browser.wait(f"{text_of('freshness')}.startsWith('no answer for')")
+    serve(run, port)
+
+    browser.wait("document.getElementById('token')")
+
+
+@pytest.mark.parametrize("finished", [None, "failed"], ids=["goes on", "has failed"])
+def test_nothing_is_wider_than_the_window(browser, serve, growing, finished) -> None:
+    run = growing(steps=24, finished=finished, devices=8)
+    raised = {"alarm": "entropyCollapse", "state": "raised", "policy": "warn", "since": 2}
+    run.events.append({"time": 0.0, "kind": "alarm", "step": 9, "message": "x" * 300, **raised})
+    run.events.append({"time": 0.0, "kind": "warning", "message": HOSTILE + "y" * 300})
+    run.write()
+
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(READY)
+    widths = {}
+    for size in (LAPTOP, DESKTOP):
+        browser.resize(*size)
+        widths[size[0]] = browser.tell("document.documentElement.scrollWidth")
+
+    assert all(needed <= width for width, needed in widths.items())
+    assert HOSTILE in browser.tell(text_of("notice-card"))
+    assert browser.tell(
+        f"{text_of('active-alarms')}.includes('Alarm entropyCollapse since step 2')"
+    )
+    assert browser.errors == []

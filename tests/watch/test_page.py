@@ -1,0 +1,203 @@
+"""The page over HTTP: for who has the token, nothing else of the folder, and nothing for strangers."""
+
+import gzip
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.watch.live_document import LiveRun
+from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Page
+from rljob_runtime.watch.runs import LocalRun
+from rljob_runtime.watch.server import page_server
+
+TOKEN = "the-token-of-this-run"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+
+class Server:
+    """A server of a run's page, asked over HTTP."""
+
+    def __init__(self, page: Page) -> None:
+        self._server = page_server(page, host="127.0.0.1", port=0)
+        self.port = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def ask(
+        self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
+    ) -> tuple[int, Any, bytes]:
+        """Status, headers and body of an answer. The target goes out as it is."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, target, body=body, headers=headers or {})
+            answer = connection.getresponse()
+            return answer.status, answer.headers, answer.read()
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(20)
+
+
+@pytest.fixture
+def server(growing) -> Iterator[Server]:
+    run = growing(steps=3)
+    run.write()
+    (run.folder / "rljob.yaml").write_text("kind: RLJob\n")
+    made = Server(Page(LiveRun(LocalRun(run.folder)), TOKEN))
+    yield made
+    made.close()
+
+
+def cookie_of(server: Server) -> str:
+    """What a browser sends after the login."""
+    code, headers, _ = server.ask("POST", "/login", body=TOKEN.encode())
+    assert code == 204
+    return str(headers["Set-Cookie"]).split(";")[0]
+
+
+def test_the_bearer_of_the_token_is_told_of_the_run(server) -> None:
+    code, headers, body = server.ask("GET", "/live", BEARER)
+
+    assert (code, headers["Content-Type"]) == (200, "application/json")
+    told = json.loads(body)
+    assert told["parts"]["name"] == "spell-backward-grpo"
+    assert told["parts"]["spec"] == "kind: RLJob\n"
+    assert told["lists"]["samples"]["order"] == ["1", "2", "3"]
+
+
+def test_a_login_brings_a_cookie_that_opens_the_page(server) -> None:
+    cookie = {"Cookie": f"other=1; {cookie_of(server)}"}
+
+    _, _, page = server.ask("GET", "/", cookie)
+    code, _, _ = server.ask("GET", "/live", cookie)
+
+    assert code == 200
+    assert b"Plotly" in page and b'id="data"' in page
+
+
+def test_the_cookie_is_kept_from_scripts_and_other_sites_and_is_not_the_token(server) -> None:
+    _, headers, _ = server.ask("POST", "/login", body=TOKEN.encode())
+
+    assert headers["Set-Cookie"].endswith("; Path=/; HttpOnly; SameSite=Strict")
+    assert TOKEN not in headers["Set-Cookie"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer another"},
+        {"Authorization": f"Basic {TOKEN}"},
+        {"Authorization": "Bearer "},
+        {"Cookie": "rljob=1"},
+        {"Cookie": "=;;\x01"},
+    ],
+)
+def test_a_stranger_gets_a_form_and_nothing_of_the_run(server, headers) -> None:
+    code, _, body = server.ask("GET", "/live", headers)
+    _, _, form = server.ask("GET", "/", headers)
+
+    assert (code, body) == (401, b"")
+    assert b"Plotly" not in form and b"spell" not in form
+    assert b'type="password"' in form
+
+
+def test_a_cookie_with_another_value_opens_nothing(server) -> None:
+    name = cookie_of(server).partition("=")[0]
+
+    for value in ("", TOKEN, "0" * 64):
+        assert server.ask("GET", "/live", {"Cookie": f"{name}={value}"})[0] == 401
+
+
+@pytest.mark.parametrize("body", [b"", b"another", TOKEN.encode() + b"\n", b"\xff\x00"])
+def test_a_wrong_token_logs_nobody_in(server, body: bytes) -> None:
+    code, headers, _ = server.ask("POST", "/login", body=body)
+
+    assert (code, headers["Set-Cookie"]) == (401, None)
+
+
+@pytest.mark.parametrize("length", [str(MAX_TOKEN_BYTES + 1), "9" * 5000, "-1", "x"])
+def test_a_body_that_is_no_token_is_not_read(server, length: str) -> None:
+    assert server.ask("POST", "/login", {"Content-Length": length})[0] == 413
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/events.jsonl",
+        "/rljob.yaml",
+        "/run/events.jsonl",
+        "/../rljob.yaml",
+        "/live/../rljob.yaml",
+        "/%2e%2e/%2e%2e/etc/passwd",
+        "//etc/passwd",
+        "//[",
+        "/live%00",
+        "/login/",
+        "/status",
+        "*",
+    ],
+)
+def test_nothing_but_the_page_can_be_asked_for(server, target: str) -> None:
+    assert server.ask("GET", target, BEARER)[0] == 404
+    assert server.ask("POST", target, BEARER, TOKEN.encode())[0] == 404
+
+
+def test_other_methods_are_refused(server) -> None:
+    assert server.ask("GET", "/login", BEARER)[0] == 405
+    assert server.ask("POST", "/live", BEARER)[0] == 405
+    assert server.ask("DELETE", "/", BEARER)[0] == 501
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["?since=-1", "?since=x", "?since=%C2%B2", "?since=" + "9" * 5000, "?run=%ff&since=9", "?"],
+)
+def test_a_strange_question_is_answered_with_everything(server, query: str) -> None:
+    code, _, body = server.ask("GET", f"/live{query}", BEARER)
+
+    assert code == 200
+    assert json.loads(body)["parts"]["name"] == "spell-backward-grpo"
+
+
+def test_answers_are_packed_for_who_can_unpack_them(server) -> None:
+    plain = server.ask("GET", "/live", BEARER)[2]
+
+    _, headers, packed = server.ask("GET", "/live", {**BEARER, "Accept-Encoding": "gzip"})
+
+    assert headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(packed))["lists"] == json.loads(plain)["lists"]
+    assert len(packed) < len(plain) / 2
+
+
+def test_the_page_may_ask_its_own_server_alone_and_stands_in_no_frame(server) -> None:
+    for headers in ({}, BEARER):
+        _, said, body = server.ask("GET", "/", headers)
+        policy = body.decode().split('Content-Security-Policy" content="')[1].split('"')[0]
+        assert "default-src 'none'" in policy and "connect-src 'self'" in policy
+        assert "unsafe-inline' " not in policy.split("style-src")[0] and "http" not in policy
+        assert (said["X-Frame-Options"], said["Cache-Control"]) == ("DENY", "no-store")
+        assert said["Referrer-Policy"] == "no-referrer"
+
+
+def test_requests_leave_no_trace_in_the_logs(server, capfd) -> None:
+    server.ask("GET", f"/?token={TOKEN}")
+    server.ask("POST", "/login", body=TOKEN.encode())
+    server.ask("GET", "/nowhere")
+
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_port_that_is_taken_is_told(server, growing) -> None:
+    page = Page(LiveRun(LocalRun(growing(steps=1).folder)), TOKEN)
+
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {server.port}"):
+        page_server(page, host="127.0.0.1", port=server.port)
