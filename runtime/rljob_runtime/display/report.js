@@ -182,6 +182,14 @@ function gantt() {
   stepper("gantt-stepper", data.timeline.map((entry) => entry.step), (i) => showStep(data.timeline[i]));
 }
 
+function busy() {
+  byId("busy-card").hidden = data.busy.length === 0;
+  const share = (value) => (value === undefined ? "" : (100 * value).toFixed(1) + " %");
+  const names = [...new Set(data.busy.flatMap((b) => Object.keys(b.phases)))];
+  const rows = data.busy.map((b) => [b.worker, share(b.whole), ...names.map((name) => share(b.phases[name]))]);
+  byId("busy-card").append(table(["", "had work", ...names], rows, 1));
+}
+
 function showStep(entry) {
   const place = byId("gantt"), names = new Set();
   place.replaceChildren();
@@ -358,6 +366,7 @@ header();
 resultTiles();
 drawCharts();
 gantt();
+busy();
 sampleBrowser();
 dockRows();
 dock();
