@@ -18,8 +18,8 @@ def ablation_parts(document: Mapping[str, Any]) -> list[str]:
     return [
         f"![Throughput, median and range over the turns, and mean reward over the steps]({PICTURE})",
         _speed(runs),
-        "Memory by the runs' own events, MiB, with "
-        f"{document['memory']} bytes a device, the largest over the steps:",
+        "Memory by the runs' own events, the largest over the steps, MiB; a device has "
+        f"{document['memory']}B:",
         _memory(runs),
         _differences(document["differences"], document["steps"]),
     ]
