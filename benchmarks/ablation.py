@@ -44,7 +44,7 @@ def job_of(form: str, *, steps: int, prompts: int) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text())
     spec = job["spec"]
     spec["steps"] = steps
-    spec["evaluation"].pop("every")
+    del spec["evaluation"]
     spec["algorithm"]["params"]["klCoefficient"] = 1.0e-3
     spec["batch"] |= {"globalBatchSize": prompts, "microBatchSize": 2}
     spec["update"] |= {"parallelism": {"tensor": 2}, "recompute": "full"}
