@@ -46,6 +46,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
 	$(PY) benchmarks/flow.py --quick
+	$(PY) benchmarks/ablation.py --quick
 	$(PY) benchmarks/partial_rollout.py --quick
 	$(PY) benchmarks/precision.py --quick
 	$(PY) benchmarks/learning.py --quick

@@ -1,17 +1,25 @@
-"""Seconds of a training step under each flow: sync, streaming and async, on the same separated job.
+"""Seconds of a training step under each flow: sync, streaming and async, on the same separated job; and the
+share of the time in which each worker had work.
 
 Quickstart-like: one device generates, one trains, and a reward service takes 300 ms for each prompt's
 samples. The modes take turns; every run has the same prompts and seeds. `--json FILE` writes the table.
 """
 
 import argparse
+import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from flow_docs import busy_parts
 from results import report, summarize
-from runs import seconds_a_step, steps_of
+from runs import events_of, seconds_a_step
+
+from rljob_runtime.display.busy import busy_workers
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.events import Event
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 2
@@ -49,6 +57,29 @@ def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
     return job
 
 
+def busy_shares(events: Sequence[Event]) -> dict[str, float]:
+    """Worker and phase → share of the time from the end of the warm-up to that of the last step."""
+    history = RunHistory.of(events)
+    since, until = (history.steps[step]["time"] for step in (WARM_UP_STEPS, history.step))
+    return {
+        f"{busy.worker}: {phase}": share
+        for busy in busy_workers(history, since=since, until=until)
+        for phase, share in busy.phases.items()
+    }
+
+
+def medians(shares: Mapping[str, Sequence[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Row → mode → median over the repetitions."""
+    rows = dict.fromkeys(row for runs in shares.values() for run in runs for row in run)
+    return {
+        row: {
+            mode: statistics.median(run.get(row, 0.0) for run in runs)
+            for mode, runs in shares.items()
+        }
+        for row in rows
+    }
+
+
 def main() -> None:
     """Let the modes take turns and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -57,14 +88,17 @@ def main() -> None:
     options = parser.parse_args()
     repetitions, steps = (1, 5) if options.quick else (3, 8)
     found: dict[str, list[float]] = {mode: [] for mode in FLOWS}
+    shares: dict[str, list[dict[str, float]]] = {mode: [] for mode in FLOWS}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         (folder / "service.py").write_text(SERVICE)
         for repetition in range(repetitions):
             for mode, flow in FLOWS.items():
-                done = steps_of(job_of(flow, steps), folder, f"{mode}-{repetition}")
+                events = events_of(job_of(flow, steps), folder, f"{mode}-{repetition}")
+                done = [event for event in events if event["kind"] == "step"]
                 seconds = seconds_a_step(done, warm_up=WARM_UP_STEPS)
                 found[mode].append(seconds)
+                shares[mode].append(busy_shares(events))
                 print(f"{mode}: {seconds:.2f} s a step", flush=True)
     results = [
         summarize(
@@ -77,7 +111,9 @@ def main() -> None:
         )
         for mode in ("streaming", "async")
     ]
-    report(results, packages=["rljob", "torch", "ray"], file=options.json)
+    busy = medians(shares)
+    report(results, packages=["rljob", "torch", "ray"], file=options.json, busy=busy)
+    print("\n\n".join(["", *busy_parts({"busy": busy})]))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,8 +73,10 @@ def quantile(values: Sequence[float], fraction: float) -> float:
     return sorted(values)[min(len(values) - 1, int(fraction * len(values)))]
 
 
-def report(results: Sequence[Result], *, packages: Sequence[str], file: Path | None) -> None:
-    """Print the table; write the JSON if a file is named."""
+def report(
+    results: Sequence[Result], *, packages: Sequence[str], file: Path | None, **sections: Any
+) -> None:
+    """Print the table; write the JSON if a file is named. sections: further ones of it."""
     print(f"\n{'':44} {'rljob':>24} {'peer':>46} {'gain':>6} {'target':>6}")
     for result in results:
         for peer, value in result.peers.items():
@@ -89,6 +91,7 @@ def report(results: Sequence[Result], *, packages: Sequence[str], file: Path | N
         document = {
             "machine": describe_machine(packages),
             "results": [asdict(result) for result in results],
+            **sections,
         }
         file.write_text(json.dumps(document, indent=2) + "\n")
 

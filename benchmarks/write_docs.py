@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ablation_docs import ablation_parts, ablation_picture
 from dock_docs import cluster_parts, linearity_picture
+from flow_docs import busy_parts
 from learning_docs import learning_parts, learning_picture, pretrained_parts
 from precision_docs import precision_parts
 from reshard_docs import peaks_picture, reshard_parts
@@ -47,11 +49,16 @@ TABLES = {
     ),
     "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
     "pretrained": ("Algorithms: what a pretrained model learns", pretrained_parts),
+    "ablation": (
+        "The paper's ablation: one job with both techniques, and without either",
+        ablation_parts,
+    ),
 }
 PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
     "reshard": ("reshard-peaks.svg", peaks_picture),
     "learning": ("learning.svg", learning_picture),
+    "ablation": ("ablation.svg", ablation_picture),
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {
@@ -79,6 +86,8 @@ def benchmarks() -> str:
             table = _limits(document) if subject in LIMITED else side_by_side(document)
             command = COMMANDS.get(subject, f"{subject}.py")
             parts += [f"## {title}", f"`python benchmarks/{command}`", table]
+            if subject == "flow":
+                parts += busy_parts(document)
             if subject == "dock_cluster":
                 parts += cluster_parts(document)
             if subject == "reshard":

@@ -4,7 +4,7 @@ Called by `plan`. Figures are for the fullest device of each role, with all leng
 of this project's engines, without what allocators and collectives keep beside them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_api.activations import Activations
@@ -89,14 +89,16 @@ def plan_memory(
     otherwise: it takes longer than all else."""
     held = _Held.of(spec, shape, others or {})
     limit = parse_quantity(spec.accelerator.memory) if spec.accelerator.memory else None
-    taken = held.rollout + sum(held.beside_generation.values())
-    cache = _kv_cache(spec, shape, taken=taken, limit=limit)
+    resharding = _resharding(spec, shape, held.swapped) if with_reshard else {}
+    cache = _kv_cache(
+        spec, shape, taken=fullest_with_cache(held.phases(0, resharding)), limit=limit
+    )
     return Memory(
         limit=limit,
         update_weights=held.policy.weights,
         rollout_weights=held.rollout,
         kv_cache=cache,
-        phases=held.phases(cache, _resharding(spec, shape, held.swapped) if with_reshard else {}),
+        phases=held.phases(cache.bytes, resharding),
         resting=held.on_host,
         arriving=_arriving(spec, shape),
     )
@@ -120,7 +122,8 @@ def least_to_generate(spec: RLJobSpec, shape: Shape) -> int:
 class _Held:
     """What devices hold, in bytes. policy and passing, critic and valuing: what is trained, and what passes
     through it. frozen: weights of models that only score, by name. rollout: the generating engine's weights.
-    swapped: what trains leaves the device while it generates."""
+    swapped: what trains leaves the device while it generates. keeps_cache: the KV cache stays where it does
+    not; vLLM sleeps meanwhile."""
 
     policy: UpdateShard
     passing: Activations
@@ -131,10 +134,12 @@ class _Held:
     rollout: int
     colocated: bool
     swapped: bool
+    keeps_cache: bool
 
     @classmethod
     def of(cls, spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> "_Held":
         colocated = spec.placement.mode == "colocated"
+        swapped = colocated and spec.resharding.strategy == "allgather-swap"
         judge = spec.of_critic() if spec.has_critic else None
         valued = others.get("critic", shape).scorer()
         return cls(
@@ -150,7 +155,8 @@ class _Held:
             and spec.update.lora is None,  # with adapters, it is the policy without them
             rollout=rollout_weights(spec, shape),
             colocated=colocated,
-            swapped=colocated and spec.resharding.strategy == "allgather-swap",
+            swapped=swapped,
+            keeps_cache=colocated and not swapped and spec.rollout.engine != "vllm",
         )
 
     @property
@@ -181,10 +187,15 @@ class _Held:
             return {}
         return self.always if self.swapped else self.training
 
-    @property
-    def beside_training(self) -> dict[str, int]:
-        """Of generation, on a device that trains."""
-        return self.serving if self.colocated and not self.swapped else {}
+    def beside_training(self, cache: int) -> dict[str, int]:
+        """Of generation, on a device that trains. cache: bytes of the KV cache."""
+        if not self.colocated or self.swapped:
+            return {}
+        return {**self.serving, **self.kept_cache(cache)}
+
+    def kept_cache(self, cache: int) -> dict[str, int]:
+        """Of a device that does not generate just now. cache: bytes."""
+        return {"KV cache": cache} if self.keeps_cache else {}
 
     @property
     def on_host(self) -> dict[str, int]:
@@ -200,15 +211,15 @@ class _Held:
             parts["critic's optimizer"] = self.critic.optimizer
         return parts
 
-    def phases(self, cache: KvCache, resharding: dict[str, int]) -> tuple[Phase, ...]:
+    def phases(self, cache: int, resharding: dict[str, int]) -> tuple[Phase, ...]:
         resting = sum(self.on_host.values())
 
         def on_update(name: str, parts: dict[str, int], host: int = resting) -> Phase:
             return Phase(name=name, role="update", parts=parts, host=host)
 
-        generating = {**self.serving, "KV cache": cache.bytes, **self.beside_generation}
+        generating = {**self.serving, "KV cache": cache, **self.beside_generation}
         host = resting if self.colocated else 0
-        training, kept = self.training, self.beside_training
+        training, kept = self.training, self.beside_training(cache)
         working = _working(self.policy, self.passing)
         if self.critic is not None:  # its step waits for the policy's
             working["critic gradients"] = self.critic.gradients
@@ -217,7 +228,9 @@ class _Held:
             on_update("update", {**training, **working, **kept}),
         ]
         if resharding:
-            phases.append(on_update("reshard", {**resharding, **self.always}))
+            phases.append(
+                on_update("reshard", {**resharding, **self.always, **self.kept_cache(cache)})
+            )
         if self.critic is not None and self.valuing is not None:
             teaching = _working(self.critic, self.valuing)
             phases.append(on_update("critic", {**training, **teaching, **kept}))
@@ -229,6 +242,11 @@ class _Held:
             stepping = {"optimizer": optimizer, "gradients": self.policy.gradients}
             phases.append(on_update("step", {**training, **stepping, **kept}, resting - optimizer))
         return tuple(phases)
+
+
+def fullest_with_cache(phases: Iterable[Phase]) -> int:
+    """Bytes of the fullest phase of those in which the device holds the KV cache."""
+    return max(phase.device for phase in phases if "KV cache" in phase.parts)
 
 
 def _working(shard: UpdateShard, passing: Activations) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from rljob_api.host_memory import HostMemory, on_hosts
-from rljob_api.memory import KvCache, Memory, Phase
+from rljob_api.memory import KvCache, Memory, Phase, fullest_with_cache
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.volumes import GB, MB
@@ -28,7 +28,7 @@ def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
         if phase.device > limit
     ]
     if not problems and memory.kv_cache.room == 0:
-        room = limit - memory.phases[0].device
+        room = limit - fullest_with_cache(memory.phases)
         sequence = memory.kv_cache.sequence
         message = f"{spec.accelerator.memory} leaves {_size(room)} a device for the KV cache, but "
         message += f"one sequence of the longest lengths takes {_size(sequence)}; raise "
@@ -91,7 +91,7 @@ def _remedy(phase: Phase, spec: RLJobSpec) -> str:
     options = {"update": _update_remedy(spec), "reshard": "", "step": ""}
     swaps = spec.resharding.strategy == "allgather-swap"
     swap = "" if swaps else "set resharding.strategy: allgather-swap, "
-    if phase.name == "generate" and spec.rollout.kv_cache_memory is not None:
+    if "KV cache" in phase.parts and spec.rollout.kv_cache_memory is not None:
         return f"lower spec.rollout.kvCacheMemory, {swap}"
     return options.get(phase.name, swap)
 

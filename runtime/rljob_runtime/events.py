@@ -12,7 +12,8 @@ run_started   name, steps; [model, algorithm, dataset, devices, placement, rollo
               update_engine, global_batch_size, samples_per_prompt, seed, resumed_from,
               machine {label: text}, versions {package: text}]
 progress      message; [fraction]                            set-up work, e.g. the warm-up of `tiny`
-phase         name, step, start, end (unix s); [role, device, evaluation]
+phase         name, step, start, end (unix s); [role, device, waited_seconds (of it, without
+              samples to work on), evaluation]
               name: generate, reward, reference, update, sync, evaluate or checkpoint
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
               staleness {versions behind: rows}]
@@ -34,7 +35,8 @@ in_flight     step (the version), received_seconds (slowest device), switch_seco
               received_bytes (all devices), check_seconds, checks, probe_gap (nats), devices, generating
               (those of them that switched within a batch)]
 dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated, times_alone]}],
-              states {name: {rows, bytes_read, bytes_written, wait_seconds, waits {state: seconds}}},
+              states {name: {rows, bytes_read, bytes_written, wait_seconds,
+              transfer_seconds, waits {state: seconds}}},
               edges [{from, to, rows, bytes}], data_paths {state: {shared, tcp}},
               rows {start, seconds [], states {name: {lacking [], ready [], leased [], done []}}},
               dropped {reason: rows}, regenerated]

@@ -30,6 +30,7 @@ def write_spans(
             device=worker,
             start=span.start,
             end=span.end,
+            waited_seconds=span.waited,
             evaluation=held_out,
         )
     return max((span.seconds for _, span in known), default=None)

@@ -25,6 +25,8 @@ EXPERTS = 8 * 3 * 64 * 32
 EIGHT = {"spec.accelerator.devicesPerNode": 8}
 GRPO_WITH_KL = {"name": "grpo", "params": {"klCoefficient": 0.1}}
 PASSING = ("activations", "temporary")
+CACHE = 128 * 192 * 4096
+"""Of all samples of a step at the longest lengths."""
 UPDATE, ROLLOUT = "spec.update.parallelism", "spec.rollout.parallelism"
 
 
@@ -48,6 +50,7 @@ def test_one_device_holds_weights_gradients_and_two_moments(job):
         "optimizer": 2 * WEIGHTS,
         "gradients": WEIGHTS,
         "rollout weights": WEIGHTS,
+        "KV cache": CACHE,
     }
     assert update.host == 0
 
@@ -164,10 +167,11 @@ def test_a_cache_that_does_not_fit_beside_the_weights_is_refused(job):
 
     spec = resolve(job(changes)).spec
 
-    (problem,) = memory_problems(spec, plan_memory(spec, TINY))
-    assert problem.path == "spec.accelerator.memory"
-    assert "generate needs" in problem.message
-    assert "lower spec.rollout.kvCacheMemory" in problem.message
+    problems = memory_problems(spec, plan_memory(spec, TINY))
+    for phase, problem in zip(("generate", "update", "reshard"), problems, strict=True):
+        assert problem.path == "spec.accelerator.memory"
+        assert f"{phase} needs" in problem.message
+        assert "lower spec.rollout.kvCacheMemory" in problem.message
 
 
 def test_a_reference_model_is_held_in_every_phase(job):
@@ -266,6 +270,7 @@ def test_an_optimizer_on_the_host_is_on_the_device_for_its_step_alone(job):
         "optimizer": 2 * WEIGHTS,
         "gradients": WEIGHTS,
         "rollout weights": WEIGHTS,
+        "KV cache": CACHE,
     }
     assert "step" not in kept
 
@@ -364,9 +369,22 @@ def test_a_kv_cache_takes_the_room_that_is_left(job):
 
     memory = plan_memory(spec, TINY)
 
-    room = 90 * 2**20 - 4 * WEIGHTS
+    passing = sum(phases(spec, TINY)["update"].parts[name] for name in PASSING)
+    room = 90 * 2**20 - 5 * WEIGHTS - passing
     assert memory.kv_cache.room == room // memory.kv_cache.sequence < 128
     assert memory_problems(spec, memory) == []
+
+
+def test_a_swapped_job_has_room_for_a_cache_that_leaves_before_the_update(job):
+    changes = {"spec.accelerator.memory": "90Mi", "spec.update.recompute": "full"}
+    changes |= {"spec.batch.microBatchSize": 1, "spec.resharding.strategy": "allgather-swap"}
+    spec = resolve(job(changes)).spec
+
+    memory = plan_memory(spec, TINY)
+
+    room = 90 * 2**20 - 3 * WEIGHTS
+    assert memory.kv_cache.room == room // memory.kv_cache.sequence < 128
+    assert [p.name for p in memory.phases if "KV cache" in p.parts] == ["generate"]
 
 
 def test_a_kv_cache_without_room_for_one_sequence_is_refused(job):

@@ -53,6 +53,26 @@ def test_who_waits_for_rows_that_others_hold_waits_for_its_own_state(make_dock, 
     assert list(second.take_traffic().waits) == ["generate"]
 
 
+def test_reads_writes_and_puts_are_timed(make_dock, rows_of, responses_of) -> None:
+    dock = make_dock()
+    feeder, generate = dock.client("feed"), dock.client("generate")
+
+    began = time.monotonic()
+    feeder.put_rows("t", rows_of("t", groups=1, samples=2), total=2)
+    claim = generate.claim("t", timeout_seconds=5)
+    claimed = generate.take_traffic()
+    generate.read(claim.rows, ["prompt"])
+    read = generate.take_traffic()
+    generate.write(claim.rows, responses_of(claim.rows))
+    written = generate.take_traffic()
+    whole = time.monotonic() - began
+
+    timed = [traffic.transfer_seconds for traffic in (feeder.take_traffic(), read, written)]
+    assert claimed.transfer_seconds == 0
+    assert min(timed) > 0
+    assert sum(timed) < whole
+
+
 async def test_changes_in_quick_succession_are_looked_at_once() -> None:
     looks = iter(["generate", "reward", "update"])
     waiting = Waiting(

@@ -4,7 +4,6 @@ Returns sums for the metrics and a few groups as text for the report; rewards go
 """
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,7 +48,7 @@ from rljob_runtime.selection import (
     has_signal,
     select_groups,
 )
-from rljob_runtime.spans import Span
+from rljob_runtime.spans import Span, Work
 
 SHOWN_GROUPS = 3
 CLAIM_GROUPS = 32
@@ -111,29 +110,34 @@ class RewardWorker:
 
     def score(self, batch: BatchName) -> RewardReport:
         """Score until every row of the batch has a reward."""
-        report, started = RewardReport(), 0.0
+        report, work = RewardReport(), Work()
         while True:
-            claim = self._dock.claim(
-                str(batch),
-                limit=CLAIM_GROUPS,
-                whole_groups=True,
-                timeout_seconds=self._timeout,
-            )
+            with work.waiting():
+                claim = self._dock.claim(
+                    str(batch),
+                    limit=CLAIM_GROUPS,
+                    whole_groups=True,
+                    timeout_seconds=self._timeout,
+                )
             if claim.rows:
-                started = started or time.time()
+                work.begin()
                 self._score_rows(claim.rows, report)
-                report.span = Span.since(started)
+                report.span = work.span()
             if claim.done:
                 return report
 
     def select(self, now: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
-        report, scored, started = RewardReport(), list[ScoredGroup](), 0.0
+        report, scored, work = RewardReport(), list[ScoredGroup](), Work()
         while True:
-            claim = self._dock.claim(
-                str(now.rows), limit=CLAIM_GROUPS, whole_groups=True, timeout_seconds=self._timeout
-            )
-            started = started or time.time()
+            with work.waiting():
+                claim = self._dock.claim(
+                    str(now.rows),
+                    limit=CLAIM_GROUPS,
+                    whole_groups=True,
+                    timeout_seconds=self._timeout,
+                )
+            work.begin()
             for _, members in groupby(claim.rows, key=lambda row: row.group):
                 scored.append(self._score_candidate(list(members), report))
             if claim.done:
@@ -145,7 +149,7 @@ class RewardWorker:
         if now.next_batch is not None:
             self._put(now.next_batch, 0, [scored[i] for i in left_over])
             report.left_over = [scored[i].position for i in left_over]
-        report.taken, report.kept, report.span = len(taken), sum(signals), Span.since(started)
+        report.taken, report.kept, report.span = len(taken), sum(signals), work.span()
         return report
 
     def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:

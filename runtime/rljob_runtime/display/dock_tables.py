@@ -7,7 +7,7 @@ from typing import Any
 from rljob_runtime.display.history import RunHistory, number
 from rljob_runtime.events import Event
 
-SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds")
+SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds", "transfer_seconds")
 Table = dict[str, Any]
 
 

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 from rljob_runtime.display.alarms import alarm_rows
+from rljob_runtime.display.busy import busy_workers
 from rljob_runtime.display.dock_figures import dock_charts
 from rljob_runtime.display.dock_rows import row_figures
 from rljob_runtime.display.dock_tables import dock_tables
@@ -52,6 +53,7 @@ def document(history: RunHistory, spec: str) -> Document:
         "charts": [chart.plain() for chart in charts(history)],
         "phaseChart": phases.plain() if phases else None,
         "timeline": timeline(history),
+        "busy": busy(history),
         "samples": samples(history),
         "dock": dock_tables(history),
         "dockCharts": [chart.plain() for chart in dock_charts(history)],
@@ -167,6 +169,17 @@ def timeline(history: RunHistory) -> list[Document]:
             named = [{"row": row, "spans": rows[row]} for row in order]
             shown.append({"step": step, "seconds": seconds, "rows": named})
     return shown
+
+
+def busy(history: RunHistory) -> list[Document]:
+    """How much of the time each worker had work, from the first step of the run's last life to its last."""
+    life = history.started.get("time", 0.0)
+    steps = [event for event in history.steps.values() if event["time"] > life]
+    if not steps:
+        return []
+    since = min(event["time"] - event["seconds"] for event in steps)
+    until = max(event["time"] for event in steps)
+    return [asdict(worker) for worker in busy_workers(history, since=since, until=until)]
 
 
 def _first_phase(spans: list[tuple[str, float, float]]) -> int:

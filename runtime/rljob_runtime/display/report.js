@@ -146,6 +146,14 @@ function time() {
   if (data.timeline.length) stepper("gantt-stepper", data.timeline, showStep);
 }
 
+function busy() {
+  byId("busy-card").hidden = data.busy.length === 0;
+  const share = (value) => (value === undefined ? "" : (100 * value).toFixed(1) + " %");
+  const names = [...new Set(data.busy.flatMap((b) => Object.keys(b.phases)))];
+  const rows = data.busy.map((b) => [b.worker, share(b.whole), ...names.map((name) => share(b.phases[name]))]);
+  byId("busy-table").replaceChildren(table(["", "had work", ...names], rows, 1));
+}
+
 let stepShown = null;
 
 function showStep(entry) {
@@ -262,7 +270,7 @@ function dock() {
   const rate = (value, text) => (value === null ? "–" : text(value) + "/s");
   const plain = (value) => number(value);
   const states = Object.entries(data.dock.states).map(([name, s]) => [
-    name, number(s.rows, 9), bytes(s.bytes_read), bytes(s.bytes_written), waited(s), dataPath(data.dock.data_paths[name])]);
+    name, number(s.rows, 9), bytes(s.bytes_read), bytes(s.bytes_written), waited(s), seconds(s.transfer_seconds), dataPath(data.dock.data_paths[name])]);
   const edges = data.dock.edges.map((e) => [
     `${e.from} → ${e.to}`, number(e.rows, 9), bytes(e.bytes), rate(e.rows_per_second, plain), rate(e.bytes_per_second, bytes)]);
   const stores = Object.entries(data.dock.warehouses).map(([index, w]) => [
@@ -270,7 +278,7 @@ function dock() {
     w.capacity_bytes ? ((100 * w.peak_bytes) / w.capacity_bytes).toFixed(1) + " %" : "–", copies(w)]);
   const dropped = data.dock.dropped.map((d) => [DROPPED[d.reason] || d.reason, number(d.rows, 9), d.steps.join(", ")]);
   const add = (title, ...content) => byId("dock-card").append(make("h3", "", title), ...content);
-  if (states.length) add("Flow by state, over the run", table(["state", "rows", "read", "written", "waited for", "read through"], states, 1));
+  if (states.length) add("Flow by state, over the run", table(["state", "rows", "read", "written", "waited for", "in reads and writes", "read through"], states, 1));
   if (edges.length) add("Flow from state to state, over the run", table(["from and to", "rows", "bytes", "rows", "bytes"], edges, 1));
   if (stores.length) add("Fullest moment", table(["", "held", "capacity", "share", "copies of a row"], stores, 1));
   add("Rows dropped and generated again", dropped.length ? table(["reason", "rows", "steps"], dropped, 1) : make("p", "under", "none"));
@@ -333,6 +341,7 @@ const PARTS = [
   [resultTiles, ["result", "status"]],
   [learning, ["charts"]],
   [time, ["timeline", "phaseChart"]],
+  [busy, ["busy"]],
   [sampleBrowser, ["samples"]],
   [dock, ["dock", "dockCharts", "dockRows"]],
   [suites, ["suites"]],

@@ -93,7 +93,7 @@ class DockClient(DockAccess):
                 room.add(warehouse, answer)
             return stored
 
-        with naming_holders(self._connections):
+        with self._traffic.transferring(), naming_holders(self._connections):
             stored = sum(self._connections.each(put, puts))
         self._traffic.waited(room.waits())
         self._traffic.rows += stored
@@ -185,7 +185,7 @@ class DockClient(DockAccess):
                 self._release(lease, uids)
             return results
 
-        with naming_holders(self._connections):
+        with self._traffic.transferring(), naming_holders(self._connections):
             groups = self._connections.each(write, dict.fromkeys(w for w, _ in parts))
         self._traffic.waited(room.waits())
         results = [result for group in groups for result in group]

@@ -1,7 +1,9 @@
 """Statistics of a dock: what each server reports, and their sums."""
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +20,7 @@ class Traffic:
     """What one client did since it was last asked. rows: written or acknowledged first.
 
     rows_read, bytes_read: by column, of its values; bytes_written: likewise. wait_seconds: in claims.
+    transfer_seconds: in reads, writes and puts, those in which it waited for room included.
     waits: seconds of them by the state that was waited for, and those for ROOM. shared_paths,
     tcp_paths: warehouses that it reads in their memory, and over TCP.
     """
@@ -27,6 +30,7 @@ class Traffic:
     bytes_read: Counter[str] = field(default_factory=Counter)
     bytes_written: int = 0
     wait_seconds: float = 0.0
+    transfer_seconds: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
     shared_paths: int = 0
     tcp_paths: int = 0
@@ -38,9 +42,19 @@ class Traffic:
         self.bytes_read.update(other.bytes_read)
         self.bytes_written += other.bytes_written
         self.wait_seconds += other.wait_seconds
+        self.transfer_seconds += other.transfer_seconds
         self.waited(other.waits)
         self.shared_paths += other.shared_paths
         self.tcp_paths += other.tcp_paths
+
+    @contextmanager
+    def transferring(self) -> Iterator[None]:
+        """The body reads or writes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.transfer_seconds += time.monotonic() - began
 
     def read(self, columns: Mapping[str, Column]) -> None:
         """Count columns that were read."""
@@ -83,6 +97,7 @@ def flow_event(reports: Iterable[Mapping[str, Traffic]], graph: StateGraph) -> d
                 "bytes_read": traffic.bytes_read.total(),
                 "bytes_written": traffic.bytes_written,
                 "wait_seconds": traffic.wait_seconds,
+                "transfer_seconds": traffic.transfer_seconds,
                 "waits": traffic.waits,
             }
             for state, traffic in sums.items()

@@ -3,7 +3,6 @@
 Called by the device worker on every update rank at the same time, in evaluations of jobs with pairs.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,7 +18,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.sample import SampleBatch
-from rljob_runtime.spans import Span
+from rljob_runtime.spans import Work
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.reports import CompareReport
 from rljob_runtime.states.samples import read_samples
@@ -38,29 +37,29 @@ class Compare:
 
     def run(self, batch: BatchName) -> CompareReport:
         """Margins of the share; of a replica's ranks, the one that leads has any."""
-        started, margins = 0.0, list[float]()
+        work, margins = Work(), list[float]()
         params = self.spec.algorithm.params
         assert isinstance(params, DPOParams), "the rules allow no other algorithm with pairs"
         replica, replicas = self.ranks.share
         assert self.spec.evaluation is not None, "an evaluation without spec.evaluation"
         num_groups = len(range(replica, self.spec.evaluation.prompts, replicas))
         pass_groups = self.spec.batch.micro_batch_size or 1
-        for part in read_together(
+        parts = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups, pass_groups),
             lambda rows: read_samples(
                 self.dock, rows, fields=params.fields, scalars=params.scalars
             ),
             parts=-(-num_groups // pass_groups),
-        ):
-            started = started or time.time()
+        )
+        for part in work.each(parts):
             dpo.prepare(part.samples, params)
             found_P = self._margins(part.samples, params)
             with agreed(self.ranks.together):
                 if self.ranks.leads:
                     self.dock.acknowledge(part.rows)
                     margins += found_P.tolist()
-        return CompareReport(margins=margins, span=Span.since(started))
+        return CompareReport(margins=margins, span=work.span())
 
     def _margins(self, samples: SampleBatch, params: DPOParams) -> Tensor:
         with torch.no_grad():

@@ -4,7 +4,6 @@ Each reads the responses of its replica's share as they come, and writes a colum
 update devices: the frozen starting policy, a teacher, the critic that is being trained, or a reward model.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -22,7 +21,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.sample import SampleBatch
-from rljob_runtime.spans import Span
+from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.micro_batches import score
 from rljob_runtime.states.samples import read_samples
@@ -92,22 +91,22 @@ class Inference:
             self.resting.release()  # the host has them still
 
     def _run(self, batch: BatchName) -> Span:
-        started = 0.0
+        work = Work()
         num_groups = self._num_groups(batch)
-        for part in read_together(
+        parts = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups),
             lambda claimed: read_samples(self.dock, claimed, fields=(), masked=self.masked),
             parts=-(-num_groups // self.pass_groups),
-        ):
-            started = started or time.time()
+        )
+        for part in work.each(parts):
             self.ready()
             scored = self._scored(self.adapt(part.samples) if self.adapt else part.samples)
             columns = [row.numpy() for row in scored]
             with agreed(self.ranks.together):
                 if self.ranks.leads:
                     self.dock.write(part.rows, {self.column: Ragged.from_rows(columns)})
-        return Span.since(started)
+        return work.span()
 
     def _scored(self, samples: SampleBatch) -> list[Tensor]:
         """What is written of each sample, float32."""

@@ -5,7 +5,6 @@ sums. Rows are taken as they become ready, in the share's order.
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,7 @@ from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.sample import SampleBatch
-from rljob_runtime.spans import Span
+from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.bad_batch import BadRow, all_finite, bad_rows
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson
 from rljob_runtime.states.meetings import agreed
@@ -44,7 +43,7 @@ class _Begun:
     training: Training
     parts: list[tuple[list[RowMeta], SampleBatch]]
     lineage: Lineage | None
-    started: float
+    work: Work
 
     @property
     def rows(self) -> list[RowMeta]:
@@ -101,20 +100,20 @@ class Update:
         lineage = Lineage() if followed else None
         training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
         try:
-            started = self._read(batch, parts, training, lineage)
+            work = self._read(batch, parts, training, lineage)
         except BaseException:
             training.discard()
             raise
         self._begun = _Begun(
-            batch=batch, training=training, parts=parts, lineage=lineage, started=started
+            batch=batch, training=training, parts=parts, lineage=lineage, work=work
         )
-        return Span.since(started)
+        return work.span()
 
     def finish(self) -> UpdateReport:
         """Train on what was read."""
         assert self._begun is not None, "a batch is read before it trains"
         begun, self._begun = self._begun, None
-        batch, rows, lineage, started = begun.batch, begun.rows, begun.lineage, begun.started
+        batch, rows, lineage = begun.batch, begun.rows, begun.lineage
         try:
             metrics = begun.training.finish()
         finally:
@@ -131,7 +130,7 @@ class Update:
             rows_by_age=ages,
             lineage=lineage,
             tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
-            span=Span.since(started),
+            span=begun.work.span(),
         )
 
     def _bad_rows(self, begun: _Begun) -> list[BadRow]:
@@ -160,26 +159,26 @@ class Update:
         parts: list[tuple[list[RowMeta], SampleBatch]],
         training: Training,
         lineage: Lineage | None,
-    ) -> float:
-        """Give the share to the training as it comes; returns when the first rows came.
+    ) -> Work:
+        """Give the share to the training as it comes; returns what was waited for.
 
         Ends once all ranks have theirs: one that trains alone would wait for ever.
         """
-        started = 0.0
+        work = Work()
         with agreed(self.ranks.everyone):
             sizes = self.spec.batch
             assert sizes.micro_batch_size is not None, "the resolved spec names microBatchSize"
-            for part in read_together(
+            read = read_together(
                 self.ranks,
                 lambda: self._claims(batch),
                 lambda claimed: self._samples(batch, claimed, lineage),
                 parts=-(-self._num_groups // sizes.micro_batch_size),
-            ):
-                started = started or time.time()
+            )
+            for part in work.each(read):
                 parts.append((part.rows, part.samples))
                 self.ready()
                 training.add(part.samples)
-        return started
+        return work
 
     @property
     def _num_groups(self) -> int:

@@ -63,9 +63,11 @@ class DockAccess:
         """
         deadline = time.monotonic() + self._timeout
         while True:
-            found = self._find_rows(rows, columns)
-            copies = copied(rows, columns, found)
-            if self._release_views(found):
+            with self._traffic.transferring():
+                found = self._find_rows(rows, columns)
+                copies = copied(rows, columns, found)
+                whole = self._release_views(found)
+            if whole:
                 self._traffic.read(copies)
                 return copies
             if time.monotonic() > deadline:
@@ -80,7 +82,8 @@ class DockAccess:
         Raises DockLost at the end when they may have changed meanwhile: the view was held for longer
         than a lease, or its warehouse was lost.
         """
-        found = self._find_rows(rows, columns)
+        with self._traffic.transferring():
+            found = self._find_rows(rows, columns)
         whole = False
         try:
             views = viewed(rows, columns, found)
