@@ -12,8 +12,10 @@ from typing import Any
 from dock_docs import cluster_parts, linearity_picture
 from learning_docs import learning_parts, learning_picture
 from precision_docs import precision_parts
+from preferences_docs import preferences_parts, preferences_picture
 from reshard_docs import peaks_picture, reshard_parts
 from reshard_paper import with_table
+from staleness_docs import staleness_parts, staleness_picture
 from tables import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -46,11 +48,18 @@ TABLES = {
         precision_parts,
     ),
     "learning": ("Algorithms: what they learn from as many tokens", learning_parts),
+    "staleness": ("Staleness: what it costs, with correction and without", staleness_parts),
+    "preferences": (
+        "Preferences and other models: DPO, a reward model, a teacher",
+        preferences_parts,
+    ),
 }
 PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
     "reshard": ("reshard-peaks.svg", peaks_picture),
     "learning": ("learning.svg", learning_picture),
+    "staleness": ("staleness.svg", staleness_picture),
+    "preferences": ("preferences.svg", preferences_picture),
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {
