@@ -67,8 +67,8 @@ def _pairs(runs: Sequence[Run]) -> str:
 
 def _scored(runs: Sequence[Run]) -> str:
     heads = [
-        "pairs that the reward model tells apart", "its score, four quarters", "held out, before", "after",
-        *(f"true accuracy {head}" for head in ACCURACY),
+        "pairs told apart", "score, four quarters", "score held out, before", "after",
+        "truly right, before", "after",
     ]  # fmt: skip
     rows = []
     for run in runs:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
+from transformers.utils import logging
 from win_rate import held_out_prompts
 
 from rljob_api.rljob import RLJob
@@ -30,6 +31,7 @@ def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) ->
     """Train one from the weights of `policy`, the built-in `tiny`, and save it in `folder`. Returns the share
     of held-out prompts whose right response it scores above a wrong one."""
     torch.manual_seed(job.spec.seed)
+    logging.set_verbosity_error()  # it tells that the head is new
     draw, source = random.Random(job.spec.seed), held_out_prompts(job, policy)
     model = AutoModelForSequenceClassification.from_pretrained(
         policy, num_labels=1, pad_token_id=PAD_ID, dtype=torch.float32
