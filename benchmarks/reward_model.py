@@ -32,6 +32,7 @@ def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) ->
     of held-out prompts whose right response it scores above a wrong one."""
     torch.manual_seed(job.spec.seed)
     logging.set_verbosity_error()  # it tells that the head is new
+    logging.disable_progress_bar()
     draw, source = random.Random(job.spec.seed), held_out_prompts(job, policy)
     model = AutoModelForSequenceClassification.from_pretrained(
         policy, num_labels=1, pad_token_id=PAD_ID, dtype=torch.float32
