@@ -51,6 +51,8 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/precision.py --quick
 	$(PY) benchmarks/learning.py --quick
 	$(PY) benchmarks/pretrained.py --quick
+	$(PY) benchmarks/staleness.py --quick
+	$(PY) benchmarks/preferences.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_paths.py --quick
 	$(PY) benchmarks/dock_metadata.py --quick

@@ -17,9 +17,10 @@ from typing import Any
 
 from models import SIZES, make_model
 from precision_docs import precision_parts
-from precision_runs import QUARTERS, RUNS, learn, run_name
+from precision_runs import RUNS, learn, run_name
 from precision_sides import APART, FULL, GENERATE, HELD, KEPT, PRECISIONS, STEP, make_side
 from results import describe_machine
+from runs import QUARTERS
 from turns import take_turns
 
 from rljob_runtime.models.export import find_model

@@ -5,6 +5,7 @@ from statistics import median
 from typing import Any
 
 from results import figure
+from tables import table
 
 MB = 1e6
 HELD = ("update weights", "gradients", "optimizer", "activations", "rollout weights")
@@ -37,12 +38,12 @@ def _engines(sides: Mapping[str, Any]) -> str:
         sizes = [f"{side[kind] / MB:,.1f}" for kind in HELD]
         speeds = [_measured(side["step"]), _measured(side["generate"])]
         rows.append([name, *sizes, f"{total / MB:,.1f}", f"{total / all_of_full:.0%}", *speeds])
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _apart(sides: Mapping[str, Any]) -> str:
     names = ("mean log-prob difference", "KL(rollout ‖ update)")
-    return _table(
+    return table(
         names, [[name, *(f"{side[kind]:.2g}" for kind in names)] for name, side in sides.items()]
     )
 
@@ -69,13 +70,8 @@ def _runs(runs: Mapping[str, Any]) -> str:
         for name, of_seeds in runs.items()
         for run, wide in zip(of_seeds, full, strict=True)
     ]
-    return _table(heads, rows)
+    return table(heads, rows)
 
 
 def _measured(values: Sequence[float]) -> str:
     return figure(median(values), (min(values), max(values)))
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [["", *heads], ["---"] * (len(heads) + 1), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import yaml
 from precision_sides import PRECISIONS, Precision
-from runs import steps_of
+from runs import quarters, steps_of
 
 from rljob_api.load import read_job
 from rljob_runtime.data.source import PromptSource
@@ -19,7 +19,6 @@ from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.sample import SampleBatch
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "examples" / "quickstart.yaml"
-QUARTERS = 4
 RUNS = PRECISIONS | {"full precision, epsilon 1e-7": Precision(epsilon=1e-7)}
 """The last changes a step by a thousandth: how far apart runs come that learn the same."""
 
@@ -41,10 +40,6 @@ def learn(name: str, folder: Path, *, steps: int, seed: int, quick: bool) -> dic
     done = [event["metrics"] for event in steps_of(job, folder, run)]
     events = map(json.loads, (folder / run / "events.jsonl").read_text().splitlines())
     checks = [event for event in events if event["kind"] == "evaluation"]
-    quarters = [
-        done[len(done) * quarter // QUARTERS : len(done) * (quarter + 1) // QUARTERS]
-        for quarter in range(QUARTERS)
-    ]
     return {
         "seed": seed,
         "steps": steps,
@@ -52,7 +47,7 @@ def learn(name: str, folder: Path, *, steps: int, seed: int, quick: bool) -> dic
         "after": checks[-1]["accuracy"],
         "stderr": checks[-1]["stderr"],
         "expected": expected_accuracy(job, find_model(folder / run)),
-        "reward": [mean(step["reward/mean"] for step in part) for part in quarters],
+        "reward": quarters([step["reward/mean"] for step in done]),
         "gradient_norm": mean(step["gradient_norm"] for step in done),
         "kl": mean(step["mismatch/kl"] for step in done),
         "max": max(step["mismatch/max"] for step in done),

@@ -1,13 +1,17 @@
 """Whole runs of a job through the command line, for benchmarks of a step."""
 
+import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import yaml
+
+QUARTERS = 4
 
 
 def steps_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
@@ -28,3 +32,10 @@ def seconds_a_step(steps: Sequence[dict[str, Any]], *, warm_up: int) -> float:
     """Mean time from the end of one step to the next one's, without the first steps."""
     ends = [step["time"] for step in steps][warm_up - 1 :]
     return float((ends[-1] - ends[0]) / (len(ends) - 1))
+
+
+def quarters(values: Sequence[float]) -> list[float]:
+    """Means of each quarter of the steps' values; as many as there are values where these are fewer."""
+    parts = min(QUARTERS, len(values))
+    ends = [len(values) * number // parts for number in range(parts + 1)]
+    return [mean(values[low:high]) for low, high in itertools.pairwise(ends)]

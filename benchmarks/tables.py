@@ -1,8 +1,15 @@
 """Tables of docs/benchmarks.md from a benchmark's results."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from results import figure
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table whose first column has no head."""
+    lines = [["", *heads], ["---"] * (len(heads) + 1), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def side_by_side(document: dict[str, Any]) -> str:

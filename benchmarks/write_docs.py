@@ -14,8 +14,10 @@ from dock_docs import cluster_parts, linearity_picture
 from flow_docs import busy_parts
 from learning_docs import learning_parts, learning_picture, pretrained_parts
 from precision_docs import precision_parts
+from preferences_docs import preferences_parts, preferences_picture
 from reshard_docs import peaks_picture, reshard_parts
 from reshard_paper import with_table
+from staleness_docs import staleness_parts, staleness_picture
 from tables import side_by_side
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,12 +55,19 @@ TABLES = {
         "The paper's ablation: one job with both techniques, and without either",
         ablation_parts,
     ),
+    "staleness": ("Staleness: what it costs, with correction and without", staleness_parts),
+    "preferences": (
+        "Preferences and other models: DPO, a reward model, a teacher",
+        preferences_parts,
+    ),
 }
 PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
     "reshard": ("reshard-peaks.svg", peaks_picture),
     "learning": ("learning.svg", learning_picture),
     "ablation": ("ablation.svg", ablation_picture),
+    "staleness": ("staleness.svg", staleness_picture),
+    "preferences": ("preferences.svg", preferences_picture),
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {

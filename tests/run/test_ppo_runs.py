@@ -74,25 +74,28 @@ def reward_model(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_reward_model_on_ranks_of_its_own_scores_training_and_evaluation(
+def test_a_policy_comes_to_please_a_reward_model_on_ranks_of_its_own(
     job_file: Callable[..., Path], reward_model: Path, tmp_path: Path
 ) -> None:
     reward = {"path": str(reward_model), "parallelism": {"tensor": 2}}
     job = job_file(
-        steps=2,
+        steps=10,
         rewards=[{"name": "liked", "type": "model", "model": reward}],
-        evaluation={"prompts": 8},
+        update={"optimizer": {"learningRate": 1e-3}},
+        evaluation={"prompts": 64},
+        checkpoint={},
     )
 
     finished = run(job, tmp_path / "run")
 
     assert finished.code == 0, finished.output
     steps = step_metrics(finished)
-    assert len(steps) == 2
+    assert len(steps) == 10
     for metrics in steps.values():
         assert metrics["reward/liked"] == metrics["reward/mean"] != 0
-        assert metrics["groups/with_signal"] > 0.5  # some have the same response four times
-    assert len(finished.of_kind("evaluation")) == 2
+    assert steps[1]["groups/with_signal"] > 0.5  # some have the same response four times
+    before, after = (event["reward"] for event in finished.of_kind("evaluation"))
+    assert after > before
 
 
 def test_dpo_on_pairs_from_rollouts_raises_their_margin(

@@ -1,6 +1,7 @@
 """Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
 
 import time
+from dataclasses import asdict
 from typing import Any
 
 from rljob_runtime.display.alarms import alarm_rows
