@@ -15,7 +15,8 @@ progress      message; [fraction]                            set-up work, e.g. t
 phase         name, step, start, end (unix s); [role, device, evaluation]
               name: generate, reward, reference, update, sync, evaluate or checkpoint
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
-              staleness {versions behind: rows}]
+              staleness {versions behind: rows}, passes {count, tokens [], seconds []}]
+              passes: of the update, with gradient, on the rank whose took longest; the first of them timed
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds, k (samples a prompt),
               pass_at_k, suites {name: {accuracy, stderr, reward, n, k, pass_at_k}}]
@@ -55,7 +56,8 @@ run_finished  status (succeeded, failed, interrupted); [message, seconds, step, 
               next [text]]
 
 Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward/error_share,
-pass_rate, groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl,
+pass_rate, groups/with_signal, response_length/mean, response_length/p80, response_length/max,
+response_length/clipped_share, entropy, kl,
 clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
 partial_rollout/going_on, partial_rollout/mixed_share, response_length/with_tools, turns/mean,

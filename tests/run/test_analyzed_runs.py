@@ -1,0 +1,73 @@
+"""`rljob analyze` on jobs that were built to be slow, each in a way of its own: it names the way and its remedy."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slow_jobs import SLOW_JOBS, changed, write_job
+from typer.testing import CliRunner
+from whole_runs import run
+
+from rljob_api.load import read_job
+from rljob_runtime.cli import app
+
+pytestmark = [pytest.mark.ray]
+
+
+@pytest.fixture
+def analyzed(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """What is found in a run of one of the slow jobs."""
+
+    def analyze(name: str) -> dict[str, Any]:
+        finished = run(write_job(SLOW_JOBS[name](), tmp_path), tmp_path / "run")
+        assert finished.code == 0, finished.output
+        done = CliRunner().invoke(app, ["analyze", str(finished.folder), "--json"])
+        assert done.exit_code == 0, done.output
+        return json.loads(done.output)
+
+    return analyze
+
+
+def changes(found: dict[str, Any], part: str) -> list[dict[str, Any]]:
+    """Advised for a part, best first; all of it promises a shorter step."""
+    own = [advice for advice in found["advice"] if advice["part"] == part]
+    estimates = [a["secondsPerStep"] for a in own if a["secondsPerStep"] is not None]
+    assert all(seconds < found["secondsPerStep"] for seconds in estimates), own
+    return [advice["change"]["spec"] for advice in own]
+
+
+def test_a_slow_reward_service_is_to_run_beside_other_stages(analyzed):
+    found = analyzed("reward")
+
+    assert found["bottleneck"] == "reward"
+    assert changes(found, "reward")[0]["flow"]["mode"] in ("async", "streaming")
+    # eight prompts of half a second each, which nothing else makes longer or shorter
+    assert found["parts"]["reward"]["seconds"] == pytest.approx(4.0, rel=0.25)
+
+
+def test_a_long_tail_of_lengths_is_to_go_on_in_the_next_step(analyzed):
+    found = analyzed("tail")
+
+    assert found["bottleneck"] in ("tail", "generate"), found["parts"]
+    assert "partialRollout" in changes(found, "tail")[0]["flow"], found["parts"]
+
+
+def test_weights_that_come_as_whole_tensors_are_to_come_by_a_plan(analyzed):
+    found = analyzed("reshard")
+
+    assert found["bottleneck"] == "reshard", found["parts"]
+    assert changes(found, "reshard")[0] == {"resharding": {"strategy": "allgather-swap"}}
+
+
+def test_an_update_in_many_small_passes_is_to_make_fewer_and_compute_nothing_twice(analyzed):
+    found = analyzed("update")
+
+    assert found["bottleneck"] == "update", found["parts"]
+    advised = changes(found, "update")
+    assert {"update": {"recompute": "none"}} in advised
+    assert {"batch": {"microBatchSize": 4}} in advised
+    assert advised[-1] == {"batch": {"epochs": 1}}  # learns otherwise, so it comes last
+    for change in advised:
+        read_job(changed(SLOW_JOBS["update"](), {"spec": change}))
