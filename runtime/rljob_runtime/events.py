@@ -43,6 +43,8 @@ dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated
               rows: at each look, `seconds` after `start` (unix s)
               dropped: rows of the step that were `lost`, or `stale`; so many were generated again
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
+profile       step, rank (of the device), state, path (in the run's folder), seconds (that the state took),
+              bytes; [operators [{name, calls, self_seconds}]]     most time of their own first
 checkpoint    step, path; [seconds, bytes]
 best          step, metric, value: the last evaluation is the best so far, and its checkpoint stays
 copied        step, uri; [seconds, bytes]                    the checkpoint is whole on remote storage
@@ -79,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "best", "copied",
-    "reshard", "in_flight", "resize", "reward_error", "alarm", "hang", "warning", "run_finished",
+    "reshard", "in_flight", "profile", "resize", "reward_error", "alarm", "hang", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -103,6 +105,14 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "to": int,
         "waited_seconds": (int, float),
         "stopped_seconds": (int, float),
+    },
+    "profile": {
+        "step": int,
+        "rank": int,
+        "state": str,
+        "path": str,
+        "seconds": (int, float),
+        "bytes": int,
     },
     "checkpoint": {"step": int, "path": str},
     "best": {"step": int, "metric": str, "value": (int, float)},

@@ -1,4 +1,4 @@
-"""`rljob analyze` on jobs that were built to be slow, each in a way of its own: it names the way and its remedy."""
+"""`rljob analyze` on jobs that were built to be slow in four ways: it names the way, and the remedy."""
 
 import json
 from collections.abc import Callable
@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slow_jobs import SLOW_JOBS, changed, write_job
+from slow_jobs import SLOW_JOBS, write_job
 from typer.testing import CliRunner
-from whole_runs import run
+from whole_runs import finish, start
 
 from rljob_api.load import read_job
+from rljob_runtime.analysis.advice import merged
 from rljob_runtime.cli import app
 
 pytestmark = [pytest.mark.ray]
@@ -21,7 +22,8 @@ def analyzed(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
     """What is found in a run of one of the slow jobs."""
 
     def analyze(name: str) -> dict[str, Any]:
-        finished = run(write_job(SLOW_JOBS[name](), tmp_path), tmp_path / "run")
+        file, folder = write_job(SLOW_JOBS[name](), tmp_path), tmp_path / "run"
+        finished = finish(start(file, folder), folder, timeout=400)
         assert finished.code == 0, finished.output
         done = CliRunner().invoke(app, ["analyze", str(finished.folder), "--json"])
         assert done.exit_code == 0, done.output
@@ -70,4 +72,4 @@ def test_an_update_in_many_small_passes_is_to_make_fewer_and_compute_nothing_twi
     assert {"batch": {"microBatchSize": 4}} in advised
     assert advised[-1] == {"batch": {"epochs": 1}}  # learns otherwise, so it comes last
     for change in advised:
-        read_job(changed(SLOW_JOBS["update"](), {"spec": change}))
+        read_job(merged(SLOW_JOBS["update"](), {"spec": change}))

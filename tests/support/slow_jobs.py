@@ -4,7 +4,6 @@ Their models know nothing: every token is drawn nearly alike, so that lengths fo
 end a response, and no warm-up is needed.
 """
 
-import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +59,6 @@ def long_tail() -> dict[str, Any]:
     job = _job("long-tail")
     job["spec"]["batch"] |= {"maxResponseLength": 256}
     job["spec"]["data"]["stop"] = list("abcdefgh")
-    job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
     return job
 
 
@@ -86,7 +84,6 @@ def heavy_update() -> dict[str, Any]:
         "epochs": 2,
     }
     job["spec"]["update"] = {"recompute": "full"}
-    job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
     return job
 
 
@@ -96,13 +93,6 @@ SLOW_JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "reshard": heavy_reshard,
     "update": heavy_update,
 }
-
-
-def changed(job: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """The job with a change as `rljob analyze` advises it: null takes a key away."""
-    found = copy.deepcopy(job)
-    _merge(found, change)
-    return found
 
 
 def write_job(job: dict[str, Any], folder: Path) -> Path:
@@ -147,13 +137,3 @@ def _job(name: str, *, model: str = "small", reward: str = "quick.py") -> dict[s
             "checkpoint": {},
         },
     }
-
-
-def _merge(place: dict[str, Any], change: dict[str, Any]) -> None:
-    for key, value in change.items():
-        if value is None:
-            place.pop(key, None)
-        elif isinstance(value, dict) and isinstance(place.get(key), dict):
-            _merge(place[key], value)
-        else:
-            place[key] = value

@@ -36,8 +36,8 @@ RESHARD_PARTS = (
 class StepFigures:
     """Seconds of a step. blamed: by part, in which the step waited for it; their sum is `seconds`. busy: by
     state, a worker's mean without its waits in the dock. half: from the start of the generation until half of
-    its samples were there; tail: from four fifths of them to its end. waits: by state and what was waited for,
-    a worker's mean. lengths: of responses, in tokens, those of LENGTHS that are known. reshard: of its parts.
+    its samples were there; tail: from four fifths of them on. waits: by state and what was waited for, a
+    worker's mean. lengths: of responses, in tokens, those of LENGTHS that are known. reshard: of its parts.
     passes: tokens and seconds of some of the `num_passes` of the update that a rank made."""
 
     seconds: float
