@@ -31,9 +31,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="the slow reward alone, few steps")
     parser.add_argument("--jobs", nargs="+", choices=SLOW_JOBS, default=list(SLOW_JOBS))
+    parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    repetitions, steps = (1, 4) if options.quick else (3, 8)
+    repetitions, steps = (1, 4) if options.quick else (options.repetitions, 8)
     results = [
         measure(name, repetitions=repetitions, steps=steps)
         for name in (["reward"] if options.quick else options.jobs)
@@ -54,9 +55,8 @@ def measure(name: str, *, repetitions: int, steps: int) -> Result:
             predicted += told
             after.append(_run(name, Path(place), steps, advice).seconds)
         said = f"{predicted[-1]:.2f}" if predicted else "no"
-        print(
-            f"{name}: {before[-1]:.2f} s, {said} s predicted, {after[-1]:.2f} s with {advice.change}"
-        )
+        took = f"{before[-1]:.2f} s, {said} s predicted, {after[-1]:.2f} s"
+        print(f"{name}: {took} with {_short(advice)}", flush=True)
     assert advice is not None, "one repetition at least"
     return summarize(
         f"a step with a slow {name}, changed as advised: {_short(advice)}",

@@ -76,3 +76,18 @@ def test_a_typical_step_is_the_median(run_folder):
 
 def test_the_first_step_is_left_out(run_folder):
     assert analyze_run(run_folder(5)).steps == (2, 5)
+
+
+def test_workers_that_train_wait_for_the_one_that_still_generates(run_folder):
+    folder = run_folder(4)
+    events = read_events(folder / "events.jsonl")
+    before = figures(folder)
+    early = [dict(e, start=e["start"] - 2, device=1) for e in events if e.get("name") == "update"]
+    for event in events:
+        if event["kind"] == "dock":  # 3.5 s before its first rows, and half a second after
+            event["states"]["update"]["wait_seconds"] += 3.5 + 0.5
+
+    found = step_figures(RunHistory.of([*events, *early]), 2)
+
+    assert found.blamed == pytest.approx(before.blamed)
+    assert found.busy == pytest.approx(before.busy)

@@ -47,7 +47,8 @@ def _update(figures: StepFigures) -> str:
     if not figures.passes:
         return text
     tokens = sum(tokens for tokens, _ in figures.passes) / len(figures.passes)
-    text += f", in {figures.num_passes:.0f} passes of {tokens:.0f} tokens"
+    passes = "one pass" if figures.num_passes == 1 else f"{figures.num_passes:.0f} passes"
+    text += f", in {passes} of {tokens:.0f} tokens"
     fixed = fixed_seconds(figures.passes)
     if fixed is None:
         return text

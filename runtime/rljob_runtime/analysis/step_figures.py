@@ -19,6 +19,8 @@ PART_OF = {
     "sync": "reshard",
     "critic": "update",
 }
+MEETING = ("update", "critic")
+"""States whose workers all end together."""
 TAIL_SHARE = 0.2
 """Of a step's samples: the tail is the time in which no more than these are still generated."""
 LENGTHS = ("mean", "p80", "max")
@@ -102,13 +104,23 @@ def _activities(phases: Sequence[Event], window: Span, dock: Event) -> dict[str,
     found = {}
     for state in {phase["name"] for phase in phases}:
         own = [phase for phase in phases if phase["name"] == state]
+        begins = [_begins(phase, own) for phase in own]
         spans = tuple(
-            Span(start=max(p["start"], window.start), end=min(p["end"], window.end)) for p in own
+            Span(start=max(start, window.start), end=min(phase["end"], window.end))
+            for start, phase in zip(begins, own, strict=True)
         )
         before = sum(_gap(phase, phases, window) for phase in own)
         waited = _claim_seconds(dock, state) * len(own) / _claimers(dock, state, len(own))
         found[state] = Activity(spans=spans, waited=max(0.0, waited - before) / len(own))
     return found
+
+
+def _begins(phase: Event, own: Sequence[Event]) -> float:
+    """When a phase does what others do not wait for: workers that train meet, so the last to begin is waited
+    for by those before it, by whatever kept it."""
+    if phase["name"] not in MEETING:
+        return number(phase["start"])
+    return max(number(p["start"]) for p in own if p["step"] == phase["step"])
 
 
 def _gap(phase: Event, phases: Iterable[Event], window: Span) -> float:
