@@ -78,7 +78,7 @@ def test_a_budget_never_makes_a_sample_older_than_the_contract_allows(job_of, fi
     assert change["flow"]["partialRollout"]["budgetTokens"] == math.ceil(8192 / 63)
 
 
-def test_whole_tensors_give_way_to_a_plan_of_what_devices_lack(job_of, figures_of):
+def test_layouts_that_differ_become_alike_before_another_strategy_is_tried(job_of, figures_of):
     job = job_of(
         update__parallelism={"tensor": 2},
         resharding__strategy="stream",
@@ -87,13 +87,26 @@ def test_whole_tensors_give_way_to_a_plan_of_what_devices_lack(job_of, figures_o
     busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
     figures = figures_of({"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0)
 
-    found = advise(figures, job, parts=["reshard"])
+    alike, planned = advise(figures, job, parts=["reshard"])
 
-    # a device has half of what it generates with
-    assert first(found) == (
-        {"resharding": {"strategy": "allgather-swap"}},
-        pytest.approx(1 + 1 + 3),
+    degrees = {"data": 2, "tensor": 1, "pipeline": 1}
+    assert alike.change["spec"] == {"update": {"parallelism": degrees}}
+    assert alike.seconds == pytest.approx(1 + 1 + 3)  # half of the weights is there already
+    assert planned.change["spec"] == {"resharding": {"strategy": "allgather-swap"}}
+    assert planned.seconds is None
+
+
+def test_layouts_that_are_alike_exchange_nothing(job_of, figures_of):
+    job = job_of(update__parallelism={"tensor": 2}, accelerator__devicesPerNode=2)
+    reshard = {"gather_seconds": 2.0, "swap_waited_seconds": 0.0, "overlap": 1.0}
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
     )
+
+    (alike,) = advise(figures, job, parts=["reshard"])
+
+    assert alike.seconds == pytest.approx(1 + 1 + 4)
 
 
 def test_waits_for_copies_to_the_host_go_where_both_layouts_stay(job_of, figures_of):

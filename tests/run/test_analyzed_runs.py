@@ -56,11 +56,13 @@ def test_a_long_tail_of_lengths_is_to_go_on_in_the_next_step(analyzed):
     assert "partialRollout" in changes(found, "tail")[0]["flow"], found["parts"]
 
 
-def test_weights_that_come_as_whole_tensors_are_to_come_by_a_plan(analyzed):
+def test_weights_of_unlike_layouts_are_to_be_trained_as_they_generate(analyzed):
     found = analyzed("reshard")
 
     assert found["bottleneck"] == "reshard", found["parts"]
-    assert changes(found, "reshard")[0] == {"resharding": {"strategy": "allgather-swap"}}
+    alike, planned = changes(found, "reshard")[:2]
+    assert alike == {"update": {"parallelism": {"data": 2, "tensor": 1, "pipeline": 1}}}
+    assert planned == {"resharding": {"strategy": "allgather-swap"}}
 
 
 def test_an_update_in_many_small_passes_is_to_make_fewer_and_compute_nothing_twice(analyzed):

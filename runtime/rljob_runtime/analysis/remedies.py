@@ -215,14 +215,15 @@ def _larger_passes(now: Now) -> Iterator[Advice]:
 def _reshard(now: Now) -> Iterator[Advice]:
     spec, work, parts = now.job.spec, now.work, now.figures.reshard
     strategy = spec.resharding.strategy
+    if not work.separated:
+        yield from _alike(now)
     if strategy == "stream" and can_reshard(spec):
-        share = _lacking(now)
         yield Advice(
             part="reshard",
             change={"spec": {"resharding": {"strategy": "allgather-swap"}}},
-            seconds=now.after(sync=work.sync * share),
-            how=f"a device gets the {100 * share:.0f} % of the weights that it lacks instead of all, in as "
-            "much less time",
+            seconds=None,
+            how="not estimated: devices get only what they lack, and check sums and log-probs of it, which a "
+            "stream tells nothing of",
         )
     if strategy == "allgather-swap" and parts:
         way_back = parts.get("back_seconds", 0.0) * (1 - parts.get("overlap", 1.0))
@@ -237,11 +238,30 @@ def _reshard(now: Now) -> Iterator[Advice]:
     yield from _overlap(now, "reshard")
 
 
-def _lacking(now: Now) -> float:
-    """Share of the model that a device has to be given, which has its part of the update layout."""
+def _alike(now: Now) -> Iterator[Advice]:
+    """Training in the layout that the rollout has."""
     update, rollout = now.job.spec.update.parallelism, now.job.spec.rollout.parallelism
-    held = 1 / (update.tensor * update.pipeline * ((update.data or 1) if update.zero == 3 else 1))
-    return max(1 / rollout.replica_devices - held, 0.0)
+    shared, wanted = update.tensor * update.pipeline, rollout.replica_devices
+    if shared <= wanted or shared % wanted:
+        return
+    degrees = {
+        "data": (update.data or 1) * shared // wanted,
+        "tensor": rollout.tensor,
+        "pipeline": rollout.pipeline,
+    }
+    sync, gathered = now.work.sync, now.figures.reshard.get("gather_seconds")
+    left = sync * wanted / shared if gathered is None else max(sync - gathered, 0.0)
+    share = 100 * wanted // shared
+    yield Advice(
+        part="reshard",
+        change={"spec": {"update": {"parallelism": degrees}}},
+        seconds=now.after(sync=left),
+        how=f"a reshard of the {share} % of the weights that a device has itself"
+        if gathered is None
+        else "the reshard without its exchanges",
+        note=f"devices hold {shared // wanted} times as much of model, gradients and optimizer: `rljob plan` "
+        "tells how much",
+    )
 
 
 def _dock(now: Now) -> Iterator[Advice]:

@@ -38,8 +38,9 @@ def analysis_tables(found: Analysis) -> Iterator[RenderableType]:
     table = Table(
         title="\nwhat a step waits for", title_justify="left", title_style="bold", box=None
     )
-    for column, justify in (("part", "left"), ("seconds", "right"), ("share", "right")):
-        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    table.add_column("part", no_wrap=True)
+    for column in ("seconds", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("seen in the events", overflow="fold")
     for part in found.parts:
         cells = (NAMES[part.name], seconds_of(part.seconds), percent(part.share, 0), part.evidence)
