@@ -78,7 +78,7 @@ def test_a_budget_never_makes_a_sample_older_than_the_contract_allows(job_of, fi
     assert change["flow"]["partialRollout"]["budgetTokens"] == math.ceil(8192 / 63)
 
 
-def test_layouts_that_differ_become_alike_before_another_strategy_is_tried(job_of, figures_of):
+def test_layouts_that_differ_become_alike(job_of, figures_of):
     job = job_of(
         update__parallelism={"tensor": 2},
         resharding__strategy="stream",
@@ -87,13 +87,25 @@ def test_layouts_that_differ_become_alike_before_another_strategy_is_tried(job_o
     busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
     figures = figures_of({"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0)
 
-    alike, planned = advise(figures, job, parts=["reshard"])
+    (alike,) = advise(figures, job, parts=["reshard"])
 
     degrees = {"data": 2, "tensor": 1, "pipeline": 1}
     assert alike.change["spec"] == {"update": {"parallelism": degrees}}
     assert alike.seconds == pytest.approx(1 + 1 + 3)  # half of the weights is there already
-    assert planned.change["spec"] == {"resharding": {"strategy": "allgather-swap"}}
-    assert planned.seconds is None
+
+
+def test_a_reshard_that_is_mostly_checks_may_become_a_stream(job_of, figures_of):
+    reshard = {"swap_waited_seconds": 0.0, "overlap": 1.0, "check_seconds": 4.0}
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+    )
+
+    (stream,) = advise(figures, job_of(), parts=["reshard"])
+
+    assert stream.change["spec"] == {"resharding": {"strategy": "stream"}}
+    assert stream.seconds is None
+    assert "take 67 % of the reshard" in stream.how
 
 
 def test_layouts_that_are_alike_exchange_nothing(job_of, figures_of):

@@ -36,9 +36,9 @@ LARGE: dict[str, Any] = CONFIG | {
     "hidden_size": 384,
     "intermediate_size": 1152,
     "num_hidden_layers": 6,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 6,
-    "head_dim": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 48,
 }
 STEPS = 4
 
@@ -63,12 +63,12 @@ def long_tail() -> dict[str, Any]:
 
 
 def heavy_reshard() -> dict[str, Any]:
-    """A model of 12 million weights, shared for training and whole for generation of 2 tokens."""
+    """A model of 12 million weights, on four devices for training and on each for generation of 2 tokens."""
     job = _job("heavy-reshard", model="large")
     job["spec"]["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 2, "maxResponseLength": 2}
     job["spec"] |= {
-        "update": {"parallelism": {"tensor": 2}},
-        "resharding": {"strategy": "stream"},
+        "update": {"parallelism": {"tensor": 4}},
+        "accelerator": {"type": "emulated", "devicesPerNode": 4},
     }
     return job
 

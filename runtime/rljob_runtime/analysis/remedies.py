@@ -12,18 +12,20 @@ from typing import Any, Literal
 from rljob_api.base import parse_quantity
 from rljob_api.engines import MAX_STALENESS
 from rljob_api.rljob import RLJob
-from rljob_api.topology import can_reshard
 from rljob_runtime.analysis.pass_cost import fixed_seconds
 from rljob_runtime.analysis.step_figures import TAIL_SHARE, StepFigures
 from rljob_runtime.analysis.step_model import StepWork
 
 Price = Literal["nothing", "staleness", "devices", "learning"]
+LARGE_CHECKS = 0.5
+"""Share of a reshard that its checks take, from which on fewer are worth a try."""
 GROWTH = 4
 """How many times larger a micro-batch, or a service's concurrency, is proposed."""
 OVERLAPPING = (
     "the measured step, scaled by a model of it in which its states, with their own times, {}"
 )
 STREAMS = "take samples as they come"
+BOTH_LAYOUTS = "devices hold the weights of both layouts: `rljob plan` tells how much"
 MORE_MEMORY = "activations take more memory: `rljob plan` tells how much"
 
 
@@ -217,13 +219,15 @@ def _reshard(now: Now) -> Iterator[Advice]:
     strategy = spec.resharding.strategy
     if not work.separated:
         yield from _alike(now)
-    if strategy == "stream" and can_reshard(spec):
+    checked = parts.get("check_seconds", 0.0)
+    if checked > LARGE_CHECKS * work.sync:
         yield Advice(
             part="reshard",
-            change={"spec": {"resharding": {"strategy": "allgather-swap"}}},
+            change={"spec": {"resharding": {"strategy": "stream"}}},
             seconds=None,
-            how="not estimated: devices get only what they lack, and check sums and log-probs of it, which a "
-            "stream tells nothing of",
+            how=f"not estimated; checks of sums and log-probs take {100 * checked / work.sync:.0f} % of the "
+            "reshard, and a stream's take less",
+            note=BOTH_LAYOUTS,
         )
     if strategy == "allgather-swap" and parts:
         way_back = parts.get("back_seconds", 0.0) * (1 - parts.get("overlap", 1.0))
@@ -233,7 +237,7 @@ def _reshard(now: Now) -> Iterator[Advice]:
             change={"spec": {"resharding": {"strategy": "allgather"}}},
             seconds=now.after(sync=max(work.sync - spared, 0.0)),
             how="the reshard without its waits for copies to and from the host",
-            note="devices hold the weights of both layouts: `rljob plan` tells how much",
+            note=BOTH_LAYOUTS,
         )
     yield from _overlap(now, "reshard")
 
@@ -244,17 +248,19 @@ def _alike(now: Now) -> Iterator[Advice]:
     shared, wanted = update.tensor * update.pipeline, rollout.replica_devices
     if shared <= wanted or shared % wanted:
         return
-    degrees = {
-        "data": (update.data or 1) * shared // wanted,
-        "tensor": rollout.tensor,
-        "pipeline": rollout.pipeline,
-    }
+    data = (update.data or 1) * shared // wanted
+    degrees = {"data": data, "tensor": rollout.tensor, "pipeline": rollout.pipeline}
+    change: dict[str, Any] = {"update": {"parallelism": degrees}}
+    batch = now.job.spec.batch
+    prompts, size = (batch.mini_batch_size or 1) // data, batch.micro_batch_size or 1
+    if prompts and prompts % size:  # a rank has fewer than it had in one pass
+        change["batch"] = {"microBatchSize": math.gcd(prompts, size)}
     sync, gathered = now.work.sync, now.figures.reshard.get("gather_seconds")
     left = sync * wanted / shared if gathered is None else max(sync - gathered, 0.0)
     share = 100 * wanted // shared
     yield Advice(
         part="reshard",
-        change={"spec": {"update": {"parallelism": degrees}}},
+        change={"spec": change},
         seconds=now.after(sync=left),
         how=f"a reshard of the {share} % of the weights that a device has itself"
         if gathered is None
