@@ -8,7 +8,9 @@ import argparse
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from results import Result, report, summarize
 from runs import events_of
@@ -20,8 +22,9 @@ from rljob_runtime.analysis.run import Analysis, analyze_run
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))
 
-from slow_jobs import SLOW_JOBS, write_job  # noqa: E402
+from slow_jobs import SLOW_JOBS, slow_answers, slow_service, write_job  # noqa: E402
 
+SERVICES = ("http", "judge")
 TARGET = 1.05
 """How many times faster a step is to become."""
 
@@ -29,31 +32,34 @@ TARGET = 1.05
 def main() -> None:
     """Let each job run both ways and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="the slow reward alone, few steps")
-    parser.add_argument("--jobs", nargs="+", choices=SLOW_JOBS, default=list(SLOW_JOBS))
+    parser.add_argument("--quick", action="store_true", help="the slow service alone, few steps")
+    names = ["service", *SLOW_JOBS]
+    parser.add_argument("--jobs", nargs="+", choices=names, default=names)
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     repetitions, steps = (1, 4) if options.quick else (options.repetitions, 8)
-    results = [
-        measure(name, repetitions=repetitions, steps=steps)
-        for name in (["reward"] if options.quick else options.jobs)
-    ]
+    with slow_service() as url:
+        jobs = {"service": slow_answers(url)} | {name: make() for name, make in SLOW_JOBS.items()}
+        results = [
+            measure(name, jobs[name], repetitions=repetitions, steps=steps)
+            for name in (["service"] if options.quick else options.jobs)
+        ]
     report(results, packages=["rljob", "torch", "ray"], file=options.json)
 
 
-def measure(name: str, *, repetitions: int, steps: int) -> Result:
+def measure(name: str, job: dict[str, Any], *, repetitions: int, steps: int) -> Result:
     """Seconds of a step with the advised change, beside those without it and those that were predicted."""
     before, after, predicted = list[float](), list[float](), list[float]()
     advice: Advice | None = None
     for _ in range(repetitions):
         with tempfile.TemporaryDirectory() as place:
-            found = _run(name, Path(place), steps, None)
+            found = _run(job, Path(place), steps, None)
             advice = advice or first_advice(found)
             before.append(found.seconds)
             told = [a.seconds for a in found.advice if a.change == advice.change and a.seconds]
             predicted += told
-            after.append(_run(name, Path(place), steps, advice).seconds)
+            after.append(_run(job, Path(place), steps, advice).seconds)
         said = f"{predicted[-1]:.2f}" if predicted else "no"
         took = f"{before[-1]:.2f} s, {said} s predicted, {after[-1]:.2f} s"
         print(f"{name}: {took} with {_short(advice)}", flush=True)
@@ -76,23 +82,33 @@ def first_advice(found: Analysis) -> Advice:
     return (own or estimated)[0]
 
 
-def _run(name: str, folder: Path, steps: int, advice: Advice | None) -> Analysis:
-    job = SLOW_JOBS[name]()
+def _run(job: dict[str, Any], folder: Path, steps: int, advice: Advice | None) -> Analysis:
+    job = merged(job, advice.change if advice else {})
     job["spec"]["steps"] = steps
-    if advice is not None:
-        job = merged(job, advice.change)
     write_job(job, folder)
-    run = f"{name}-{'changed' if advice else 'as-it-was'}"
+    run = "changed" if advice else "as-it-was"
     events_of(job, folder, run)
     return analyze_run(folder / run)
 
 
 def _short(advice: Advice) -> str:
     """Its fields: `flow.mode async`."""
-    fields = []
-    for section, change in advice.change["spec"].items():
-        fields += [f"{section}.{key} {value}" for key, value in change.items()]
-    return ", ".join(fields)
+    return ", ".join(_fields(advice.change["spec"]))
+
+
+def _fields(change: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            yield from _fields(value, f"{path}{key}.")
+        elif key == "rewards":
+            yield from (
+                f"{kind}.concurrency {r[kind]['concurrency']}"
+                for r in value
+                for kind in r
+                if kind in SERVICES
+            )
+        else:
+            yield f"{path}{key} {value}"
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
-"""Four small jobs, each slow in a way of its own, for tests and benchmarks of `rljob analyze`.
+"""Small jobs, each slow in a way of its own, for tests and benchmarks of `rljob analyze`.
 
 Their models know nothing: every token is drawn nearly alike, so that lengths follow from the strings that
 end a response, and no warm-up is needed.
 """
 
 import json
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ def reward(prompt, response, answer):
     """A service that is asked once for all samples of a prompt, which come one after the other."""
     if prompt != asked[0]:
         asked[0] = prompt
-        time.sleep(0.5)
+        time.sleep(0.3)
     return float(sum(map(ord, response)) % 3)
 '''
 QUICK_REWARD = '''
@@ -44,13 +48,50 @@ STEPS = 4
 
 
 def slow_reward() -> dict[str, Any]:
-    """A reward that takes 4 s of a step, after which everything else begins."""
+    """A reward that takes 2.4 s of a step, between generation and update."""
     job = _job("slow-reward", reward="slow.py")
     job["spec"] |= {
         "flow": {"mode": "sync"},
         "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
     }
     job["spec"]["batch"] |= {"microBatchSize": 2}
+    return job
+
+
+@contextmanager
+def slow_service() -> Iterator[str]:
+    """A scoring service on this machine that takes 0.1 s for each sample, any number at a time; its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Scoring)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/score"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class _Scoring(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        """Of as many values as groups need to differ."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(0.1)
+        answer = json.dumps({"score": sum(map(ord, asked["response"])) % 3}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def slow_answers(url: str) -> dict[str, Any]:
+    """Samples that a service is asked for one after the other, 3.2 s in a step."""
+    job = _job("slow-answers")
+    service = {"url": url, "concurrency": 1}
+    job["spec"]["rewards"] = [{"name": "any", "type": "http", "http": service}]
     return job
 
 
