@@ -48,6 +48,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/ablation.py --quick
 	$(PY) benchmarks/partial_rollout.py --quick
+	$(PY) benchmarks/analyze.py --quick
 	$(PY) benchmarks/precision.py --quick
 	$(PY) benchmarks/learning.py --quick
 	$(PY) benchmarks/pretrained.py --quick

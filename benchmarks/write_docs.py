@@ -29,6 +29,7 @@ SUBJECTS = {
     "end_to_end": "Training: whole GRPO steps, beside TRL's GRPOTrainer",
     "flow": "Flow: seconds of a step where stages overlap, beside one after the other",
     "partial_rollout": "Partial rollout: seconds of a step with a long tail of lengths",
+    "analyze": "Advice: seconds of a step of slow jobs, changed as `rljob analyze` advises",
     "dock": "Transfer dock: samples through it, beside TransferQueue and Ray",
     "dock_paths": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
 }

@@ -17,6 +17,7 @@ MUTABLE = (
     "checkpoint",
     "evaluation",
     "guards",
+    "profile",
     "dock",
     "suspend",
     "backoffLimit",

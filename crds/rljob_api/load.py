@@ -22,6 +22,7 @@ from rljob_api.lora_rules import LORA_RULES
 from rljob_api.messages import problem_of, show
 from rljob_api.pod_rules import POD_RULES
 from rljob_api.problems import InvalidJob, Problem
+from rljob_api.profile_rules import PROFILE_RULES
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import RULES
 from rljob_api.tool_rules import TOOL_RULES
@@ -70,6 +71,7 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
         *training,
         *EVALUATION_RULES,
         *GUARD_RULES,
+        *PROFILE_RULES,
         *FLOW_RULES,
         *TOOL_RULES,
         *CLUSTER_RULES,

@@ -13,6 +13,7 @@ from rljob_api.guards import Guards
 from rljob_api.infrastructure import Accelerator, Checkpoint, Dock
 from rljob_api.lifecycle import CleanupPolicy, FailurePolicy, Seconds
 from rljob_api.pods import Image, PodTemplates
+from rljob_api.profile import Profile
 from rljob_api.reward_services import RewardModel
 from rljob_api.scheduling import Scheduling
 from rljob_api.teacher import Teacher
@@ -112,6 +113,9 @@ class RLJobSpec(Section):
 
     guards: Guards = Field(default=Guards(), exclude_if=lambda guards: guards == Guards())
     """What the run watches its own steps for, and what follows."""
+
+    profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
+    """Steps that are recorded by torch's profiler; without it none is."""
 
     image: Image | None = None
     """On a cluster: image of the job's pods; default: the operator's runtime image."""

@@ -1,5 +1,5 @@
-"""The command line: validate, plan, run, watch, stacks, report, diff, export; on a cluster: status, logs,
-watch, report, stacks.
+"""The command line: validate, plan, run, watch, stacks, report, analyze, diff, export; on a cluster: status,
+logs, watch, report, stacks.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
@@ -258,6 +258,29 @@ def stacks(
         raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None
     _print((found / SUMMARY).read_text().rstrip())
     _print(f"\n{found}")
+
+
+@app.command()
+def analyze(
+    run: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Name what a run's steps wait for, what it costs, and the change of the job that would help."""
+    from rich.console import Console
+
+    from rljob_runtime.analysis.run import analyze_run
+    from rljob_runtime.analysis.text import analysis_json, analysis_tables
+    from rljob_runtime.errors import ConfigError
+
+    try:
+        found = analyze_run(run)
+    except ConfigError as error:
+        _say(str(error))
+        raise typer.Exit(EXIT_INVALID) from None
+    if as_json:
+        _print(json.dumps(analysis_json(found), indent=2))
+    else:
+        Console().print(*analysis_tables(found), sep="\n", highlight=False)
 
 
 @app.command()

@@ -41,6 +41,7 @@ from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
 from rljob_runtime.placement import Cast
 from rljob_runtime.pools import Pools
+from rljob_runtime.profiles.writing import write_traces
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.scale_desk import ScaleDesk
@@ -305,6 +306,8 @@ class Driver:
             rows=self.watch.take(),
             **again_fields(self.dropped.pop(self.step, {})),
         )
+        for traces in stages.wait("profile", calls.traces, interruptible=False):
+            write_traces(traces, folder=self.log.path.parent, log=self.log)
         bad_rows = [row for report in calls.reports("update") for row in report.bad_rows]
         self.guarding.look(self.step, metrics["metrics"], bad_rows)
 

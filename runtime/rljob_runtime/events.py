@@ -16,7 +16,8 @@ phase         name, step, start, end (unix s); [role, device, waited_seconds (of
               samples to work on), evaluation]
               name: generate, reward, reference, update, sync, evaluate or checkpoint
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
-              staleness {versions behind: rows}]
+              staleness {versions behind: rows}, passes {count, tokens [], seconds []}]
+              passes: of the update, with gradient, on the rank whose took longest; the first of them timed
               samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds, k (samples a prompt),
               pass_at_k, suites {name: {accuracy, stderr, reward, n, k, pass_at_k}}]
@@ -44,6 +45,8 @@ dock          step; [warehouses [{index, peak_bytes, capacity_bytes, [replicated
               rows: at each look, `seconds` after `start` (unix s)
               dropped: rows of the step that were `lost`, or `stale`; so many were generated again
               data_paths: pairs of a client and a warehouse that it reads in its memory, and over TCP
+profile       step, rank (of the device), state, path (in the run's folder), seconds (that the state took),
+              bytes; [operators [{name, calls, self_seconds}]]     most time of their own first
 checkpoint    step, path; [seconds, bytes]
 best          step, metric, value: the last evaluation is the best so far, and its checkpoint stays
 copied        step, uri; [seconds, bytes]                    the checkpoint is whole on remote storage
@@ -57,7 +60,8 @@ run_finished  status (succeeded, failed, interrupted); [exit_code, message, seco
               next [text]]
 
 Metrics of a step: reward/mean, reward/std, reward/<name>, reward/errors, reward/error_share,
-pass_rate, groups/with_signal, response_length/mean, response_length/clipped_share, entropy, kl,
+pass_rate, groups/with_signal, response_length/mean, response_length/p80, response_length/max,
+response_length/clipped_share, entropy, kl,
 clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
 partial_rollout/going_on, partial_rollout/mixed_share, response_length/with_tools, turns/mean,
@@ -79,7 +83,7 @@ logger = logging.getLogger(__name__)
 
 Kind = Literal[
     "run_started", "progress", "phase", "step", "evaluation", "dock", "checkpoint", "best", "copied",
-    "reshard", "in_flight", "resize", "reward_error", "alarm", "hang", "warning", "run_finished",
+    "reshard", "in_flight", "profile", "resize", "reward_error", "alarm", "hang", "warning", "run_finished",
 ]  # fmt: skip
 Event = dict[str, Any]
 Subscriber = Callable[[Event], None]
@@ -103,6 +107,14 @@ REQUIRED_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "to": int,
         "waited_seconds": (int, float),
         "stopped_seconds": (int, float),
+    },
+    "profile": {
+        "step": int,
+        "rank": int,
+        "state": str,
+        "path": str,
+        "seconds": (int, float),
+        "bytes": int,
     },
     "checkpoint": {"step": int, "path": str},
     "best": {"step": int, "metric": str, "value": (int, float)},

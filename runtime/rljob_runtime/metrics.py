@@ -6,13 +6,13 @@ Names are the events' names (`events.py`); sums from all workers are divided onc
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
-from rljob_runtime.states.reports import InFlightFigures, ReshardFigures, ToolFigures
+from rljob_runtime.states.reports import InFlightFigures, PassTimes, ReshardFigures, ToolFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +150,7 @@ def step_metrics(
         "seconds": seconds,
         "metrics": metrics,
         "staleness": {str(age): ages[age] for age in sorted(ages)},
+        **_passes([report.passes for report in updated]),
         "samples": [group for report in rewarded for group in report.shown][:3],
     }
 
@@ -228,10 +229,29 @@ def _responses(generated: Sequence[Any], seconds: float) -> Mapping[str, float]:
     prompt_tokens = sum(report.prompt_tokens for report in generated)
     return {
         "response_length/mean": sum(r.sample_tokens for r in generated) / max(samples, 1),
+        **_lengths(sum((report.lengths for report in generated), Counter[int]())),
         "response_length/clipped_share": sum(r.clipped for r in generated) / max(samples, 1),
         "tokens_per_second": (prompt_tokens + response_tokens) / seconds,
         "response_tokens_per_second": response_tokens / seconds,
     }
+
+
+def _lengths(samples: Counter[int]) -> Mapping[str, float]:
+    """The length that four fifths of the samples do not exceed, and the longest. samples: by length."""
+    if not samples:
+        return {}
+    left, p80 = 0.8 * samples.total(), 0
+    for length in sorted(samples):
+        if left <= 0:
+            break
+        p80, left = length, left - samples[length]
+    return {"response_length/p80": float(p80), "response_length/max": float(max(samples))}
+
+
+def _passes(of_ranks: Sequence[PassTimes]) -> Mapping[str, Any]:
+    """Of the rank whose passes took longest; nothing where none was timed."""
+    slowest = max(of_ranks, key=lambda passes: sum(passes.seconds))
+    return {"passes": asdict(slowest)} if slowest.count else {}
 
 
 def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:

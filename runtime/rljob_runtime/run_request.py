@@ -56,7 +56,7 @@ def dock_directory(request: RunRequest) -> Iterator[Path]:
 
 def spec_digest(job: RLJob) -> str:
     """Digest of what a resumed run must share with the run that it goes on with. job: resolved."""
-    free = {"steps", "checkpoint", "evaluation", "guards", "dock", *CLUSTER_ONLY}
+    free = {"steps", "checkpoint", "evaluation", "guards", "profile", "dock", *CLUSTER_ONLY}
     fields = job.spec.model_dump(mode="json", exclude=free)
     for name in ("recompute", "offload"):  # change no bit
         del fields["update"][name]

@@ -38,7 +38,8 @@ class BatchCalls:
 
     now: the round of a partial rollout or of dynamic sampling that makes the batch. positions: of its
     prompts, where a difficulty filter chooses them. beside: other batches of the step, which are lost with
-    it. peaks: of the memory of each device, by its number. traffic: of whoever moves rows.
+    it. peaks: of the memory of each device, by its number. traffic: of whoever moves rows. traces: of devices
+    that record this step, or the sync after the one before.
     """
 
     batch: BatchName
@@ -48,6 +49,7 @@ class BatchCalls:
     of_stage: dict[str, list[Any]] = field(default_factory=dict)
     peaks: dict[int, Any] = field(default_factory=dict)
     traffic: list[Any] = field(default_factory=list)
+    traces: list[Any] = field(default_factory=list)
 
     def all(self) -> list[Any]:
         """The calls of all stages."""
@@ -109,6 +111,10 @@ class Stages:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
         for member in members:
             calls.peaks[member.seat.rank] = member.worker.peaks.remote()
+        profile = self.job.spec.profile
+        if profile and {calls.batch.step, calls.batch.step - 1} & {*profile.steps}:
+            recording = [m.worker for m in members if m.seat.rank in profile.ranks]
+            calls.traces += [worker.traces.remote() for worker in recording]
         workers = [*others, *(member.worker for member in members)]
         calls.traffic += [worker.traffic.remote() for worker in workers]
 

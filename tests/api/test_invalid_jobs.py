@@ -84,6 +84,8 @@ ONE_SECTION = [
         "spec.guards.nonFinite.policy",
         "Legal values: ignore, warn, stop, rollback",
     ),
+    ({"spec.profile": {"steps": []}}, "spec.profile.steps", "needs at least 1"),
+    ({"spec.profile": {"steps": [0]}}, "spec.profile.steps[0]", "is 0; must be at least 1"),
     ({"spec.guards": {"entropy": {}}}, "spec.guards.entropy", "mean 'entropyCollapse'?"),
     (
         {"spec.guards": {"truncation": {"threshold": 1.5}}},
@@ -250,6 +252,21 @@ ACROSS = [
         {"spec.evaluation": {"metric": "acuracy"}},
         "spec.evaluation.metric",
         "is 'acuracy'; did you mean 'accuracy'? this evaluation has accuracy, reward",
+    ),
+    (
+        {"spec.profile": {"steps": [2, 200]}},
+        "spec.profile.steps",
+        "has 200, but the job makes 10 steps (spec.steps); use 1 to 10",
+    ),
+    (
+        {"spec.profile": {"steps": [2], "ranks": [0, 4]}, DEVICES: 2},
+        "spec.profile.ranks",
+        "has 4, but the job has 2 devices; use 0 to 1",
+    ),
+    (
+        {"spec.profile": {"steps": [2, 2]}},
+        "spec.profile.steps",
+        "has 2 2 times; name it once",
     ),
     (
         {"spec.guards": {"nonFinite": {"policy": "rollback"}}},

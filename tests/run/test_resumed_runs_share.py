@@ -29,6 +29,10 @@ def test_a_separated_run_goes_on_with_another_number_of_rollout_devices() -> Non
     assert digest(**separated(1, 1)) == digest(**separated(1, 8))
 
 
+def test_a_run_goes_on_with_other_steps_recorded() -> None:
+    assert digest() == digest(profile={"steps": [2]})
+
+
 @pytest.mark.parametrize("saving", [{"recompute": "full"}, {"offload": "optimizer"}])
 def test_a_run_goes_on_with_other_ways_to_save_memory(saving: dict[str, str]) -> None:
     assert digest() == digest(update=SMALL_JOB["spec"]["update"] | saving)

@@ -7,6 +7,8 @@ is separated.
 
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from rljob_runtime.pools import Round
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
+    from rljob_runtime.profiles.traces import Trace
     from rljob_runtime.spans import Span
     from rljob_runtime.states.reports import (
         CompareReport,
@@ -66,6 +69,7 @@ class DeviceWorker:
         num_threads: int,
     ) -> None:
         from rljob_runtime.backends.table import open_backend
+        from rljob_runtime.profiles.recorder import Recorder
 
         self._seat = seat
         start_reporter(f"device-{seat.rank}", dock.first, self._facts)
@@ -75,6 +79,7 @@ class DeviceWorker:
         self._dock = dock
         self._backend = open_backend(self._spec.accelerator, rank=seat.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
+        self._recorder = Recorder(self._spec.profile, seat.rank, self._backend.profiler)
 
     def _facts(self) -> dict[str, Any]:
         """What is told of this device when the run hangs; asked in another thread."""
@@ -143,7 +148,7 @@ class DeviceWorker:
         """Generate this device's replica's share: (number of the replica, their number)."""
         assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
         sampling = self._states.sampling(batch)
-        with self._backend.naming_memory_errors():
+        with self._watched("generate", batch):
             report = self._states.generate.run(batch, sampling, share)
             if batch.kind == "train":
                 self._states.end_generation()
@@ -155,14 +160,14 @@ class DeviceWorker:
         """As `generate`, out of the open groups of a round."""
         state = self._states.partial_rollout
         assert state is not None, f"device {self._seat.rank} has no partial rollout"
-        with self._backend.naming_memory_errors():
+        with self._watched("generate", batch):
             report = state.run(batch, now, self._states.sampling(batch), share)
             self._states.end_generation()
             return report
 
     def infer(self, state: str, batch: BatchName) -> "Span":
         """Score this device's replica's share in the state reference, teacher, values or reward-model."""
-        with self._backend.naming_memory_errors():
+        with self._watched(state, batch):
             return self._states.inference[state].run(batch)
 
     def compare(self, batch: BatchName) -> "CompareReport":
@@ -174,24 +179,24 @@ class DeviceWorker:
     def update(self, batch: BatchName) -> "UpdateReport":
         """Train the policy, and its critic, on this device's replica's share."""
         assert self._states.update is not None, f"device {self._seat.rank} has no update"
-        with self._backend.naming_memory_errors():
+        with self._watched("update", batch):
             return self._states.update.run(batch)
 
     def critic(self, batch: BatchName) -> "Span":
         """Read the critic's share of this device's replica, and make its gradient; `update` moves it."""
         state = self._states.teach_critic
         assert state is not None, f"device {self._seat.rank} has no critic"
-        with self._backend.naming_memory_errors():
+        with self._watched("critic", batch):
             return state.read(batch)
 
     def sync(self, version: int) -> "SyncReport":
         """Give the rollout layout the update layout's weights."""
-        with self._backend.naming_memory_errors():
+        with self._backend.naming_memory_errors(), self._recorder.recording("sync", version):
             return self._states.sync(version)
 
     def send(self, version: int) -> "SyncReport":
         """Give devices that go on generating this device's weights; it trains none meanwhile."""
-        with self._backend.naming_memory_errors():
+        with self._backend.naming_memory_errors(), self._recorder.recording("send", version):
             return self._states.weight_sync.send(version)
 
     def switch(self, version: int) -> "SyncReport":
@@ -213,6 +218,10 @@ class DeviceWorker:
         """Read model and optimizer from a checkpoint."""
         self._states.load(checkpoint.here())
 
+    def traces(self) -> "list[Trace]":
+        """What was recorded since the last call."""
+        return self._recorder.take()
+
     def traffic(self) -> "dict[str, Traffic]":
         """What each state moved through the dock since the last call."""
         return self._states.traffic()
@@ -222,3 +231,10 @@ class DeviceWorker:
         report = self._backend.ledger.report()
         self._backend.ledger.reset_peaks()
         return {**report.kind_peak_bytes, "total": report.total_peak_bytes}
+
+    @contextmanager
+    def _watched(self, state: str, batch: BatchName) -> Iterator[None]:
+        """A state's work on a batch, which is recorded where the job asks for its step."""
+        step = 0 if batch.kind == "eval" else batch.step
+        with self._backend.naming_memory_errors(), self._recorder.recording(state, step):
+            yield

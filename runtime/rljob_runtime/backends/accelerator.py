@@ -9,8 +9,9 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.profiler import profile
 
-from rljob_runtime.backends.base import DeviceMemory
+from rljob_runtime.backends.base import DeviceMemory, Profiler
 from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.backends.process import make_repeatable
 
@@ -76,6 +77,10 @@ class AcceleratorBackend:
             untracked = self.memory().allocated_bytes - self.ledger.total_bytes()
             reason = str(error).partition("\n")[0]
             raise self.ledger.refusal(reason, untracked_bytes=max(untracked, 0)) from error
+
+    def profiler(self) -> Profiler:
+        """torch's, of all that it can record here."""
+        return profile()
 
     def side_stream(self) -> "DeviceStream":
         """A stream of its own."""

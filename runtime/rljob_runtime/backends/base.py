@@ -58,6 +58,16 @@ class SideStream(Protocol):
         ...
 
 
+class Profiler(Protocol):
+    """Records what a device and its host do between `start` and `stop`; once."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def export_chrome_trace(self, path: str, /) -> object:
+        """Write what was recorded. path: of a file that is to be made, `.json`."""
+        ...
+
+
 class Backend(Protocol):
     """One device of this process."""
 
@@ -93,6 +103,10 @@ class Backend(Protocol):
 
     def naming_memory_errors(self) -> AbstractContextManager[None]:
         """Where the device refuses memory in the body, DeviceMemoryError says what holds it."""
+        ...
+
+    def profiler(self) -> Profiler:
+        """A profiler of operators, on the host and on the device, that has not started."""
         ...
 
     def side_stream(self) -> SideStream:

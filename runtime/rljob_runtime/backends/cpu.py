@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import psutil
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from rljob_runtime.backends.base import DeviceMemory
 from rljob_runtime.backends.ledger import MemoryLedger
@@ -42,6 +43,10 @@ class CpuBackend:
     def naming_memory_errors(self) -> AbstractContextManager[None]:
         """Nothing to do: it is the ledger that refuses."""
         return nullcontext()
+
+    def profiler(self) -> profile:
+        """torch's, of operators on the processor."""
+        return profile(activities=[ProfilerActivity.CPU])
 
     def side_stream(self) -> "ThreadStream":
         """A thread of its own."""

@@ -23,6 +23,7 @@ from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts
 from rljob_runtime.display.reshard_table import over_bound, reshard_table
 from rljob_runtime.display.wording import (
     best_text,
+    bytes_of,
     count,
     duration,
     figure,
@@ -30,6 +31,7 @@ from rljob_runtime.display.wording import (
     one_line,
     percent,
     resize_text,
+    seconds_of,
     suite_rows,
 )
 from rljob_runtime.events import Event
@@ -37,6 +39,7 @@ from rljob_runtime.events import Event
 MAX_DETAILED_STEPS = 200
 MAX_TEXT = 4000
 MAX_NOTICES = 200
+SHOWN_OPERATORS = 3
 Document = dict[str, Any]
 
 
@@ -69,6 +72,7 @@ def document(history: RunHistory, spec: str) -> Document:
         "notices": notices(history),
         "best": best_text(history.best[-1]) if history.best else None,
         "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
+        "profiles": profiles(history),
         "machine": history.started.get("machine", {}),
         "versions": history.started.get("versions", {}),
         "resumedFrom": history.resumed_from,
@@ -225,6 +229,25 @@ def _cut(text: str) -> str:
     if len(text) <= MAX_TEXT:
         return text
     return f"{text[:MAX_TEXT]}… ({count(len(text) - MAX_TEXT)} more characters)"
+
+
+def profiles(history: RunHistory) -> list[Document]:
+    """Traces, each with the operators that took most of it; the last one of a name counts."""
+    last = {str(event["path"]): event for event in history.profiles}
+    return [
+        {
+            "path": path,
+            "step": event["step"],
+            "what": f"{event['state']} on device {event['rank']}",
+            "seconds": seconds_of(number(event["seconds"])),
+            "bytes": bytes_of(number(event["bytes"])),
+            "operators": ", ".join(
+                f"{o['name']} {seconds_of(number(o['self_seconds']))}"
+                for o in event.get("operators", [])[:SHOWN_OPERATORS]
+            ),
+        }
+        for path, event in last.items()
+    ]
 
 
 def notices(history: RunHistory) -> list[Document]:

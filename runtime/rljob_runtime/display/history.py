@@ -43,6 +43,7 @@ class RunHistory:
     reshards: dict[int, Event] = field(default_factory=dict)
     in_flight: dict[int, Event] = field(default_factory=dict)
     checkpoints: dict[int, Event] = field(default_factory=dict)
+    profiles: list[Event] = field(default_factory=list)
     resizes: list[Event] = field(default_factory=list)
     warnings: list[Event] = field(default_factory=list)
     reward_errors: list[Event] = field(default_factory=list)
@@ -83,6 +84,8 @@ class RunHistory:
                 self.checkpoints[event["step"]] = event
             case "best":
                 self.best.append(event)
+            case "profile":
+                self.profiles.append(event)
             case "resize":
                 self.resizes.append(event)
             case "warning" | "hang":
@@ -128,6 +131,7 @@ class RunHistory:
         for step in [s for s in self.phases if s > to]:
             del self.phases[step]
         self.resizes = [e for e in self.resizes if e["step"] <= to]
+        self.profiles = [e for e in self.profiles if e["step"] <= to]
         self.best = [e for e in self.best if e["step"] <= to]
         self.alarms = [e for e in self.alarms if e["step"] <= to or "rolled_back_to" in e]
 

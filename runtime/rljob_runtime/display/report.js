@@ -322,6 +322,14 @@ function notices() {
 }
 
 function runDetails() {
+  byId("profiles").hidden = !data.profiles.length;
+  const traces = data.profiles.map((p) => {
+    const link = make("a", "", p.path);
+    link.href = p.path;
+    return [p.step, p.what, link, p.bytes, p.seconds, p.operators];
+  });
+  byId("profiles").append(make("h3", "", "Traces"),
+    table(["step", "of", "Chrome trace", "size", "seconds", "most time of their own"], traces));
   const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
   byId("checkpoints").replaceChildren(make("h3", "", "Checkpoints"),
     checkpoints.length ? table(["step", "path"], checkpoints) : make("p", "under", "none"));

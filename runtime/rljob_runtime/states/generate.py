@@ -5,6 +5,7 @@ they come, so that rewards start while the rest is still being generated.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,7 @@ class Generate:
             prompt_tokens=sum(len(group.token_ids) * len(group.uids) for group in groups),
             response_tokens=tokens,
             sample_tokens=tokens,
+            lengths=Counter(len(sample.logprobs) for sample in made),
             clipped=sum(sample.finish == "length" for sample in made),
             tools=tool_figures(made, sampling.tools) if sampling.tools else None,
             span=Span.since(started),

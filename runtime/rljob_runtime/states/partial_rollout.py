@@ -6,6 +6,7 @@ still grow; which ones, and which go on in the next step's pool, is decided by `
 """
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -162,6 +163,7 @@ class _Work:
             prompt_tokens=sum(len(group.prompt) * len(group.samples) for group in trained),
             response_tokens=self.new_tokens,
             sample_tokens=sum(len(sample.tokens) for sample in samples),
+            lengths=Counter(len(sample.tokens) for sample in samples),
             clipped=sum(sample.end == "length" for sample in samples),
             going_on=len(self.groups) - len(trained),
             span=Span.since(started),

@@ -7,6 +7,9 @@ from typing import Any
 from rljob_runtime.pool_rows import Lineage
 from rljob_runtime.spans import Span
 
+MOST_TIMED_PASSES = 64
+"""Of a step, whose times are told."""
+
 
 @dataclass(slots=True, kw_only=True)
 class ToolFigures:
@@ -29,18 +32,35 @@ class GenerateReport:
     """Sums over one worker's share of a batch; of a replica's devices, the first alone has any.
 
     response_tokens: that were drawn; sample_tokens: of the samples' responses, which a partial rollout
-    has made in several steps. going_on: groups that were put into the next step's pool. tools: of jobs with
-    tools, whose tokens no other count has.
+    has made in several steps. lengths: of the samples, by sample_tokens. going_on: groups that were put into
+    the next step's pool. tools: of jobs with tools, whose tokens no other count has.
     """
 
     samples: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
     sample_tokens: int = 0
+    lengths: Counter[int] = field(default_factory=Counter)
     clipped: int = 0
     going_on: int = 0
     tools: ToolFigures | None = None
     span: Span
+
+
+@dataclass(slots=True)
+class PassTimes:
+    """Passes with gradient that a rank made in a step. tokens, seconds: of the first of them."""
+
+    count: int = 0
+    tokens: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """One pass, over so many tokens."""
+        self.count += 1
+        if len(self.tokens) < MOST_TIMED_PASSES:
+            self.tokens.append(tokens)
+            self.seconds.append(round(seconds, 6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +68,8 @@ class UpdateReport:
     """metrics: over the global batch, the mean of the step's optimizer steps. rows_by_age: this rank's
     rows by the number of weight versions that their first tokens were behind. lineage: of a partial
     rollout. tokens: of this rank's rows, prompts counted with each response. taught: the critic's metrics.
-    bad_rows: what the step was made of, where a metric is not finite (`bad_batch`)."""
+    bad_rows: what the step was made of, where a metric is not finite (`bad_batch`). passes: of the policy,
+    none where a pipeline takes them all at once."""
 
     metrics: dict[str, float]
     rows_by_age: Counter[int]
@@ -56,6 +77,7 @@ class UpdateReport:
     tokens: int = 0
     taught: dict[str, float] | None = None
     bad_rows: list[dict[str, Any]] = field(default_factory=list)
+    passes: PassTimes = field(default_factory=PassTimes)
     span: Span
 
 

@@ -6,6 +6,7 @@ give the same bits.
 """
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -25,13 +26,20 @@ from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.seeds import derive_seed
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson
-from rljob_runtime.states.micro_batches import MicroBatch, MicroBatches, in_step, score
+from rljob_runtime.states.micro_batches import (
+    MicroBatch,
+    MicroBatches,
+    count_tokens,
+    in_step,
+    score,
+)
+from rljob_runtime.states.reports import PassTimes
 
 
 class Training:
     """ranks: as the engine has them. control: of the run; default: one of its own. teaches: what by.
 
-    Until `finish`, no weight changes and `discard` undoes everything.
+    Until `finish`, no weight changes and `discard` undoes everything. passes: made so far.
     """
 
     def __init__(
@@ -59,6 +67,8 @@ class Training:
         self._signals: list[int] = []
         self._cut = self._micro_batches()
         self._first: OptimizerStep | None = None
+        self._timed = spec.update.parallelism.pipeline == 1
+        self.passes = PassTimes()
 
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
@@ -149,7 +159,11 @@ class Training:
 
     def _run(self, begun: OptimizerStep, own: Iterable[MicroBatch]) -> None:
         for micro_batch in in_step(own, self._meeting):
+            started = time.perf_counter()
             begun.add(micro_batch.samples, teaches=micro_batch.teaches)
+            if micro_batch.teaches and self._timed:
+                tokens = count_tokens(micro_batch.samples)
+                self.passes.add(tokens, time.perf_counter() - started)
 
     def _micro_batches(self) -> MicroBatches:
         batch = self._spec.batch

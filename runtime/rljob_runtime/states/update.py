@@ -130,6 +130,7 @@ class Update:
             rows_by_age=ages,
             lineage=lineage,
             tokens=sum(row.lengths["prompt"] + row.lengths["response"] for row in rows),
+            passes=begun.training.passes,
             span=begun.work.span(),
         )
 

@@ -1,0 +1,35 @@
+"""Rules on profiles: steps that the job makes, devices that it has. Called by `load`."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+from rljob_api.topology import used_devices
+
+
+def profile_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Each step and device once, and none that there is not."""
+    if spec.profile is None:
+        return
+    devices = used_devices(spec.placement, spec.accelerator)
+    for name, numbers in (("steps", spec.profile.steps), ("ranks", spec.profile.ranks)):
+        for number, times in Counter(numbers).items():
+            if times > 1:
+                yield Problem(f"spec.profile.{name}", f"has {number} {times} times; name it once")
+    last = max(spec.profile.steps)
+    if last > spec.steps:
+        yield Problem(
+            "spec.profile.steps",
+            f"has {last}, but the job makes {spec.steps} steps (spec.steps); use 1 to {spec.steps}",
+        )
+    highest = max(spec.profile.ranks)
+    if 0 < devices <= highest:
+        yield Problem(
+            "spec.profile.ranks",
+            f"has {highest}, but the job has {devices} devices; use 0 to {devices - 1}",
+        )
+
+
+PROFILE_RULES: tuple[Rule, ...] = (profile_rule,)

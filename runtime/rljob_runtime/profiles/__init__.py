@@ -1,0 +1,4 @@
+"""Traces of single steps (spec.profile): recorded by the device workers, written by the driver.
+
+`recorder` runs in a worker, `traces` reads what was recorded, `writing` puts it into the run's folder.
+"""

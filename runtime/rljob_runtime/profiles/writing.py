@@ -1,0 +1,39 @@
+"""Traces of the devices as files of the run's folder and events. Called by the driver after a step."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+
+from rljob_runtime.events import EventLog
+from rljob_runtime.profiles.traces import Trace
+
+
+def write_traces(traces: Iterable[Trace], *, folder: Path, log: EventLog) -> None:
+    """Write each trace, and tell of it; where there is none, warn. Raises nothing that a disk refuses."""
+    for trace in traces:
+        problem = trace.problem or _written(trace, folder)
+        if problem:
+            message = f"profile of {trace.state} on device {trace.rank} {problem}"
+            log.write("warning", step=trace.step, message=message)
+            continue
+        log.write(
+            "profile",
+            step=trace.step,
+            rank=trace.rank,
+            state=trace.state,
+            path=trace.name,
+            seconds=trace.seconds,
+            bytes=len(trace.content),
+            operators=[asdict(operator) for operator in trace.operators],
+        )
+
+
+def _written(trace: Trace, folder: Path) -> str:
+    """Why it could not be; "" where it was."""
+    file = folder / trace.name
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(trace.content)
+    except OSError as error:
+        return f"could not be written: {error}"
+    return ""

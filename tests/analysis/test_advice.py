@@ -1,0 +1,192 @@
+"""What is advised for steps that are slow in one way each, and the time that it should take."""
+
+import math
+
+import pytest
+
+from rljob_runtime.analysis.advice import advise, is_legal, merged
+
+SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+LENGTHS = {"mean": 20.0, "p80": 24.0, "max": 124.0}
+
+
+def first(found):
+    return found[0].change["spec"], found[0].seconds
+
+
+def test_a_slow_reward_after_each_generation_is_let_run_beside_other_steps(job_of, figures_of):
+    job = job_of(flow={"mode": "sync"}, placement=SEPARATED, accelerator__devicesPerNode=2)
+    busy = {"generate": 2.0, "reward": 6.0, "update": 1.0, "sync": 0.5}
+    blamed = {"generate": 2.0, "reward": 6.0, "update": 1.0, "reshard": 0.5, "other": 0.5}
+    figures = figures_of(blamed, busy, half=2.0)
+
+    ahead, streaming = advise(figures, job, parts=["reward"])[:2]
+
+    assert ahead.change["spec"]["flow"] == {"mode": "async", "maxStaleness": 1}
+    assert ahead.seconds == pytest.approx(6.0 + 0.5)  # the reward alone, and what is nobody's
+    assert streaming.change["spec"]["flow"] == {"mode": "streaming"}
+    # groups are there after 2 s, the last is scored at 8 s, and a quarter of the update is left
+    assert streaming.seconds == pytest.approx(2 + 6 + 1 / 4 + 0.5 + 0.5)
+
+
+def test_a_colocated_job_streams_and_is_never_told_to_run_ahead(job_of, figures_of):
+    job = job_of(flow={"mode": "sync"})
+    busy = {"generate": 2.0, "reward": 6.0, "update": 4.0}
+    figures = figures_of({"generate": 2.0, "reward": 6.0, "update": 4.0}, busy, half=2.0)
+
+    found = advise(figures, job, parts=["reward", "update"])
+
+    assert first(found) == ({"flow": {"mode": "streaming"}}, pytest.approx(2 + 6 + 1))
+    assert all(advice.change["spec"].get("flow", {}).get("mode") != "async" for advice in found)
+
+
+def test_a_service_is_asked_for_more_samples_at_the_same_time(job_of, figures_of):
+    service = {"name": "judge", "type": "http", "http": {"url": "http://judge", "concurrency": 2}}
+    job = job_of(rewards=[service])
+    busy = {"generate": 1.0, "reward": 8.0, "update": 1.0}
+    figures = figures_of({"generate": 1.0, "reward": 8.0, "update": 1.0}, busy, half=1.0)
+
+    change, seconds = first(advise(figures, job, parts=["reward"]))
+
+    assert change["rewards"][0]["http"]["concurrency"] == 8  # a group's samples
+    ends_before, ends_after = 1 + 8 + 1 / 4, 1 + 2 + 1 / 4
+    assert seconds == pytest.approx(10 * ends_after / ends_before)
+
+
+def test_a_long_tail_is_not_waited_for(job_of, figures_of):
+    busy = {"generate": 8.0, "reward": 0.1, "update": 2.0}
+    figures = figures_of(
+        {"generate": 3.0, "tail": 5.0, "update": 2.0}, busy, half=1.0, tail=5.0, lengths=LENGTHS
+    )
+
+    change, seconds = first(advise(figures, job_of(), parts=["tail"]))
+
+    assert change == {"flow": {"partialRollout": {"budgetTokens": 24}}}
+    # half of the last fifth's 100 tokens is 10 a sample, beside 10 that came before
+    generated = 3.0 * (1 + 10 / (20 - 10))
+    assert seconds == pytest.approx(generated + 2.0, rel=0.01)
+
+
+def test_a_budget_never_makes_a_sample_older_than_the_contract_allows(job_of, figures_of):
+    job = job_of(batch__maxResponseLength=8192)
+    figures = figures_of(
+        {"tail": 5.0, "update": 1.0}, {"generate": 5.0, "update": 1.0}, tail=4.0, lengths=LENGTHS
+    )
+
+    change, _ = first(advise(figures, job, parts=["tail"]))
+
+    assert change["flow"]["partialRollout"]["budgetTokens"] == math.ceil(8192 / 63)
+
+
+def test_layouts_that_differ_become_alike(job_of, figures_of):
+    job = job_of(
+        update__parallelism={"tensor": 2},
+        resharding__strategy="stream",
+        accelerator__devicesPerNode=2,
+    )
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of({"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0)
+
+    (alike,) = advise(figures, job, parts=["reshard"])
+
+    degrees = {"data": 2, "tensor": 1, "pipeline": 1}
+    assert alike.change["spec"] == {"update": {"parallelism": degrees}}
+    assert alike.seconds == pytest.approx(1 + 1 + 3)  # half of the weights is there already
+
+
+def test_a_reshard_that_is_mostly_checks_may_become_a_stream(job_of, figures_of):
+    reshard = {"swap_waited_seconds": 0.0, "overlap": 1.0, "check_seconds": 4.0}
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+    )
+
+    (stream,) = advise(figures, job_of(), parts=["reshard"])
+
+    assert stream.change["spec"] == {"resharding": {"strategy": "stream"}}
+    assert stream.seconds is None
+    assert "take 67 % of the reshard" in stream.how
+
+
+def test_layouts_that_are_alike_exchange_nothing(job_of, figures_of):
+    job = job_of(update__parallelism={"tensor": 2}, accelerator__devicesPerNode=2)
+    reshard = {"gather_seconds": 2.0, "swap_waited_seconds": 0.0, "overlap": 1.0}
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+    )
+
+    (alike,) = advise(figures, job, parts=["reshard"])
+
+    assert alike.seconds == pytest.approx(1 + 1 + 4)
+
+
+def test_waits_for_copies_to_the_host_go_where_both_layouts_stay(job_of, figures_of):
+    reshard = {"swap_waited_seconds": 1.0, "back_seconds": 4.0, "overlap": 0.5}
+    busy = {"generate": 1.0, "update": 1.0, "sync": 4.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 4.0}, busy, half=1.0, reshard=reshard
+    )
+
+    found = advise(figures, job_of(), parts=["reshard"])
+
+    assert first(found) == ({"resharding": {"strategy": "allgather"}}, pytest.approx(1 + 1 + 1))
+
+
+def test_many_small_passes_become_fewer_and_epochs_come_last(job_of, figures_of):
+    job = job_of(batch__microBatchSize=1, batch__epochs=4, update__recompute="full")
+    passes = tuple((float(n), 0.1 + 0.001 * n) for n in range(20, 60, 2))
+    busy = {"generate": 1.0, "update": 12.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 12.0}, busy, half=1.0, passes=passes, num_passes=32.0
+    )
+
+    found = advise(figures, job, parts=["update"])
+
+    asked = [advice.change["spec"] for advice in found]
+    assert asked == [
+        {"update": {"recompute": "none"}},
+        {"batch": {"microBatchSize": 4}},
+        {"batch": {"epochs": 2}},
+    ]
+    assert found[1].seconds == pytest.approx(1 + 12 - 24 * 0.1, rel=0.02)  # 24 passes less
+    assert found[0].seconds == pytest.approx(1 + 9, rel=0.02)
+    assert found[2].seconds == pytest.approx(1 + 6, rel=0.02)
+
+
+def test_passes_of_one_size_leave_the_estimate_open(job_of, figures_of):
+    job = job_of(batch__microBatchSize=1)
+    figures = figures_of({"update": 10.0}, {"update": 10.0}, passes=((50.0, 0.1),) * 20)
+
+    (advice,) = advise(figures, job, parts=["update"])
+
+    assert advice.change["spec"] == {"batch": {"microBatchSize": 4}}
+    assert advice.seconds is None
+
+
+def test_a_full_dock_gets_room(job_of, figures_of):
+    figures = figures_of({"generate": 2.0, "dock": 6.0}, {"generate": 8.0}, half=4.0)
+
+    (advice,) = advise(figures, job_of(), parts=["dock"])
+
+    assert (advice.change["spec"], advice.seconds) == ({"dock": {"capacity": "2048Mi"}}, 2.0)
+
+
+def test_what_gains_next_to_nothing_or_is_refused_is_not_advised(job_of, figures_of):
+    busy = {"generate": 10.0, "reward": 0.1, "update": 0.2}
+    figures = figures_of(
+        {"generate": 5.0, "tail": 4.9, "update": 0.1}, busy, half=1.0, tail=4.9, lengths=LENGTHS
+    )
+    limited = job_of(flow={"mode": "sync"}, data__difficultyFilter={})
+
+    assert advise(figures, limited, parts=["generate", "tail"]) == []  # no partial rollout with it
+
+
+def test_a_change_is_merged_into_the_job_and_null_takes_a_key_away(job_of):
+    before = {"spec": {"flow": {"mode": "sync"}, "batch": {"epochs": 2}}}
+
+    after = merged(before, {"spec": {"flow": {"mode": "async"}, "batch": {"epochs": None}}})
+
+    assert after == {"spec": {"flow": {"mode": "async"}, "batch": {}}}
+    assert before["spec"]["batch"] == {"epochs": 2}
+    assert not is_legal(job_of(), {"spec": {"flow": {"mode": "async"}}})  # colocated

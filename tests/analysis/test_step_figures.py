@@ -1,0 +1,93 @@
+"""What a step took, from events whose every second is known (`conftest.made_events`)."""
+
+import pytest
+
+from rljob_runtime.analysis.run import analyze_run
+from rljob_runtime.analysis.step_figures import median_figures, step_figures
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.events import read_events
+
+
+def figures(folder, step=2):
+    return step_figures(RunHistory.of(read_events(folder / "events.jsonl")), step)
+
+
+def test_the_parts_of_a_step_add_up_to_it(run_folder):
+    found = figures(run_folder(4))
+
+    assert found.seconds == 10
+    assert sum(found.blamed.values()) == pytest.approx(10)
+    assert found.blamed == pytest.approx(
+        {
+            "generate": 2.0,
+            "tail": 1.0,
+            "reward": 3.0,
+            "update": 2.5,
+            "reshard": 1.0,
+            "other": 0.5,
+            "inference": 0.0,
+            "dock": 0.0,
+        }
+    )
+
+
+def test_work_is_without_waits_and_waits_before_the_first_row_do_not_count(run_folder):
+    found = figures(run_folder(4))
+
+    assert found.busy == pytest.approx({"generate": 4, "reward": 3, "update": 2.5, "sync": 1})
+    assert found.half == pytest.approx(1.25)  # 20 of 40 samples: a quarter of the second second
+    assert found.tail == pytest.approx(2.0)
+
+
+def test_lengths_and_passes_are_the_steps_own(run_folder):
+    found = figures(run_folder(4))
+
+    assert found.lengths == {"mean": 20, "p80": 24, "max": 44}
+    assert (found.num_passes, found.passes) == (2, ((100, 0.5), (200, 0.8)))
+
+
+def test_a_step_without_events_of_the_dock_has_no_tail(run_folder):
+    folder = run_folder(4)
+    events = [e for e in read_events(folder / "events.jsonl") if e["kind"] != "dock"]
+
+    found = step_figures(RunHistory.of(events), 2)
+
+    assert (found.blamed["generate"], found.blamed["tail"]) == (3, 0)
+
+
+def test_waits_for_room_are_the_docks(run_folder):
+    folder = run_folder(4)
+    events = read_events(folder / "events.jsonl")
+    for event in events:
+        if event["kind"] == "dock":
+            event["states"]["generate"] = {"wait_seconds": 0.0, "waits": {"room": 1.5}}
+
+    found = step_figures(RunHistory.of(events), 2)
+
+    assert (found.blamed["generate"], found.blamed["dock"]) == pytest.approx((0.5, 1.5))
+
+
+def test_a_typical_step_is_the_median(run_folder):
+    steps = [figures(run_folder(6), step) for step in (2, 3, 4)]
+
+    assert median_figures(steps).blamed == pytest.approx(steps[0].blamed)
+    assert len(median_figures(steps).passes) == 6
+
+
+def test_the_first_step_is_left_out(run_folder):
+    assert analyze_run(run_folder(5)).steps == (2, 5)
+
+
+def test_workers_that_train_wait_for_the_one_that_still_generates(run_folder):
+    folder = run_folder(4)
+    events = read_events(folder / "events.jsonl")
+    before = figures(folder)
+    early = [dict(e, start=e["start"] - 2, device=1) for e in events if e.get("name") == "update"]
+    for event in events:
+        if event["kind"] == "dock":  # 3.5 s before its first rows, and half a second after
+            event["states"]["update"]["wait_seconds"] += 3.5 + 0.5
+
+    found = step_figures(RunHistory.of([*events, *early]), 2)
+
+    assert found.blamed == pytest.approx(before.blamed)
+    assert found.busy == pytest.approx(before.busy)

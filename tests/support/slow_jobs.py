@@ -1,0 +1,180 @@
+"""Small jobs, each slow in a way of its own, for tests and benchmarks of `rljob analyze`.
+
+Their models know nothing: every token is drawn nearly alike, so that lengths follow from the strings that
+end a response, and no warm-up is needed.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.models.weights import save_hf
+
+SLOW_REWARD = '''
+import time
+asked = [None]
+def reward(prompt, response, answer):
+    """A service that is asked once for all samples of a prompt, which come one after the other."""
+    if prompt != asked[0]:
+        asked[0] = prompt
+        time.sleep(0.3)
+    return float(sum(map(ord, response)) % 3)
+'''
+QUICK_REWARD = '''
+def reward(prompt, response, answer):
+    """Of as many values as groups need to differ."""
+    return float(sum(map(ord, response)) % 3)
+'''
+LARGE: dict[str, Any] = CONFIG | {
+    "hidden_size": 384,
+    "intermediate_size": 1152,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "head_dim": 48,
+}
+STEPS = 4
+
+
+def slow_reward() -> dict[str, Any]:
+    """A reward that takes 2.4 s of a step, between generation and update."""
+    job = _job("slow-reward", reward="slow.py")
+    job["spec"] |= {
+        "flow": {"mode": "sync"},
+        "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+    }
+    job["spec"]["batch"] |= {"microBatchSize": 2}
+    return job
+
+
+@contextmanager
+def slow_service() -> Iterator[str]:
+    """A scoring service on this machine that takes 0.1 s for each sample, any number at a time; its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Scoring)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/score"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+class _Scoring(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        """Of as many values as groups need to differ."""
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(0.1)
+        answer = json.dumps({"score": sum(map(ord, asked["response"])) % 3}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def slow_answers(url: str) -> dict[str, Any]:
+    """Samples that a service is asked for one after the other, 3.2 s in a step."""
+    job = _job("slow-answers")
+    service = {"url": url, "concurrency": 1}
+    job["spec"]["rewards"] = [{"name": "any", "type": "http", "http": service}]
+    return job
+
+
+def long_tail() -> dict[str, Any]:
+    """Responses of 30 tokens on average, of which some have 100."""
+    job = _job("long-tail")
+    job["spec"]["batch"] |= {"maxResponseLength": 256}
+    job["spec"]["data"]["stop"] = list("abcdefgh")
+    return job
+
+
+def heavy_reshard() -> dict[str, Any]:
+    """A model of 12 million weights, on four devices for training and on each for generation of 2 tokens."""
+    job = _job("heavy-reshard", model="large")
+    job["spec"]["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 2, "maxResponseLength": 2}
+    job["spec"] |= {
+        "update": {"parallelism": {"tensor": 4}},
+        "accelerator": {"type": "emulated", "devicesPerNode": 4},
+    }
+    return job
+
+
+def heavy_update() -> dict[str, Any]:
+    """Two epochs in passes of one prompt, each layer computed twice."""
+    job = _job("heavy-update")
+    job["spec"]["batch"] |= {
+        "globalBatchSize": 16,
+        "samplesPerPrompt": 2,
+        "maxResponseLength": 32,
+        "microBatchSize": 1,
+        "epochs": 2,
+    }
+    job["spec"]["update"] = {"recompute": "full"}
+    return job
+
+
+SLOW_JOBS: dict[str, Callable[[], dict[str, Any]]] = {
+    "reward": slow_reward,
+    "tail": long_tail,
+    "reshard": heavy_reshard,
+    "update": heavy_update,
+}
+
+
+def write_job(job: dict[str, Any], folder: Path) -> Path:
+    """Write a job with all that it refers to into a folder; returns its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "slow.py").write_text(SLOW_REWARD)
+    (folder / "quick.py").write_text(QUICK_REWARD)
+    lines = [json.dumps({"prompt": f"count to {n}=", "answer": ""}) for n in range(400)]
+    (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
+    for name, config in {"small": CONFIG, "large": LARGE}.items():
+        if job["spec"]["model"]["path"] == name and not (folder / name).exists():
+            decoder = Decoder(read_architecture(config))
+            decoder.initialize(1)
+            save_hf(decoder.named_hf_parameters(), folder=folder / name, config=config)
+            save_byte_tokenizer(folder / name)
+    file = folder / f"{job['metadata']['name']}.yaml"
+    file.write_text(yaml.safe_dump(job))
+    return file
+
+
+def _job(name: str, *, model: str = "small", reward: str = "quick.py") -> dict[str, Any]:
+    return {
+        "apiVersion": "rljob.io/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name},
+        "spec": {
+            "steps": STEPS,
+            "seed": 1,
+            "model": {"path": model},
+            "data": {
+                "jsonl": {"path": "prompts.jsonl"},
+                "stop": list("abcdefghijklmnop"),
+            },
+            "rewards": [{"name": "any", "type": "python", "python": {"path": reward}}],
+            "batch": {
+                "globalBatchSize": 8,
+                "samplesPerPrompt": 4,
+                "maxPromptLength": 16,
+                "maxResponseLength": 16,
+            },
+            "accelerator": {"type": "emulated", "devicesPerNode": 2},
+            "checkpoint": {},
+        },
+    }
