@@ -13,6 +13,7 @@ import psutil
 import pytest
 from growing_run import GrowingRun
 from rich.console import Console
+from rich.text import Text
 from run_events import Event, make_events
 from typer.testing import CliRunner
 
@@ -49,7 +50,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        return self.console.file.getvalue()
+        return Text.from_ansi(self.console.file.getvalue()).plain
 
     def _display(self, earlier: Sequence[Event]) -> Display:
         return display_after(earlier, report=self._run.report, console=self.console)
@@ -87,7 +88,7 @@ def test_a_run_that_has_ended_is_summed_up_at_once(growing) -> None:
 
     assert terminal.watch() == 0
     assert "done: 3 of 3 steps" in terminal.text
-    assert "report.html" in terminal.text.replace("\n", "")
+    assert "report.html" in "".join(terminal.text.split())
 
 
 @pytest.mark.parametrize(
