@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -205,9 +206,11 @@ def test_options_of_the_page_are_refused_without_it(tmp_path, option: str) -> No
 def test_ctrl_c_ends_the_watching_alone(growing) -> None:
     run = growing(steps=4, start=time.time() - 60)
     run.write(20)
-    command = [sys.executable, "-c", "from rljob_runtime.cli import main; main()", "watch"]
+    # whoever starts the tests behind a shell has this signal ignored, and so have all processes it starts
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{heard}; from rljob_runtime.cli import main; main()"
     watching = subprocess.Popen(
-        [*command, str(run.folder)],
+        [sys.executable, "-c", program, "watch", str(run.folder)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -216,7 +219,7 @@ def test_ctrl_c_ends_the_watching_alone(growing) -> None:
     try:
         assert watching.stdout is not None
         seen = watching.stdout.readline()
-        watching.send_signal(2)
+        watching.send_signal(signal.SIGINT)
         _, said = watching.communicate(timeout=60)
     finally:
         watching.kill()
