@@ -30,7 +30,7 @@ SUITES = {
     "products": ("products", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}),
 }
 """Other tasks than the one that is trained on."""
-CHECKS = 3
+CHECKS = 2
 """Evaluations of a run after its first."""
 
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one algorithm, one step, few prompts")
     parser.add_argument("--json", type=Path, help="write the results here")
-    parser.add_argument("--steps", type=int, default=30, help="of each run")
+    parser.add_argument("--steps", type=int, default=24, help="of each run")
     parser.add_argument("--at-once", type=int, default=1, help="runs beside each other, 5 GB each")
     options = parser.parse_args()
     algorithms = ["GRPO"] if options.quick else [*ALGORITHMS]
