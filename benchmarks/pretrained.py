@@ -43,6 +43,8 @@ def learn(
     spec |= {"steps": steps, "algorithm": copy.deepcopy(ALGORITHMS[algorithm])}
     spec["accelerator"] = {"type": "emulated", "devicesPerNode": 1}
     spec["checkpoint"] = {}
+    warm_up = spec["update"]["optimizer"]["warmupSteps"]
+    spec["update"]["optimizer"]["warmupSteps"] = min(warm_up, steps - 1)
     sampled = {"prompts": prompts, "samplesPerPrompt": samples}
     suites = [
         {"name": name, "reasoningGym": {"dataset": dataset, "params": params}, **sampled}
