@@ -1,7 +1,13 @@
-"""For all tests: hypothesis judges examples, never this machine's speed; the longest tests begin first."""
+"""For all tests: hypothesis judges examples, never this machine's speed; the longest tests begin first; torch
+computes in one thread, since tests run beside each other and threads without a processor spin."""
+
+import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
