@@ -10,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / ".docs"
+STYLE = Path("docs/site.css")
 LINK = re.compile(r"\]\(([^)\s#:]+)(?:#[^)\s]*)?\)")
 
 
@@ -32,7 +33,8 @@ def lay_out(target: Path) -> None:
     """Write all of it anew."""
     shutil.rmtree(target, ignore_errors=True)
     of_pages = pages()
-    for file in {*of_pages, *(file for page in of_pages for file in linked_files(page))}:
+    linked = set().union(*map(linked_files, of_pages))
+    for file in {STYLE, *of_pages, *linked}:
         (target / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, target / file)
 
