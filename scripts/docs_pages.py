@@ -1,4 +1,4 @@
-"""Lay the pages of the documentation, and the files that they link to, into `.docs` for the site (mkdocs.yml).
+"""Lay the pages of the documentation, and files that they link to, into `.docs` for the site (mkdocs.yml).
 
 They lie there as in the repository, so that a link means the same on a Git host and on the site.
 Called by `make docs`.

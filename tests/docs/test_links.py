@@ -7,7 +7,18 @@ from urllib.parse import urlsplit
 import pytest
 from documented import PAGES, ROOT, anchors_of, code_of, links_of, name_of
 
-FOLDERS = ("benchmarks", "crds", "e2e", "examples", "helm", "images", "operator", "runtime", "scripts", "tests")
+FOLDERS = (
+    "benchmarks",
+    "crds",
+    "e2e",
+    "examples",
+    "helm",
+    "images",
+    "operator",
+    "runtime",
+    "scripts",
+    "tests",
+)
 
 
 def fault(page: Path, link: str) -> str | None:

@@ -1,5 +1,6 @@
 """The page on the papers names fields, files and tests that are there."""
 
+import itertools
 import re
 
 import pytest
@@ -10,9 +11,9 @@ from rljob_api.rljob import RLJobSpec
 
 PAGE = ROOT / "docs" / "papers.md"
 TABLE_2 = (
-    "PPO", "GRPO", "PF-PPO", "DAPO", "DPO", "DP", "TP", "PP", "ZeRO", "All2All EP", "RingAttention", "Ulysses",
-    "fused kernels", "stage fusion", "partial rollout", "load balance", "transfer dock", "allgather–swap",
-    "dense models", "MoE models",
+    "PPO", "GRPO", "PF-PPO", "DAPO", "DPO", "DP", "TP", "PP", "ZeRO", "All2All EP", "RingAttention",
+    "Ulysses", "fused kernels", "stage fusion", "partial rollout", "load balance", "transfer dock",
+    "allgather–swap", "dense models", "MoE models",
 )  # fmt: skip
 PLACES = {"module": "runtime/rljob_runtime", "test": "tests", "benchmark": "benchmarks"}
 FIELDS = "in the RLJob"
@@ -22,7 +23,7 @@ def cells():
     """(column's head, text, pieces of code) of every cell of the page's tables."""
     heads, column = [], 0
     tokens = tokens_of(PAGE)
-    for before, cell in zip(tokens, tokens[1:], strict=False):
+    for before, cell in itertools.pairwise(tokens):
         if before.type == "tr_open":
             column = 0
         if before.type == "thead_open":

@@ -1,6 +1,7 @@
 """What the documentation says: pages, their headings and links, blocks of code, commands."""
 
 import functools
+import itertools
 import re
 import shlex
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ from markdown_it.token import Token
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for place in (ROOT.glob("*.md"), *((ROOT / f).rglob("*.md") for f in ("docs", "examples", "helm")))
+    for place in (
+        ROOT.glob("*.md"),
+        *((ROOT / f).rglob("*.md") for f in ("docs", "examples", "helm")),
+    )
     for page in place
 )
 SHELLS = ("bash", "console", "sh")
@@ -58,11 +62,15 @@ def anchors_of(page: Path) -> frozenset[str]:
     """Anchors of the page's headings, as GitHub and GitLab make them."""
     found: dict[str, None] = {}
     tokens = tokens_of(page)
-    for heading, text in zip(tokens, tokens[1:], strict=False):
+    for heading, text in itertools.pairwise(tokens):
         if heading.type == "heading_open":
-            words = "".join(c.content for c in text.children or () if c.type in ("text", "code_inline"))
+            words = "".join(
+                c.content for c in text.children or () if c.type in ("text", "code_inline")
+            )
             slug = re.sub(r"[^\w\- ]", "", words.lower()).replace(" ", "-")
-            same = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found)
+            same = sum(
+                re.fullmatch(rf"{re.escape(slug)}(-\d+)?", other) is not None for other in found
+            )
             found[f"{slug}-{same}" if same else slug] = None
     return frozenset(found)
 

@@ -1,0 +1,82 @@
+"""Every piece of YAML in the documentation is what it says: a job, a part of one, values of the chart."""
+
+from typing import Any
+
+import pytest
+import yaml
+from cluster_jobs import merged
+from documented import PAGES, ROOT, Block, blocks_of, name_of
+
+from rljob_api.load import read_job
+from rljob_api.rljob import RLJobSpec
+
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+KEYS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
+SOURCES = {"reasoningGym", "jsonl", "source", "preferences"}
+BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language == "yaml"]
+
+
+def place_of(block: Block) -> str:
+    return f"{name_of(block.page)}:{block.line}"
+
+
+def part_of_a_job(block: Block) -> dict[str, Any] | None:
+    """The spec's part that the block shows; None where it shows another thing."""
+    shown = yaml.safe_load(block.text)
+    spec = shown.get("spec", shown) if "kind" not in shown else {}
+    return spec if spec and set(spec) <= KEYS else None
+
+
+def around(part: dict[str, Any]) -> dict[str, Any]:
+    """A job that lacks what the part brings: the quickstart with more devices and longer responses."""
+    job = yaml.safe_load(QUICKSTART.read_text())
+    spec = job["spec"] | {"rewards": [{"name": "correct", "type": "exact"}]}
+    spec["accelerator"]["devicesPerNode"] = 4
+    spec["batch"]["maxResponseLength"] = 1024
+    del spec["algorithm"]
+    if SOURCES & set(part.get("data", ())):
+        del spec["data"]
+    if "preferences" in part.get("data", ()):
+        del spec["rewards"]
+    return job | {"spec": spec}
+
+
+PARTS = [block for block in BLOCKS if part_of_a_job(block)]
+
+
+def test_the_readme_shows_the_quickstart() -> None:
+    (shown,) = [block.text for block in BLOCKS if block.page == ROOT / "README.md"]
+
+    assert shown == QUICKSTART.read_text()
+
+
+@pytest.mark.parametrize("block", PARTS, ids=place_of)
+def test_a_part_of_a_job_is_valid_in_a_whole_one(block: Block) -> None:
+    part = part_of_a_job(block)
+    assert part is not None
+
+    job = read_job(merged(around(part), {"spec": part}))
+
+    assert job.metadata.name == "quickstart"
+
+
+def test_every_other_block_is_known() -> None:
+    others = {}
+    for block in BLOCKS:
+        if block not in PARTS:
+            shown = yaml.safe_load(block.text)
+            others[place_of(block).partition(":")[0]] = shown.get("kind", " ".join(shown))
+
+    assert others == {
+        "README.md": "RLJob",
+        "docs/device-plugin.md": "emulatedDevicePlugin",
+        "docs/operator.md": "PodMonitor",
+    }
+
+
+def test_the_charts_values_are_those_of_its_file() -> None:
+    (shown,) = [yaml.safe_load(b.text) for b in BLOCKS if b.page.name == "device-plugin.md"]
+    values = yaml.safe_load((ROOT / "helm" / "rljob" / "values.yaml").read_text())
+
+    for key, value in shown.items():
+        assert set(value) <= set(values[key])
