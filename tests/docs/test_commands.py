@@ -1,8 +1,8 @@
 """Every command of the documentation is one that its program takes: nothing else stands there.
 
 A fenced command is read whole by its program (the command line's own parser, kubectl, Helm, a benchmark's
-argparse); one that runs elsewhere alone is named with the test that runs it. What is cheap is run in
-`test_commands_that_are_run.py` and, on a real API server, in `tests/cluster_api`.
+argparse). What is cheap is run in `test_commands_that_are_run.py` and, on a real API server, in
+`tests/cluster_api/test_documented_kubectl.py`; continuous integration runs `make run` and `make test`.
 """
 
 import json
@@ -25,7 +25,7 @@ from documented import (
     commands_in,
     commands_of,
     name_of,
-)  # fmt: skip
+)
 from documented_programs import (
     CLIENTS,
     E2E_SCRIPT,
@@ -34,14 +34,14 @@ from documented_programs import (
     Refused,
     read_by_a_client_without_a_cluster,
     read_mention,
-)  # fmt: skip
+)
 
 OF_SCRIPTS = {
     "helm repo add kuberay https://ray-project.github.io/kuberay-helm/": "https://ray-project.github.io/kuberay-helm/",
     "helm install kuberay-operator kuberay/kuberay-operator --version 1.6.2 --namespace kuberay "
     "--create-namespace": "kuberay=1.6.2",
 }
-"""Commands that need another project's charts, and what scripts/e2e.sh, which installs these, says of it."""
+"""Commands that need another project's charts, and what scripts/e2e.sh, which installs them, says of each."""
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 COMMANDS = [c for block in BLOCKS if block.language in SHELLS for c in commands_of(block)]
@@ -53,11 +53,7 @@ def mentions() -> list[Command]:
     for page in PAGES:
         for code in code_of(page):
             first, *rest = code.split(" ")
-            if (
-                rest
-                and (first in READERS or first in CLIENTS)
-                and first not in ("source", "export", "cp")
-            ):
+            if rest and first in (*READERS, *CLIENTS):
                 found += commands_in(code, page=page)[:1]
     return list({command.words: command for command in found}.values())
 

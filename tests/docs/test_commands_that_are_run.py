@@ -35,26 +35,29 @@ def of_a_folder(command: Command) -> bool:
 RUN = [c for c in COMMANDS if c.words[1] in OF_JOBS or of_a_folder(c)]
 
 
-@pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the examples, a job and three runs that have ended."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    shutil.copy(ROOT / "examples" / "quickstart.yaml", tmp_path / "job.yaml")
-    resolved = resolve(load_job(tmp_path / "job.yaml"))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The examples, a job and three runs that have ended."""
+    root = tmp_path_factory.mktemp("checkout")
+    (root / "examples").symlink_to(ROOT / "examples")
+    shutil.copy(ROOT / "examples" / "quickstart.yaml", root / "job.yaml")
+    resolved = resolve(load_job(root / "job.yaml"))
     job = resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
     for seed, name in enumerate(("NAME", "A", "B")):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        (folder / "rljob.yaml").write_text(yaml.safe_dump(job))
+        run = root / "runs" / name
+        run.mkdir(parents=True)
+        (run / "rljob.yaml").write_text(yaml.safe_dump(job))
         events = make_events(steps=20, seed=seed)
-        (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+        (run / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    return root
 
 
-@pytest.mark.usefixtures("checkout")
 @pytest.mark.parametrize("command", RUN, ids=str)
-def test_a_command_ends_well(command: Command) -> None:
+def test_a_command_ends_well(
+    command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+
     done = CliRunner().invoke(app, list(command.words[1:]))
 
     assert done.exit_code == 0, done.output

@@ -19,6 +19,12 @@ FOLDERS = (
     "scripts",
     "tests",
 )
+SOURCES = [
+    f"/{file.relative_to(ROOT).as_posix()}"
+    for folder in FOLDERS
+    for pattern in ("*.py", "*.sh")
+    for file in (ROOT / folder).rglob(pattern)
+]
 
 
 def fault(page: Path, link: str) -> str | None:
@@ -56,6 +62,24 @@ def test_every_path_that_a_page_names_is_there(page: Path) -> None:
     named = {code for code in code_of(page) if path.fullmatch(code)}
 
     assert [code for code in sorted(named) if not (ROOT / code).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_source_file_that_a_page_names_is_there(page: Path) -> None:
+    named = {code for code in code_of(page) if re.fullmatch(r"[\w/.-]+\.(?:py|sh)", code)}
+
+    assert [
+        code for code in sorted(named) if not any(f.endswith(f"/{code}") for f in SOURCES)
+    ] == []
+
+
+def test_the_page_on_architecture_names_every_folder_of_the_runtime() -> None:
+    runtime = ROOT / "runtime" / "rljob_runtime"
+    named = set(code_of(ROOT / "docs" / "architecture.md"))
+
+    folders = {file.parent.relative_to(runtime).parts[0] for file in runtime.glob("*/__init__.py")}
+    assert len(folders) > 15
+    assert [folder for folder in sorted(folders) if f"{folder}/" not in named] == []
 
 
 def test_the_readme_lists_every_page_of_docs() -> None:

@@ -34,6 +34,7 @@ def read_rljob(command: Command) -> None:
     """By the command line's own parser; nothing is carried out."""
     name, *arguments = command.words[1:]
     SUBCOMMANDS[name].make_context(name, arguments).close()
+    assert all((ROOT / word).is_file() for word in arguments if word.startswith("examples/"))
 
 
 def read_make(command: Command) -> None:
@@ -140,8 +141,25 @@ def read_decoding(command: Command) -> None:
     assert done.stdout == b"rljob"
 
 
+def read_script(command: Command) -> None:
+    assert command.words[0] in PROJECT["project"]["scripts"]
+    assert command.words[1:] == ("--help",)
+
+
+def read_uv(command: Command) -> None:
+    uv = shutil.which("uv") or str(ROOT / ".venv" / "bin" / "uv")
+    if not Path(uv).is_file():
+        pytest.skip("there is no uv on PATH")
+    said = subprocess.run(
+        [uv, command.words[1], "--help"], capture_output=True, text=True, check=True
+    )
+    options = set(re.findall(r"--[a-z-]+", said.stdout))
+    assert {word for word in command.words if word.startswith("--")} <= options
+
+
 READERS: dict[str, Callable[[Command], None]] = {
     "rljob": read_rljob, "make": read_make, "python": read_python, "pip": read_pip, "pytest": read_pytest,
     "export": read_export, "scripts/setup.sh": read_setup, "images/build.sh": read_image,
-    "source": read_source, "cp": read_copy, "base64": read_decoding,
+    "source": read_source, "cp": read_copy, "base64": read_decoding, "uv": read_uv,
+    "rljob-operator": read_script, "rljob-device-plugin": read_script,
 }  # fmt: skip
