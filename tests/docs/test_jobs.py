@@ -1,12 +1,15 @@
-"""Every piece of YAML in the documentation is what it says: a job, a part of one, values of the chart."""
+"""Fields and YAML of the documentation are those of a job, of a part of one, of the chart's values."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from cluster_jobs import merged
-from documented import PAGES, ROOT, Block, blocks_of, name_of
+from documented import PAGES, ROOT, Block, blocks_of, code_of, name_of
 
+from rljob_api import crd
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 
@@ -14,6 +17,11 @@ QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 KEYS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
 SOURCES = {"reasoningGym", "jsonl", "source", "preferences"}
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language == "yaml"]
+
+
+SCHEMA = crd.structural(RLJobSpec)
+OF_OTHERS = {"CHANGELOG.md", "helm/rljob/README.md"}
+"""One speaks of the past, the other of values."""
 
 
 def place_of(block: Block) -> str:
@@ -80,3 +88,35 @@ def test_the_charts_values_are_those_of_its_file() -> None:
 
     for key, value in shown.items():
         assert set(value) <= set(values[key])
+
+
+def is_field(path: str) -> bool:
+    """Whether `flow.mode` or `rewards[].http` is a field of the spec, or lies in one that is left open."""
+    part: dict[str, Any] = SCHEMA
+    for key in path.replace("[]", "").split("."):
+        if "properties" not in part:
+            return True
+        if key not in part["properties"]:
+            return False
+        part = part["properties"][key]
+        part = part.get("items", part)
+    return True
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if name_of(page) not in OF_OTHERS], ids=name_of
+)
+def test_every_field_that_a_page_names_is_one_of_the_spec(page: Path) -> None:
+    path = re.compile(
+        rf"(?:spec\.)?((?:{'|'.join(KEYS)})(?:\[\])?(?:\.[a-zA-Z]+(?:\[\])?)+)(?=$|:|\s)"
+    )
+    found = [
+        (code, path.match(code)) for code in code_of(page) if not code.endswith((".py", ".md"))
+    ]
+
+    assert [code for code, match in found if match and not is_field(match[1])] == []
+
+
+def test_a_field_that_is_not_there_is_found() -> None:
+    assert is_field("rewards[].http.concurrency")
+    assert not is_field("rollout.parallelism.context")
