@@ -49,6 +49,20 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert {link: why for link, why in faults.items() if why} == {}
 
 
+@pytest.mark.parametrize(
+    ("link", "why"),
+    [
+        ("nothing.md", "leads to no file"),
+        ("images", "leads to a folder; name a file of it"),
+        ("install.md#nowhere", "names no heading of docs/install.md"),
+        ("../../elsewhere.md", "leaves the repository"),
+        ("http://example.com", "is no https address"),
+    ],
+)
+def test_a_wrong_link_is_found(link: str, why: str) -> None:
+    assert fault(ROOT / "docs" / "dock.md", link) == why
+
+
 def test_headings_have_the_anchors_of_a_git_host() -> None:
     anchors = anchors_of(ROOT / "docs" / "spec.md")
 
