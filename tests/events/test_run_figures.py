@@ -53,7 +53,7 @@ def scrape(server: StatusServer) -> Samples:
     }
 
 
-def of(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+def of(name: str, /, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus reads a real run and the operator's metrics, and answers every query of the dashboards."""
+"""A real Prometheus reads a real run and the operator, and answers every query of the dashboards."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ def scraped(
         model={"path": str(untrained_model)},
         rewards=[
             {"name": "correct", "type": "dataset", "threshold": 1.0},
-            {"name": "brittle", "type": "python", "path": str(tmp_path / "brittle.py")},
+            {"name": "brittle", "type": "python", "python": {"path": "brittle.py"}},
         ],
         algorithm={"name": "grpo", "params": {"klCoefficient": 0.01}},
         evaluation={"prompts": 4, "every": 2},

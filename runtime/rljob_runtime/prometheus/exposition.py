@@ -69,9 +69,7 @@ def _lines(family: Family, values: Mapping[Labels, float]) -> Iterator[str]:
         yield _sample(family.name, labels, value)
 
 
-def _histogram(
-    family: Family, counts: Mapping[int, int], bounds: tuple[int, ...]
-) -> Iterator[str]:
+def _histogram(family: Family, counts: Mapping[int, int], bounds: tuple[int, ...]) -> Iterator[str]:
     yield from _heading(family)
     total = sum(counts.values())
     for bound in bounds:

@@ -31,9 +31,7 @@ PHASE_SECONDS = _counter(
     "phase_seconds", "Time of each phase of the steps on its slowest worker.", "phase"
 )
 BUSY = _counter("busy_seconds", "Time in which a worker had work.", "role", "device")
-BUBBLE = _gauge(
-    "bubble_ratio", "Share of the last ten steps' time without work.", "role", "device"
-)
+BUBBLE = _gauge("bubble_ratio", "Share of the last ten steps' time without work.", "role", "device")
 MEMORY_PEAK = _gauge("memory_peak_bytes", "Most that a device held within the last step.", "device")
 MEMORY_LIMIT = _gauge("memory_limit_bytes", "What each device may hold (spec.accelerator.memory).")
 CHECKPOINT = _gauge("checkpoint_step", "Step of the last checkpoint.")
@@ -117,9 +115,7 @@ RESHARDS = _counter("reshards", "Reshards; each passed its checks.")
 RESHARD_SECONDS = _counter(
     "reshard_seconds", "Time of reshards on the slowest device, by part.", "part"
 )
-RESHARD_CHECKS = _counter(
-    "reshard_checks", "Comparisons of names, sums and log-probs that passed."
-)
+RESHARD_CHECKS = _counter("reshard_checks", "Comparisons of names, sums and log-probs that passed.")
 MOVED = _counter("reshard_moved_bytes", "Weights that devices received of others.")
 RESHARD_PEAK = _gauge(
     "reshard_peak_bytes", "Weights and buffers of the fullest device, last reshard."
