@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("tensorboard")
 
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # noqa: E402
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import pytest
 from whole_runs import free_port
@@ -15,7 +16,7 @@ SECRET = "an-api-key-of-somebody"
 class Refusing(http.server.BaseHTTPRequestHandler):
     """Tells everybody the token that it was shown."""
 
-    shown: list[str] = []
+    shown: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
         token = self.headers["Authorization"].removeprefix("Bearer ")

@@ -1,7 +1,8 @@
-"""What Weights & Biases' own reader finds in the files of an offline run."""
+"""What Weights & Biases writes into the files of an offline run, read by the messages of its protocol."""
 
 import json
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +10,31 @@ import pytest
 
 pytest.importorskip("wandb")
 
-from wandb.proto.wandb_internal_pb2 import Record  # noqa: E402
-from wandb.sdk.internal.datastore import DataStore  # noqa: E402
+from wandb.proto.wandb_internal_pb2 import Record
+
+HEADER_BYTES, BLOCK_BYTES = 7, 32768
+FULL, FIRST, _, LAST = range(1, 5)
+
+
+def payloads(data: bytes) -> Iterator[bytes]:
+    """What a log in LevelDB's format holds: blocks of records, which may be parts of one."""
+    place, parts = HEADER_BYTES, b""
+    while place + 7 <= len(data):
+        if (left := BLOCK_BYTES - place % BLOCK_BYTES) < 7:
+            place += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, place)
+        part = data[place + 7 : place + 7 + length]
+        parts = part if kind in (FULL, FIRST) else parts + part
+        place += 7 + length
+        if kind in (FULL, LAST):
+            yield parts
 
 
 def records(folder: Path) -> list[Any]:
     """All records of the one run in the folder."""
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(file))
-    found = []
-    while (data := store.scan_data()) is not None:
-        record = Record()
-        record.ParseFromString(data)
-        found.append(record)
-    return found
+    return [Record.FromString(payload) for payload in payloads(file.read_bytes())]
 
 
 def items(record: Any) -> dict[str, Any]:
