@@ -5,7 +5,7 @@ import re
 
 import pytest
 import yaml
-from chart_manifests import CHART, EVERYTHING, only
+from chart_manifests import CHART, EVERYTHING, ROOT, only
 
 from rljob_api.pod_names import JOB_LABEL, JOB_UID_LABEL
 from rljob_operator.build.pods import HEAD_PORTS
@@ -158,3 +158,20 @@ def test_jobs_of_watched_namespaces_alone_are_read(render):
     spec = only(render(EVERYTHING, "watchNamespaces={a,b}"), "PodMonitor")["spec"]
 
     assert spec["namespaceSelector"] == {"matchNames": ["a", "b"]}
+
+
+def test_the_docs_have_every_metric_and_alert():
+    text = (ROOT / "docs" / "metrics.md").read_text()
+    rows = [(f.name, f.kind, f.labels, f.meaning) for f in families()]
+    for instrument in vars(Metrics(version="1")).values():
+        if hasattr(instrument, "_documentation"):
+            name = instrument._name + "_total" * (instrument._type == "counter")
+            told = instrument._type, instrument._labelnames, instrument._documentation
+            rows.append((name, *told))
+
+    for name, kind, own, meaning in rows:
+        shown = ", ".join(f"`{label}`" for label in own)
+        assert f"| `{name}` | {kind} | {shown} | {meaning} |" in text
+    for rule in [*alerts(), *job_alerts()]:
+        told = rule["labels"]["severity"], rule["annotations"]["summary"]
+        assert f"| `{rule['alert']}` | {told[0]} | {told[1]} |" in text
