@@ -81,14 +81,16 @@ def scraped(
     """It has seen a run to its end: weights came in flight, rows grew old, alarms were raised."""
     (tmp_path / "brittle.py").write_text(BRITTLE)
     job = job_file(
-        steps=4,
+        steps=6,
         model={"path": str(untrained_model)},
         rewards=[
             {"name": "correct", "type": "dataset", "threshold": 1.0},
             {"name": "brittle", "type": "python", "python": {"path": "brittle.py"}},
         ],
         algorithm={"name": "grpo", "params": {"klCoefficient": 0.01}},
-        evaluation={"prompts": 4, "every": 2},
+        evaluation={"prompts": 4},
+        rollout={"maxSequences": 1},  # slow enough for weights to come meanwhile
+        batch__microBatchSize=2,
         accelerator={"type": "emulated", "devicesPerNode": 2, "memory": "2Gi"},
         placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
         flow={"mode": "async", "maxStaleness": 2},
