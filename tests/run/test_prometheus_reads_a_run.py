@@ -24,8 +24,8 @@ pytestmark = [
     pytest.mark.skipif(program("prometheus") is None, reason="there is no prometheus"),
 ]
 
-NOT_HERE = {"rljob_dock_replicated"}
-"""Metrics of which this run has none: its warehouses have no standby."""
+NOT_HERE = {"rljob_dock_replicated", "rljob_staleness_tokens"}
+"""Metrics that it lacks: warehouses have no standby, and no sample goes on in the next step."""
 BRITTLE = """
 def reward(prompt, response, answer):
     if len(response) % 2:
@@ -81,7 +81,7 @@ def scraped(
     """It has seen a run to its end: weights came in flight, rows grew old, alarms were raised."""
     (tmp_path / "brittle.py").write_text(BRITTLE)
     job = job_file(
-        steps=6,
+        steps=4,
         model={"path": str(untrained_model)},
         rewards=[
             {"name": "correct", "type": "dataset", "threshold": 1.0},
