@@ -18,6 +18,7 @@ MUTABLE = (
     "evaluation",
     "guards",
     "profile",
+    "tracking",
     "dock",
     "suspend",
     "backoffLimit",
@@ -223,6 +224,12 @@ RULES: dict[str, list[tuple[str, str]]] = {
         (
             "!has(self.endpoint) || self.uri.startsWith('s3:')",
             "endpoint is only for s3://",
+        ),
+    ],
+    "spec.tracking": [
+        (
+            "has(self.tensorboard) || has(self.wandb) || has(self.mlflow)",
+            "give tensorboard, wandb or mlflow, or leave it out",
         ),
     ],
     "spec.scheduling": [

@@ -26,6 +26,7 @@ from rljob_api.profile_rules import PROFILE_RULES
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import RULES
 from rljob_api.tool_rules import TOOL_RULES
+from rljob_api.tracking_rules import TRACKING_RULES
 from rljob_api.yaml_text import parse_yaml
 
 
@@ -72,6 +73,7 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
         *EVALUATION_RULES,
         *GUARD_RULES,
         *PROFILE_RULES,
+        *TRACKING_RULES,
         *FLOW_RULES,
         *TOOL_RULES,
         *CLUSTER_RULES,

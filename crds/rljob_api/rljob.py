@@ -17,6 +17,7 @@ from rljob_api.profile import Profile
 from rljob_api.reward_services import RewardModel
 from rljob_api.scheduling import Scheduling
 from rljob_api.teacher import Teacher
+from rljob_api.tracking import Tracking
 from rljob_api.workload import Batch, Data, Model, Reward
 
 GROUP = "rljob.io"
@@ -116,6 +117,9 @@ class RLJobSpec(Section):
 
     profile: Profile | None = Field(default=None, exclude_if=lambda profile: profile is None)
     """Steps that are recorded by torch's profiler; without it none is."""
+
+    tracking: Tracking | None = Field(default=None, exclude_if=lambda tracking: tracking is None)
+    """Where else metrics go: TensorBoard, Weights & Biases, MLflow."""
 
     image: Image | None = None
     """On a cluster: image of the job's pods; default: the operator's runtime image."""

@@ -9,8 +9,8 @@ readers ignore fields that they do not know.
 
 kind          fields
 run_started   name, steps; [model, algorithm, dataset, devices, placement, rollout_engine,
-              update_engine, global_batch_size, samples_per_prompt, seed, resumed_from,
-              machine {label: text}, versions {package: text}]
+              update_engine, global_batch_size, samples_per_prompt, seed, device_memory_bytes,
+              resumed_from, machine {label: text}, versions {package: text}]
 progress      message; [fraction]                            set-up work, e.g. the warm-up of `tiny`
 phase         name, step, start, end (unix s); [role, device, waited_seconds (of it, without
               samples to work on), evaluation]

@@ -18,6 +18,8 @@ GOODBYE = "goodbye"
 KILL_ROUNDS = 3
 LEAVE_SECONDS = 5.0
 """What is not gone so long after a goodbye is ended."""
+OF_TRACKERS = "rljob_runtime.tracking.child"
+"""Processes of trackers have something to tell when Ray is gone, and end with the run by themselves."""
 
 
 class Guardian:
@@ -54,12 +56,19 @@ class Guardian:
 
 
 def _descendants() -> set[str]:
-    """pid and time of birth of every process below this one: pids are used again."""
-    found = set()
+    """pid and time of birth of every process below this one, but trackers': pids are used again."""
+    found, spared = set(), set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            found.add(f"{process.pid} {process.create_time()}")
-    return found
+            found.add(_name(process))
+            if OF_TRACKERS in process.cmdline():
+                own = [process, *process.children(recursive=True)]
+                spared |= {_name(each) for each in own}
+    return found - spared
+
+
+def _name(process: psutil.Process) -> str:
+    return f"{process.pid} {process.create_time()}"
 
 
 def survivors(lines: Iterable[str]) -> list[psutil.Process]:

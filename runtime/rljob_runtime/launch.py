@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -46,6 +47,8 @@ from rljob_runtime.session import ray_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
+from rljob_runtime.tracking.table import tracking_problems
+from rljob_runtime.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.watch.runs import LocalRun
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 3, 4
@@ -64,6 +67,7 @@ def problems_of(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
         *data_problems(spec.data, base_dir=base_dir),
         *suite_problems(spec, base_dir=base_dir),
         *reward_problems(spec.rewards, base_dir=base_dir),
+        *tracking_problems(spec),
         *(machine_problems(job, base_dir=base_dir, available=host_bytes()) if alone else ()),
     ]
 
@@ -110,7 +114,9 @@ def _run(
 ) -> _Ending:
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
-    log.write("run_started", **run_facts(job, place.step))
+    facts = run_facts(job, place.step)
+    log.write("run_started", **facts)
+    trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None
     ending = _Ending(status="failed", code=EXIT_FAILED)
     try:
@@ -158,6 +164,8 @@ def _run(
     finally:
         if copies:
             ending = _with_copies(ending, copies.finish())
+        if trackers:
+            trackers.finish(ending.status)
         saved = store.latest()
         log.write(
             "run_finished",
@@ -172,6 +180,15 @@ def _run(
             ),
         )
     return ending
+
+
+def _start_trackers(job: RLJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
+    spec = job.spec.tracking
+    if spec is None:
+        return None
+    trackers = Trackers(spec, tracked_run(log.path, facts), log)
+    log.subscribe(trackers.on_event)
+    return trackers
 
 
 def _with_copies(ending: _Ending, missing: str) -> _Ending:

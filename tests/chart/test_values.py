@@ -12,7 +12,7 @@ from chart_manifests import CHART, EVERYTHING, KUBERNETES, ROOT, of_kind, only, 
 
 from rljob_api import crd
 
-OF_OTHERS = {"PrometheusRule", "ServiceMonitor"}
+OF_OTHERS = {"PodMonitor", "PrometheusRule", "ServiceMonitor"}
 
 
 def leaves(values, path=()):
@@ -55,6 +55,7 @@ def objects(schema):
         ("image.runtime.digest=sha256:12", "at '/image/runtime/digest'"),
         ("emulatedDevicePlugin.devicesPerNode=eight", "got string, want integer"),
         ("metrics.serviceMonitor.enabled=true", "set metrics.namespace"),
+        ("metrics.podMonitor.enabled=true", "set metrics.namespace"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(refusal, values, told):

@@ -126,6 +126,8 @@ REFUSED = [
     ({"accelerator": {"resourceName": "no slash"}}, "spec.accelerator.resourceName"),
     ({"scheduling": {"scheduler": "kueue"}}, "spec.scheduling.*queue"),
     ({"scheduling": {"queue": "q"}}, "spec.scheduling.*have queues"),
+    ({"tracking": {}}, "spec.tracking.*give tensorboard, wandb or mlflow"),
+    ({"tracking": {"mlflow": {"trackingUri": "http://a:b@c"}}}, "spec.tracking.mlflow.trackingUri"),
     ({"backoffLimit": 101}, "spec.backoffLimit"),
     ({"cleanupPolicy": "Burn"}, "spec.cleanupPolicy"),
     (
@@ -194,6 +196,7 @@ def test_what_a_run_depends_on_never_changes(server, namespace, make_job, field)
 
 
 MAY_CHANGE = {
+    "tracking": {"tensorboard": {}},
     "steps": 8,
     "checkpoint": {"every": 2, "keep": 3},
     "evaluation": {"prompts": 16},

@@ -53,7 +53,7 @@ def scrape(server: StatusServer) -> Samples:
     }
 
 
-def of(name: str, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
+def of(name: str, /, **labels: str) -> tuple[str, frozenset[tuple[str, str]]]:
     return name, frozenset(labels.items())
 
 
@@ -68,6 +68,20 @@ def dock_event(**changes: Any) -> dict[str, Any]:
         "data_paths": {"update": {"shared": 1, "tcp": 0}},
         **changes,
     }
+
+
+def step_event(step: int, **changes: Any) -> dict[str, Any]:
+    event = {"kind": "step", "time": 100.0 + 10 * step, "step": step, "seconds": 10.0}
+    return {**event, "metrics": {}, **changes}
+
+
+def started(**facts: Any) -> dict[str, Any]:
+    return {"kind": "run_started", "time": 100.0, "name": "small", "steps": 9, **facts}
+
+
+def phase(role: str, device: int, start: float, end: float, **more: Any) -> dict[str, Any]:
+    times = {"time": end, "start": start, "end": end, **more}
+    return {"kind": "phase", "name": "update", "step": 1, "role": role, "device": device, **times}
 
 
 def test_a_run_that_has_not_begun_has_nothing_to_tell(server: StatusServer) -> None:
@@ -121,8 +135,8 @@ def test_rows_at_each_state_are_those_of_the_last_look(
 
 
 def test_ages_of_rows_are_a_histogram(server: StatusServer, figures: RunFigures) -> None:
-    figures.on_event({"kind": "step", "step": 1, "metrics": {}, "staleness": {"0": 6, "3": 2}})
-    figures.on_event({"kind": "step", "step": 2, "metrics": {}, "staleness": {"20": 1}})
+    figures.on_event(step_event(1, staleness={"0": 6, "3": 2}))
+    figures.on_event(step_event(2, staleness={"20": 1}))
 
     told = scrape(server)
 
@@ -233,3 +247,108 @@ def test_weights_in_flight_add_up_their_time_tokens_and_bytes_and_tell_their_ver
     assert found[of("rljob_reshard_in_flight_tokens_total")] == 80
     assert found[of("rljob_reshard_checks_total")] == 9
     assert found[of("rljob_reshard_in_flight_bytes_total")] == 128
+
+
+def test_a_steps_metrics_have_the_events_names(figures: RunFigures, server: StatusServer) -> None:
+    metrics = {
+        "tps_eq5": 50.5,
+        "tokens_per_second": 40.0,
+        "reward/mean": 0.5,
+        "reward/correct": 0.25,
+        "mismatch/kl": 0.125,
+        "memory/peak_bytes/1": 64.0,
+        "critic/explained_variance": 0.75,
+    }
+
+    figures.on_event(step_event(1, metrics=metrics, phases={"generate": 4.0, "update": 5.0}))
+    figures.on_event(step_event(2, metrics=metrics, phases={"generate": 1.0}))
+
+    told = scrape(server)
+    assert told[of("rljob_tps_eq5")] == 50.5
+    assert told[of("rljob_tokens_per_second")] == 40
+    assert told[of("rljob_reward_mean")] == 0.5
+    assert told[of("rljob_reward", reward="correct")] == 0.25
+    assert told[of("rljob_mismatch_kl")] == 0.125
+    assert told[of("rljob_memory_peak_bytes", device="1")] == 64
+    assert told[of("rljob_step_metric", metric="critic/explained_variance")] == 0.75
+    assert told[of("rljob_phase_seconds_total", phase="generate")] == 5
+    assert told[of("rljob_step_seconds_total")] == 20
+    assert told[of("rljob_steps_total")] == 2
+    assert told[of("rljob_last_step_timestamp_seconds")] == 120
+
+
+def test_a_metric_that_the_last_step_lacks_or_that_was_not_finite_is_not_told(
+    figures: RunFigures, server: StatusServer
+) -> None:
+    figures.on_event(step_event(1, metrics={"loss": 1.0, "kl": 0.5, "turns/mean": 2.0}))
+    figures.on_event(step_event(2, metrics={"loss": None}))
+
+    told = {name for name, _ in scrape(server)}
+
+    assert "rljob_step" in told
+    assert not {"rljob_loss", "rljob_kl", "rljob_step_metric"} & told
+
+
+def test_bubbles_are_the_share_of_the_last_ten_steps_without_work(
+    figures: RunFigures, server: StatusServer
+) -> None:
+    figures.on_event(phase("device", 0, 100, 105, waited_seconds=1.0))
+    figures.on_event(phase("device", 0, 104, 106))
+    figures.on_event(phase("reward", 0, 100, 101))
+    figures.on_event(step_event(1))
+    first = scrape(server)
+    for step in range(2, 13):
+        figures.on_event(step_event(step))
+    last = scrape(server)
+
+    name, device = "rljob_bubble_ratio", {"role": "device", "device": "0"}
+    assert first[of(name, **device)] == pytest.approx(1 - 6 / 10)
+    assert first[of(name, role="reward", device="0")] == pytest.approx(0.9)
+    assert last[of(name, **device)] == 1
+    assert last[of("rljob_busy_seconds_total", **device)] == pytest.approx(6)
+
+
+def test_a_run_tells_what_it_is_and_its_counters_begin_at_zero(
+    figures: RunFigures, server: StatusServer
+) -> None:
+    path = 'C:\\models\\"tiny"'
+    figures.on_event(started(model=path, algorithm="grpo", devices=2, device_memory_bytes=1024))
+
+    told = scrape(server)
+
+    facts = {"name": "small", "model": path, "algorithm": "grpo", "placement": ""}
+    assert told[of("rljob_run_info", **facts, rollout_engine="", update_engine="")] == 1
+    assert told[of("rljob_spec_steps")] == 9
+    assert told[of("rljob_devices")] == 2
+    assert told[of("rljob_memory_limit_bytes")] == 1024
+    assert told[of("rljob_hangs_total")] == 0
+    assert told[of("rljob_dock_dropped_rows_total", reason="lost")] == 0
+
+
+def test_evaluations_are_told_by_suite(figures: RunFigures, server: StatusServer) -> None:
+    suite = {"accuracy": 0.25, "reward": 0.5, "pass_at_k": 0.75}
+    told = {"kind": "evaluation", "step": 4, "accuracy": 0.5, "n": 8, "suites": {"hard": suite}}
+    figures.on_event(told)
+
+    found = scrape(server)
+
+    assert found[of("rljob_evaluation_step")] == 4
+    assert found[of("rljob_evaluation_accuracy", suite="")] == 0.5
+    assert found[of("rljob_evaluation_pass_at_k", suite="hard")] == 0.75
+    assert of("rljob_evaluation_pass_at_k", suite="") not in found
+
+
+def test_trouble_is_counted(figures: RunFigures, server: StatusServer) -> None:
+    figures.on_event({"kind": "warning", "time": 1.0, "message": "a copy failed"})
+    figures.on_event({"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""})
+    error = {"kind": "reward_error", "time": 1.0, "step": 1, "reward": "judge", "message": ""}
+    figures.on_event(error)
+    figures.on_event({**error, "count": 4})
+    figures.on_event({"kind": "checkpoint", "time": 1.0, "step": 3, "path": "x"})
+
+    told = scrape(server)
+
+    assert told[of("rljob_warnings_total")] == 1
+    assert told[of("rljob_hangs_total")] == 1
+    assert told[of("rljob_reward_errors_total", reward="judge")] == 5
+    assert told[of("rljob_checkpoint_step")] == 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rljob_runtime.guardian import Guardian
+from rljob_runtime.guardian import OF_TRACKERS, Guardian
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 
@@ -76,3 +76,16 @@ def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes)
     guardian.dismiss()
 
     assert left.is_running()
+
+
+def test_a_trackers_process_outlives_the_guardian() -> None:
+    guardian = Guardian()
+    tracker = subprocess.Popen([sys.executable, "-m", OF_TRACKERS], stdin=subprocess.PIPE)
+    other = subprocess.Popen(["sleep", "60"])
+    guardian.watch_descendants()
+
+    guardian.dismiss()
+
+    assert other.wait(20) < 0
+    assert tracker.poll() is None
+    tracker.communicate(timeout=60)

@@ -128,12 +128,12 @@ def _environment(
 
 
 def _credentials(spec: RLJobSpec, *, role: Role) -> list[Manifest]:
-    """The head alone speaks with remote storage. Variables of `env` replace a Secret's."""
+    """The head alone speaks with remote storage and trackers. Variables of `env` replace a Secret's."""
     storage = spec.checkpoint.storage
-    remote = storage.remote if storage is not None else None
-    if role != "head" or remote is None or remote.secret_name is None:
-        return []
-    return [{"secretRef": {"name": remote.secret_name}}]
+    sections = (storage.remote if storage is not None else None, spec.tracking)
+    names = [section.secret_name for section in sections if section is not None]
+    named = dict.fromkeys(name for name in names if name is not None)
+    return [{"secretRef": {"name": name}} for name in named] if role == "head" else []
 
 
 def _tolerations(spec: RLJobSpec, settings: Settings, *, role: Role) -> list[Manifest]:

@@ -1,0 +1,17 @@
+"""Rules on trackers. Called by `load`."""
+
+from collections.abc import Iterator
+
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+
+
+def tracking_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """A section that names no tracker would track nothing."""
+    if spec.tracking is not None and not spec.tracking.named():
+        message = "names no tracker; give tensorboard, wandb or mlflow, or leave it out"
+        yield Problem("spec.tracking", message)
+
+
+TRACKING_RULES: tuple[Rule, ...] = (tracking_rule,)

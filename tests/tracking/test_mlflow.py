@@ -1,0 +1,68 @@
+"""What a real MLflow server holds of a run."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from mlflow_server import MLflowServer, mlflow_server, program
+from whole_runs import free_port
+
+pytestmark = [pytest.mark.skipif(program() is None, reason="there is no mlflow")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflowServer]:
+    with mlflow_server(tmp_path_factory.mktemp("mlflow"), free_port()) as made:
+        yield made
+
+
+def test_metrics_parameters_and_status_are_on_the_server(
+    server: MLflowServer, tracked: Callable
+) -> None:
+    run = tracked(mlflow={"trackingUri": server.url, "experiment": "sums"})
+    run.begin(algorithm="grpo")
+    run.step(1, reward__mean=0.25)
+    run.step(2, reward__mean=0.5)
+    run.log.write("evaluation", step=2, accuracy=0.75, n=8)
+    run.end()
+
+    (found,) = server.runs("sums")
+
+    assert run.warned == []
+    assert (found["info"]["run_name"], found["info"]["status"]) == ("small", "FINISHED")
+    parameters = {p["key"]: p["value"] for p in found["data"]["params"]}
+    assert parameters == {"name": "small", "steps": "9", "model": "tiny", "algorithm": "grpo"}
+    assert server.history(found, "reward/mean") == [(1, 0.25), (2, 0.5)]
+    assert server.history(found, "evaluation/accuracy") == [(2, 0.75)]
+    assert server.history(found, "phases/generate") == [(1, 1.5), (2, 1.5)]
+
+
+def test_a_resumed_run_goes_on_with_its_run(server: MLflowServer, tracked: Callable) -> None:
+    section = {"trackingUri": server.url, "experiment": "resumed"}
+    for status, step in (("interrupted", 1), ("succeeded", 2)):
+        run = tracked(mlflow=section)
+        run.begin(**({"resumed_from": 1} if step == 2 else {}))
+        run.step(step, loss=0.5)
+        run.end(status)
+
+    (found,) = server.runs("resumed")
+
+    assert found["info"]["status"] == "FINISHED"
+    assert server.history(found, "loss") == [(1, 0.5), (2, 0.5)]
+
+
+def test_a_server_that_comes_late_gets_everything(tracked: Callable, tmp_path: Path) -> None:
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    run = tracked(mlflow={"trackingUri": url, "experiment": "late"}, timeoutSeconds=120)
+    run.begin()
+    run.step(1, loss=0.25)
+    run.step(2, loss=0.5)
+
+    (tmp_path / "server").mkdir()
+    with mlflow_server(tmp_path / "server", port) as server:
+        run.end()
+        (found,) = server.runs("late")
+
+        assert server.history(found, "loss") == [(1, 0.25), (2, 0.5)]
+    assert len(run.warned) == 1
