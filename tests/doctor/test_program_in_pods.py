@@ -1,0 +1,74 @@
+"""The program of a probe's pods, as its text, in processes of its own: what it sees and how it sums."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from rljob_runtime.doctor.probe import in_pod
+from rljob_runtime.doctor.probe.pods import PROGRAM, command
+
+TEXT = Path(in_pod.__file__).read_text()
+
+
+def start(work, **given):
+    """A shell in a pod: the program comes by its variable, and knows no rljob."""
+    words = command(work, json.dumps(given))
+    shims = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    bare = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment = bare | shims | {PROGRAM: TEXT, "HCCL_SOCKET_IFNAME": "eth0"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True)
+
+
+def result(process, seconds=90):
+    output, _ = process.communicate(timeout=seconds)
+    return json.loads(output.splitlines()[-1])["result"]
+
+
+def test_it_looks_around():
+    before = time.time()
+
+    seen = result(start("look", seconds=30, folders=["/tmp", "/nowhere"]))
+
+    assert before <= seen["time"] <= time.time()
+    stat = os.statvfs("/dev/shm")
+    assert seen["shm_bytes"] == stat.f_frsize * stat.f_blocks
+    assert seen["disk"]["/tmp"] > 0
+    assert seen["disk"]["/nowhere"] is None
+    assert seen["writable"] == {"/tmp": True, "/nowhere": False}
+    names = {name for name in os.listdir("/sys/class/net") if name != "lo"}
+    assert set(seen["interfaces"]) <= names
+    assert seen["environment"]["HCCL_SOCKET_IFNAME"] == "eth0"
+    assert seen["software"]["torch"]
+
+
+def test_addresses_of_devices_are_read_from_ascends_file(tmp_path, monkeypatch):
+    file = tmp_path / "hccn.conf"
+    file.write_text("address_0=29.1.2.3\nnetmask_0=255.255.0.0\naddress_1=29.1.2.4\n")
+    monkeypatch.setattr(in_pod, "HCCN", file)
+
+    assert in_pod.device_addresses() == {"0": "29.1.2.3", "1": "29.1.2.4"}
+
+
+def test_pods_that_come_sum_and_the_one_that_does_not_is_left_out():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {"backend": "gloo", "size": 3, "address": "127.0.0.1", "port": port}
+    pods = [start("reduce", **common, rank=rank, arrival=20, seconds=80) for rank in (0, 2)]
+
+    answers = [result(pod) for pod in pods]
+
+    assert [answer["members"] for answer in answers] == [[0, 2], [0, 2]]
+    assert all(answer["correct"] and answer["seconds"] > 0 for answer in answers)
+
+
+def test_what_hangs_is_ended_at_its_deadline_and_named():
+    common = {"backend": "gloo", "size": 2, "address": "192.0.2.1", "port": 9}
+
+    answer = result(start("reduce", **common, rank=1, arrival=1, seconds=8))
+
+    assert "192.0.2.1:9" in answer["failure"] or "torch" in answer["failure"]
