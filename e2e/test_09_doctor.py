@@ -1,4 +1,4 @@
-"""`rljob doctor` on a cluster that runs jobs: it passes, its pods talk and are gone, and wrong jobs are named."""
+"""`rljob doctor` on a cluster that runs jobs: it passes, its pods talk and are gone, wrong jobs are named."""
 
 import json
 import subprocess
