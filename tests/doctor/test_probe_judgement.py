@@ -65,6 +65,18 @@ def test_an_image_that_cannot_be_pulled_has_its_remedy():
     assert "imagePullSecrets" in finding.remedy
 
 
+def test_an_image_without_the_devices_software_fails_and_another_release_is_warned_of():
+    other = {"rljob": "0.0.9", "ray": "2.60.0", "torch": "2.10"}
+
+    (older,) = of("software", seen_pod(0, software=other))
+    (lacking,) = of("software", seen_pod(0), plan=ASCEND)
+
+    assert older.status == "warn"
+    assert "rljob 0.0.9, ray 2.60.0, torch 2.10; this client is rljob" in older.text
+    assert lacking.status == "fail"
+    assert "lacks torch-npu; it has rljob" in lacking.text
+
+
 def test_shared_memory_below_rays_object_store_fails():
     (small,) = of("shared-memory", seen_pod(0, shm_bytes=64 * MIB))
 
@@ -158,14 +170,14 @@ def test_who_did_not_arrive_is_named_with_what_it_said():
 
 
 def test_a_collective_that_hangs_and_a_wrong_sum_fail():
-    hung = {"failure": "no end of: hccl all-reduce of 256 MiB"}
+    hung = {"members": [0, 1], "failure": "no end of: hccl all-reduce of 256 MiB"}
     wrong = {"rank": 1, **SUM, "correct": False}
 
     (stuck, *_) = of("all-reduce", seen_pod(0, summed=hung), seen_pod(1, summed=hung), plan=ASCEND)
     (bad,) = of("all-reduce", seen_pod(0), seen_pod(1, summed=wrong))
 
     assert (stuck.status, bad.status) == ("fail", "fail")
-    assert "hccl all-reduce" in stuck.text
+    assert stuck.text == "probe-0 on node-0: no end of: hccl all-reduce of 256 MiB"
     assert "node-1 got a wrong sum" in bad.text
 
 

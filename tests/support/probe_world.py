@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any
 
 from rljob_runtime.doctor.facts import Manifest
@@ -18,7 +19,7 @@ LOOK: dict[str, Any] = {
     "environment": {},
     "devices": 2,
     "device_addresses": None,
-    "software": {"rljob": "0.1.0"},
+    "software": {"rljob": version("rljob"), "ray": "2.60.0", "torch": "2.10", "torch-npu": None},
 }
 RUNNING: Manifest = {
     "phase": "Running",

@@ -13,6 +13,7 @@ COMMANDS = {
     Right(verb="list", resource="rljobs", group=GROUP): "rljob status",
     Right(verb="list", resource="pods"): "rljob status, logs, watch",
     Right(verb="get", resource="pods/log"): "rljob logs",
+    Right(verb="get", resource="pods/exec"): "rljob report, watch, stacks",
     Right(verb="create", resource="pods/exec"): "rljob report, watch, stacks",
 }
 """Which commands need a right."""
@@ -20,10 +21,11 @@ PROBE = (
     Right(verb="create", resource="pods"),
     Right(verb="list", resource="pods"),
     Right(verb="delete", resource="pods"),
+    Right(verb="get", resource="pods/exec"),
     Right(verb="create", resource="pods/exec"),
 )
 ASKED = tuple(dict.fromkeys((MAKE_JOBS, *COMMANDS, *PROBE)))
-ALREADY_THERE = "409"
+ALREADY_THERE = ": 409 "
 
 
 def rights(facts: Facts, need: Need | None) -> Iterator[Finding]:

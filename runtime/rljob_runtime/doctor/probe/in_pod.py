@@ -40,10 +40,11 @@ def say(line: dict[str, Any]) -> None:
 
 
 class Stage:
-    """What the program does now; ends it when its time is over, whatever it hangs in."""
+    """What the program does now, and knows by then; ends it when its time is over, whatever it hangs in."""
 
     def __init__(self, seconds: float) -> None:
         self.name = "start"
+        self.known: dict[str, Any] = {}
         self.end = time.monotonic() + seconds
         threading.Thread(target=self._beat, daemon=True).start()
 
@@ -55,7 +56,7 @@ class Stage:
         while time.monotonic() < self.end:
             say({"stage": self.name})
             time.sleep(min(BEAT_SECONDS, self.left()))
-        say({"result": {"failure": f"no end of: {self.name}"}})
+        say({"result": {**self.known, "failure": f"no end of: {self.name}"}})
         os._exit(1)
 
 
@@ -139,8 +140,9 @@ def reduce(given: dict[str, Any], stage: Stage) -> dict[str, Any]:
     )
     stage.name = "arrival of the others"
     members = gather(store, rank, given["size"], given["arrival"])
+    stage.known = {"rank": rank, "members": members}
     if rank not in members or len(members) < 2:
-        return {"rank": rank, "members": members}
+        return stage.known
     stage.name = f"first {backend} collective with {len(members)} pods"
     dist.init_process_group(
         backend,
@@ -160,8 +162,7 @@ def reduce(given: dict[str, Any], stage: Stage) -> dict[str, Any]:
     dist.destroy_process_group()
     if rank == members[0]:  # holds the store: leaves last
         time.sleep(0.5)
-    found = {"rank": rank, "members": members, "correct": right}
-    return found | {"bytes": BYTES[backend], "seconds": seconds}
+    return {**stage.known, "correct": right, "bytes": BYTES[backend], "seconds": seconds}
 
 
 def timed(work: Callable[[], object]) -> float:

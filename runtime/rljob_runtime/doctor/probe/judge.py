@@ -1,19 +1,22 @@
-"""What a probe's pods say of the cluster: image, place, memory, room, clocks, networks, collectives. Pure."""
+"""What a probe's pods say of the cluster: place, image, software, memory, room, clocks. Pure.
 
-from collections.abc import Callable, Iterator
-from typing import Any
+`judge_network` has networks and collectives.
+"""
+
+from collections.abc import Iterator
+from importlib.metadata import version
 
 from rljob_api.pod_rules import RUNS_DIRECTORY
-from rljob_runtime.doctor.findings import Finding, fail, ok, skipped, warn
+from rljob_runtime.doctor.findings import Finding, fail, ok, warn
+from rljob_runtime.doctor.probe.judge_network import networks, sums
 from rljob_runtime.doctor.probe.plan import Plan
-from rljob_runtime.doctor.probe.seen import Looked, PodSeen, Seen
+from rljob_runtime.doctor.probe.seen import Answers, Looked, PodSeen, Seen
 
 MIB, GIB = 2**20, 2**30
 SCARCE_BYTES, LITTLE_BYTES = GIB, 10 * GIB
 """Room for a run's folder: below the first a run ends soon, below the second checkpoints may not fit."""
 APART_SECONDS, WRONG_SECONDS = 2.0, 300.0
 """Clocks: from the first on logs of several nodes mislead, from the second on tokens and S3 are refused."""
-SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 DELETE = "kubectl -n {} delete pod -l rljob.io/probe={}"
 
 
@@ -22,18 +25,16 @@ def judge(plan: Plan, seen: Seen, *, store_bytes: int) -> list[Finding]:
     looked = [(pod, pod.looked) for pod in seen.pods if pod.looked is not None]
     found = list(_pods(plan, seen.pods))
     if looked:
+        found += _software(plan, looked)
         found += _shared_memory(looked, store_bytes)
         found += _room(plan, looked)
         found += _clocks(looked)
-        found += _networks(plan, looked)
-        found += _sums(plan, seen.pods)
+        found += networks(plan, looked)
+        found += sums(plan, seen.pods)
     if seen.left:
         text = "; ".join(f"{name}: {why}" for name, why in seen.left.items())
         found.append(fail("probe-end", text, DELETE.format(plan.namespace, plan.name)))
     return found
-
-
-Answers = list[tuple[PodSeen, Looked]]
 
 
 def _pods(plan: Plan, pods: tuple[PodSeen, ...]) -> Iterator[Finding]:
@@ -60,6 +61,21 @@ def _remedy(problem: str, plan: Plan) -> str:
     if "quota" in problem or "forbidden" in problem:
         return "ask for a larger ResourceQuota, or for the policy that refuses the pod"
     return "kubectl get events tells more; a longer --deadline waits longer"
+
+
+def _software(plan: Plan, looked: Answers) -> Iterator[Finding]:
+    """What the image has installed."""
+    check, own = "software", version("rljob")
+    there = {name: number for name, number in looked[0][1].answer["software"].items() if number}
+    text = ", ".join(f"{name} {number}" for name, number in there.items()) or "nothing"
+    needed = ("rljob", "ray", "torch", *(("torch-npu",) if plan.ascend else ()))
+    if lacking := [name for name in needed if name not in there]:
+        remedy = "use rljob's image for these devices, or one made from it"
+        yield fail(check, f"{plan.image} lacks {', '.join(lacking)}; it has {text}", remedy)
+    elif there["rljob"] != own:
+        yield warn(check, f"{text}; this client is rljob {own}", "use an image of this release")
+    else:
+        yield ok(check, text)
 
 
 def _shared_memory(looked: Answers, store_bytes: int) -> Iterator[Finding]:
@@ -107,103 +123,6 @@ def skew(one: Looked) -> float:
     """Seconds that a pod's clock is ahead of ours, at least; 0 where it may be right."""
     when = float(one.answer["time"])
     return max(0.0, when - one.heard) or min(0.0, when - one.sent)
-
-
-def _networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
-    check = "networks"
-    for pod, one in looked:
-        there: dict[str, Any] = one.answer["interfaces"]
-        up = {name for name, at in there.items() if at["up"] and at["addresses"]}
-        for variable in SOCKETS:
-            named = one.answer["environment"].get(variable)
-            if named and not _names_one(named, up):
-                text = (
-                    f"{pod.node}: {variable}={named}, but up are {', '.join(sorted(up)) or 'none'}"
-                )
-                yield fail(check, text, "set it in podTemplates.worker.env to one that is up")
-        if not up:
-            yield fail(
-                check, f"{pod.node}: no interface is up with an address", "see the CNI plugin"
-            )
-    first, one = looked[0]
-    shown = (
-        f"{name} {' '.join(at['addresses'][:1])} mtu {at['mtu']}"
-        for name, at in sorted(one.answer["interfaces"].items())
-        if at["up"]
-    )
-    yield ok(check, f"{first.node}: {', '.join(shown)}")
-    if plan.ascend:
-        yield from _device_networks(looked)
-
-
-def _names_one(named: str, up: set[str]) -> bool:
-    """Whether a value of HCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME fits an interface: beginnings of names;
-    with `=` in front whole names, with `^` all others."""
-    exact, other = named.startswith(("=", "^=")), named.startswith("^")
-    words = [word for word in named.lstrip("^=").split(",") if word]
-    match: Callable[[str], bool] = lambda name: any(  # noqa: E731
-        name == word if exact else name.startswith(word) for word in words
-    )
-    return any(match(name) != other for name in up)
-
-
-def _device_networks(looked: Answers) -> Iterator[Finding]:
-    check = "device-networks"
-    for pod, one in looked:
-        given, devices = one.answer["device_addresses"], one.answer["devices"]
-        if given is None:
-            why = "no /etc/hccn.conf in the pod; on the node, hccn_tool -i 0 -ip -g shows addresses"
-            yield skipped(check, f"{pod.node}: {why}")
-        elif len(given) < devices:
-            text = f"{pod.node}: /etc/hccn.conf has addresses of {len(given)} devices, the pod {devices}"
-            yield warn(check, text, "hccn_tool -i N -ip -s address ... on the node")
-        else:
-            yield ok(check, f"{pod.node}: {len(given)} devices with addresses of their own")
-
-
-def _sums(plan: Plan, pods: tuple[PodSeen, ...]) -> Iterator[Finding]:
-    check, name = "all-reduce", "hccl" if plan.ascend else "gloo"
-    asked = [pod for pod in pods if pod.summed is not None]
-    if not asked:
-        yield skipped(check, "it takes two pods that run")
-        return
-    members = max((_members(pod) for pod in asked), key=len)
-    absent = [pod for rank, pod in enumerate(asked) if rank not in members]
-    for pod in absent:
-        why = _failure(pod) or "it was not heard"
-        remedy = (
-            f"let pods of the namespace reach each other: NetworkPolicies, routes to {pod.node}"
-        )
-        yield fail(check, f"{pod.name} on {pod.node} did not arrive: {why}", remedy)
-    broken = [pod for pod in asked if pod not in absent and _failure(pod)]
-    for pod in broken:
-        remedy = "see networks; firewalls between nodes, HCCL_SOCKET_IFNAME, the devices' NICs"
-        yield fail(check, f"{pod.name} on {pod.node}: {_failure(pod)}", remedy)
-    wrong = [pod for pod in asked if (pod.summed or {}).get("correct") is False]
-    for pod in wrong:
-        yield fail(check, f"{pod.name} on {pod.node} got a wrong sum", "take the node out of use")
-    done = [pod.summed for pod in asked if pod.summed and "seconds" in pod.summed]
-    if done and not broken and not wrong:
-        yield ok(check, _bandwidth(name, members, done))
-
-
-def _bandwidth(name: str, members: list[int], done: list[dict[str, Any]]) -> str:
-    """By the slowest rank; a ring moves 2 (n - 1) / n of the bytes over each link."""
-    number, size = len(members), done[0]["bytes"]
-    seconds = max(one["seconds"] for one in done)
-    rate = 2 * (number - 1) / number * size / seconds
-    return (
-        f"{name} over {number} pods: {rate / 1e9:.2f} GB/s each way "
-        f"({size // MIB} MiB in {1000 * seconds:.0f} ms)"
-    )
-
-
-def _members(pod: PodSeen) -> list[int]:
-    return list((pod.summed or {}).get("members") or [])
-
-
-def _failure(pod: PodSeen) -> str:
-    return str((pod.summed or {}).get("failure") or "")
 
 
 def _of(one: Looked, key: str) -> int | None:

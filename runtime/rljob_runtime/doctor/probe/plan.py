@@ -71,7 +71,7 @@ def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options
     if need is not None:
         return _of_job(facts, need, operator, options)
     resource, devices, nodes = _what_nodes_offer(facts, operator)
-    ascend = resource is not None and not (operator is not None and operator.device_plugin)
+    ascend = resource is not None and operator is not None and not operator.device_plugin
     image = options.image or _image(operator, ascend=ascend)
     return Plan(
         name=f"rljob-doctor-{options.token}",

@@ -26,6 +26,10 @@ class PodSeen:
     summed: dict[str, Any] | None = None
 
 
+Answers = list[tuple[PodSeen, Looked]]
+"""Pods that answered."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
     """The whole probe. left: pods that could not be deleted, with what was said."""
