@@ -135,12 +135,11 @@ class Calls:
         name: str = "",
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
-        seconds: float = CALL_SECONDS,
     ) -> Manifest:
         """Any other call. verb: a role's get, list, create or delete. path: of the API, e.g. /version.
         resource, name: for errors. Raises NotThere and other ClusterErrors."""
         client = self.connection.client
-        namespace = self.namespace if f"/namespaces/{self.namespace}" in path else ""
+        namespace = self.namespace if f"/namespaces/{self.namespace}/" in path else ""
         given = client.param_serialize(
             METHODS[verb],
             f"{path}?{urlencode(query)}" if query else path,
@@ -149,7 +148,7 @@ class Calls:
             auth_settings=["BearerToken"],
         )
         with self.asking(verb, resource, name, namespace=namespace):
-            answer = client.call_api(*given, _request_timeout=_within(seconds))
+            answer = client.call_api(*given, _request_timeout=_within(CALL_SECONDS))
             content = answer.read()
             if not 200 <= answer.status <= 299:
                 raise ApiException(status=answer.status, body=content.decode(errors="replace"))
