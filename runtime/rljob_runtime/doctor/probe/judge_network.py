@@ -1,6 +1,6 @@
 """What a probe's pods say of networks: interfaces, the devices' NICs, the sum over all pods. Pure."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from rljob_runtime.doctor.findings import Finding, fail, ok, skipped, warn
@@ -12,13 +12,14 @@ SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 
 def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
+    """Each pod has an interface, and the one that HCCL or gloo is told of."""
     check = "networks"
     for pod, one in looked:
         there: dict[str, Any] = one.answer["interfaces"]
         up = {name for name, at in there.items() if at["up"] and at["addresses"]}
         for variable in SOCKETS:
             named = one.answer["environment"].get(variable)
-            if named and not _names_one(named, up):
+            if named and not _names_one(variable, named, up):
                 text = (
                     f"{pod.node}: {variable}={named}, but up are {', '.join(sorted(up)) or 'none'}"
                 )
@@ -38,15 +39,16 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
         yield from _device_networks(looked)
 
 
-def _names_one(named: str, up: set[str]) -> bool:
-    """Whether a value of HCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME fits an interface: beginnings of names;
-    with `=` in front whole names, with `^` all others."""
-    exact, other = named.startswith(("=", "^=")), named.startswith("^")
+def _names_one(variable: str, named: str, up: set[str]) -> bool:
+    """Whether the variable's value fits an interface. gloo takes whole names; HCCL beginnings of names, with
+    `=` in front whole ones, with `^` all others."""
+    whole = variable.startswith("GLOO") or named.startswith(("=", "^="))
     words = [word for word in named.lstrip("^=").split(",") if word]
-    match: Callable[[str], bool] = lambda name: any(  # noqa: E731
-        name == word if exact else name.startswith(word) for word in words
-    )
-    return any(match(name) != other for name in up)
+
+    def fits(name: str) -> bool:
+        return any(name == word if whole else name.startswith(word) for word in words)
+
+    return any(fits(name) != named.startswith("^") for name in up)
 
 
 def _device_networks(looked: Answers) -> Iterator[Finding]:
@@ -64,6 +66,7 @@ def _device_networks(looked: Answers) -> Iterator[Finding]:
 
 
 def sums(plan: Plan, pods: tuple[PodSeen, ...]) -> Iterator[Finding]:
+    """The all-reduce: who came, who hung, how fast it was."""
     check, name = "all-reduce", "hccl" if plan.ascend else "gloo"
     asked = [pod for pod in pods if pod.summed is not None]
     if not asked:
