@@ -137,7 +137,8 @@ def test_pods_that_run_are_asked_and_sum_and_are_gone():
     assert world.pods == {}
     assert seen.left == {}
     assert (
-        "waiting for 2 pods, 60 s at most: rljob-doctor-abc-0: ContainerCreating" in (world.told[0])
+        "waiting for 2 of 2 pods, 60 s at most: rljob-doctor-abc-0: ContainerCreating"
+        in (world.told[0])
     )
 
 

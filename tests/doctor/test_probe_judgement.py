@@ -136,10 +136,22 @@ def test_a_socket_interface_must_be_one_that_is_up(named, fits):
     assert [f.status for f in findings] == (["ok"] if fits else ["fail", "ok"])
 
 
-def test_interfaces_are_shown_with_their_addresses():
-    (finding,) = of("networks", seen_pod(0))
+def test_interfaces_are_shown_and_those_with_several_packet_sizes_warned_of():
+    jumbo = {"eth0": {"up": True, "mtu": 9000, "addresses": ["10.0.0.8"]}}
 
-    assert finding.text == "node-0: eth0 10.0.0.7 mtu 1500"
+    (same,) = of("networks", seen_pod(0), seen_pod(1))
+    (differing,) = of("networks", seen_pod(0), seen_pod(1, interfaces=jumbo))
+
+    assert (same.status, same.text) == ("ok", "eth0 mtu 1500 (node-0)")
+    assert differing.status == "warn"
+    assert differing.text == "nodes differ: eth0 mtu 1500 (node-0), eth0 mtu 9000 (node-1)"
+
+
+def test_a_pod_without_a_network_fails():
+    (finding,) = of("networks", seen_pod(0, interfaces={}))
+
+    assert finding.status == "fail"
+    assert "node-0: no interface is up" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,9 @@ def _wait(plan: Plan, means: Means, refused: str) -> list[PodSeen]:
             break
         news = "; ".join(f"{name}: {what}" for name, what in sorted(waiting.items())[:3])
         if news != told:
-            means.tell(f"waiting for {len(waiting)} pods, {plan.seconds:.0f} s at most: {news}")
+            means.tell(
+                f"waiting for {len(waiting)} of {plan.pods} pods, {plan.seconds:.0f} s at most: {news}"
+            )
             told = news
         means.sleep(POLL_SECONDS)
     return [_seen(name, there.get(name), refused, plan.seconds) for name in plan.pod_names]

@@ -28,13 +28,18 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
             yield fail(
                 check, f"{pod.node}: no interface is up with an address", "see the CNI plugin"
             )
-    first, one = looked[0]
-    shown = (
-        f"{name} {' '.join(at['addresses'][:1])} mtu {at['mtu']}"
+    sizes = {
+        (name, at["mtu"]): pod.node
+        for pod, one in reversed(looked)
         for name, at in sorted(one.answer["interfaces"].items())
-        if at["up"]
-    )
-    yield ok(check, f"{first.node}: {', '.join(shown)}")
+        if at["up"] and at["addresses"]
+    }
+    shown = ", ".join(f"{name} mtu {mtu} ({node})" for (name, mtu), node in sorted(sizes.items()))
+    if len(sizes) > len({name for name, _ in sizes}):
+        remedy = "give the interface one mtu on all nodes: larger packets may be lost on the way"
+        yield warn(check, f"nodes differ: {shown}", remedy)
+    elif sizes:
+        yield ok(check, shown)
     if plan.ascend:
         yield from _device_networks(looked)
 
