@@ -83,31 +83,6 @@ def test_the_head_prints_what_the_driver_says(
     assert f"{JOB}: 140 steps" in log
 
 
-def test_stacks_of_the_running_job_name_every_device_of_every_pod(
-    cluster: Cluster, running: dict[str, list[str]]
-) -> None:
-    said = run([".venv/bin/rljob", "stacks", JOB, "-n", cluster.namespace], seconds=120)
-
-    for device in range(4):
-        assert f"device-{device}" in said
-    assert "/hangs/" in said.splitlines()[-1]
-
-
-def test_watch_shows_the_running_job_and_leaves_it_alone(
-    cluster: Cluster, running: dict[str, list[str]]
-) -> None:
-    interrupt = ["timeout", "--preserve-status", "-s", "INT", "20"]
-
-    said = run(
-        [*interrupt, ".venv/bin/rljob", "watch", JOB, "-n", cluster.namespace],
-        seconds=60,
-        check=False,
-    )
-
-    assert f"{JOB}: 140 steps" in said
-    assert not ended(cluster.job(JOB))
-
-
 def test_the_job_succeeds_and_its_reward_rises(cluster: Cluster, finished: Manifest) -> None:
     assert holds(finished, "Succeeded"), cluster.dump(JOB)
     assert step(finished) == 140
