@@ -158,7 +158,9 @@ def test_the_command_line_shows_the_job_its_log_and_its_report(
     status = run([*rljob, "status", JOB, "-n", cluster.namespace], seconds=60)
     log = run([*rljob, "logs", JOB, "-n", cluster.namespace], seconds=60)
     run([*rljob, "report", JOB, "-n", cluster.namespace, "-o", str(tmp_path / "r")], seconds=120)
+    watched = run([*rljob, "watch", JOB, "-n", cluster.namespace], seconds=120)
 
+    assert "the run ended with exit status 0" in watched
     assert "Succeeded" in status
     assert f"{JOB}: 140 steps" in log
     assert "held-out" in (tmp_path / "r" / "report.html").read_text()

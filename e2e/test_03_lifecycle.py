@@ -1,12 +1,19 @@
 """Suspend, resume, delete at any time, two jobs at once, too few devices."""
 
+import re
+import subprocess
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.cluster import Cluster
 from support.jobs import STARTED_SECONDS, condition, ended, holds, small, step
+from support.tools import ROOT, run
 
 GONE_SECONDS = 120.0
+COMMAND_SECONDS = 180.0
+RLJOB = ".venv/bin/rljob"
 SECOND: dict[str, Any] = {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}}
 """Of the second of two jobs: another algorithm than all other jobs have."""
 OWNED = (
@@ -60,6 +67,31 @@ def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(
 
     assert len(tokens) == 2
     assert holds(done, "Succeeded"), cluster.dump("second")
+    assert holds(cluster.job("first"), "Running")
+
+
+def test_stacks_of_a_running_job_tell_where_its_processes_stand(cluster: Cluster) -> None:
+    said = run([RLJOB, "stacks", "first", "-n", cluster.namespace], seconds=COMMAND_SECONDS)
+
+    assert "device-0" in said
+    assert "/hangs/" in said.splitlines()[-1]
+
+
+def test_watch_shows_a_running_job_and_leaves_it_alone(cluster: Cluster, tmp_path: Path) -> None:
+    screen = tmp_path / "screen"
+    with screen.open("w") as output:
+        words = [RLJOB, "watch", "first", "-n", cluster.namespace]
+        watching = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=output)
+    deadline = time.monotonic() + COMMAND_SECONDS
+    try:
+        while not re.search(r"step +\d+/2000", screen.read_text()):
+            assert watching.poll() is None, screen.read_text()
+            assert time.monotonic() < deadline, f"no step is shown: {screen.read_text()}"
+            time.sleep(1)
+    finally:
+        watching.terminate()
+        watching.wait(30)
+
     assert holds(cluster.job("first"), "Running")
 
 

@@ -1,5 +1,5 @@
 """The command line: validate, plan, run, watch, stacks, report, analyze, diff, export; on a cluster: status,
-logs, watch, report, stacks.
+logs, watch, report, stacks, doctor.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
@@ -24,6 +24,7 @@ from rljob_runtime.cluster.commands import (
     stacks_of_job,
     status,
 )
+from rljob_runtime.doctor.commands import doctor
 from rljob_runtime.watch.commands import watch
 
 if TYPE_CHECKING:
@@ -350,6 +351,7 @@ def export(
 app.command()(watch)
 app.command()(status)
 app.command()(logs)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -3,11 +3,20 @@
 import subprocess
 import sys
 
+import pytest
+
 HEAVY = {"torch", "ray", "numpy", "transformers", "rljob_operator"}
 
 
-def test_the_commands_load_neither_torch_nor_ray():
-    code = "import sys, rljob_runtime.cluster.ask; print(*{m.split('.')[0] for m in sys.modules})"
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "rljob_runtime.cluster.ask",
+        "rljob_runtime.doctor.gather, rljob_runtime.doctor.text, rljob_runtime.doctor.probe.judge",
+    ],
+)
+def test_the_commands_load_neither_torch_nor_ray(modules):
+    code = f"import sys, {modules}; print(*{{m.split('.')[0] for m in sys.modules}})"
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

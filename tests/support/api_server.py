@@ -27,6 +27,8 @@ PROGRAMS = ("etcd", "kube-apiserver")
 START_SECONDS = 90.0
 WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
 ADMIN = "admin-of-this-test"
+NOBODY = "nobody-of-this-test"
+"""Token of a user without any role."""
 RLJOB_CRD = Path(__file__).parents[2] / "crds" / "rljobs.rljob.io.yaml"
 RAYCLUSTER_CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",
@@ -84,18 +86,18 @@ class ApiServer:
             user=User(token=token),
         )
 
-    def kubeconfig(self) -> Path:
+    def kubeconfig(self, token: str = ADMIN) -> Path:
         """A file for $KUBECONFIG."""
         context = {"cluster": "test", "user": "admin"}
         cluster = {"server": self.url, "certificate-authority": str(self.ca)}
-        file = self.folder / "kubeconfig"
+        file = self.folder / f"kubeconfig-{token}"
         document = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "contexts": [{"name": "test", "context": context}],
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": ADMIN}}],
+            "users": [{"name": "admin", "user": {"token": token}}],
         }
         file.write_text(yaml.safe_dump(document))
         return file
@@ -194,7 +196,7 @@ def _etcd_flags(folder: Path, port: int, peer_port: int) -> list[str]:
 def _api_server_flags(folder: Path, etcd_port: int, port: int) -> list[str]:
     key, tokens = folder / "service-accounts.key", folder / "tokens.csv"
     subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-    tokens.write_text(f'{ADMIN},admin,1,"system:masters"\n')
+    tokens.write_text(f'{ADMIN},admin,1,"system:masters"\n{NOBODY},nobody,2\n')
     return [
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         "--bind-address=127.0.0.1",

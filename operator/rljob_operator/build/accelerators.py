@@ -6,7 +6,7 @@ devices a product allows is in `rljob_api.products`.
 
 from rljob_api.infrastructure import Accelerator
 from rljob_api.ray_resources import device_resource
-from rljob_operator.build import ports
+from rljob_api.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
@@ -16,24 +16,8 @@ CLAIM = "devices"
 CONNECT_SECONDS = 1800
 """HCCL's ranks wait so long for each other: longer than the slowest pull of an image takes."""
 
-ASCEND_POD_LABELS = {"ring-controller.atlas": "ascend-910b"}
-"""By this Ascend's components know a pod of theirs; A3 products have it too."""
 NO_DEVICES = {"huawei.com/skip-ascend-plugin": "enabled"}
 """Ascend's scheduler plugin leaves pods with this annotation alone."""
-
-DRIVER_PATHS = {
-    "/usr/local/Ascend/driver": "Directory",
-    "/usr/local/dcmi": "Directory",
-    "/usr/local/bin/npu-smi": "File",
-    "/etc/ascend_install.info": "File",
-    "/etc/hccn.conf": "File",
-}
-"""What the Ascend container runtime would mount into a pod."""
-
-
-def is_ascend(accelerator: Accelerator) -> bool:
-    """Whether the devices are real ones."""
-    return accelerator.type != "emulated"
 
 
 def ray_resources(accelerator: Accelerator) -> dict[str, str]:
@@ -56,7 +40,7 @@ def device_environment(accelerator: Accelerator) -> list[Manifest]:
     address = {"fieldRef": {"fieldPath": "status.podIP"}}
     return [
         {"name": "HCCL_IF_IP", "valueFrom": address},
-        {"name": "HCCL_IF_BASE_PORT", "value": str(ports.HCCL)},
+        {"name": "HCCL_IF_BASE_PORT", "value": str(HCCL_PORT)},
         {"name": "HCCL_CONNECT_TIMEOUT", "value": str(CONNECT_SECONDS)},
     ]
 

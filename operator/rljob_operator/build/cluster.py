@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import pods
+from rljob_api.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports
-from rljob_operator.build.accelerators import is_ascend, ray_resources
+from rljob_operator.build.accelerators import ray_resources
 from rljob_operator.build.gang import gang
 from rljob_operator.build.names import Manifest, Role, child_name, metadata
 from rljob_operator.build.pods import pod_template
@@ -20,9 +21,6 @@ from rljob_operator.settings import Settings
 RAY_WAREHOUSE = "rljob_warehouse"
 NO_NEW_HEAD = {"ray.io/disable-provisioned-head-restart": "true"}
 """A head that is lost stays lost: its successor would know no job and look healthy."""
-OBJECT_STORE_BYTES = {False: 128 * 2**20, True: 4 * 2**30}
-"""By whether the devices are Ascend's. Samples go through the dock, so Ray's own store stays small;
-Ray would otherwise take a third of the memory it sees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ def ray_cluster(
     def template(role: Role) -> Manifest:
         return pod_template(job, identity, settings, role=role, gang=placing)
 
-    store = OBJECT_STORE_BYTES[is_ascend(spec.accelerator)]
+    store = object_store_bytes(ascend=is_ascend(spec.accelerator))
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayCluster",

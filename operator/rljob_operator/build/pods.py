@@ -8,14 +8,13 @@ from rljob_api.pod_names import ROLE_LABEL
 from rljob_api.pod_rules import RUNS_DIRECTORY
 from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.worker_pods import ASCEND_POD_LABELS, PULL_POLICY, USER, is_ascend
 from rljob_operator.build import ports
 from rljob_operator.build.accelerators import (
-    ASCEND_POD_LABELS,
     NO_DEVICES,
     device_environment,
     device_limits,
     inject,
-    is_ascend,
 )
 from rljob_operator.build.gang import Gang
 from rljob_operator.build.names import (
@@ -30,8 +29,6 @@ from rljob_operator.build.volumes import DOCK_DIRECTORY, mounts, shares_memory, 
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
 
-USER = 1000
-"""Uid and gid of the runtime's images."""
 HOSTNAME = "kubernetes.io/hostname"
 
 HEAD_PORTS = {
@@ -90,7 +87,7 @@ def _container(
     return _given(
         name=f"ray-{role}",
         image=own.image or spec.image or image,
-        imagePullPolicy="IfNotPresent",
+        imagePullPolicy=PULL_POLICY,
         ports=[{"name": name, "containerPort": port} for name, port in open_ports.items()],
         envFrom=_credentials(spec, role=role),
         env=_environment(spec, own, settings, role=role),

@@ -11,6 +11,4 @@ OBJECT_MANAGER = 8077
 RUNTIME_ENVIRONMENT_AGENT = 8078
 FIRST_WORKER = 10002
 LAST_WORKER = 19999
-HCCL = 20000
-"""First of the ports by which HCCL's processes find each other; below those the system hands out."""
 DNS = 53

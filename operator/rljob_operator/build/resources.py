@@ -9,10 +9,9 @@ from rljob_api.host_memory import HOST_GIB
 from rljob_api.pods import Resources
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import num_warehouses, pods
-from rljob_operator.build.accelerators import is_ascend
+from rljob_api.worker_pods import EMULATED_REQUESTS, is_ascend
 from rljob_operator.build.names import Manifest, Role
 
-EMULATED = {"cpu": "100m", "memory": "512Mi"}
 HEAD_CPU, HEAD_GIB = 8, 32
 DEVICE_CPU = 8
 WAREHOUSE_CPU, WAREHOUSE_GIB = 4, 2
@@ -40,7 +39,7 @@ def warehouses_per_pod(spec: RLJobSpec) -> int:
 def _requests(role: Role, spec: RLJobSpec) -> dict[str, str]:
     devices = spec.accelerator.devices_per_node
     if not is_ascend(spec.accelerator):
-        return dict(EMULATED)
+        return dict(EMULATED_REQUESTS)
     if role == "head":
         return _amounts(HEAD_CPU, HEAD_GIB)
     if role == "worker":

@@ -6,8 +6,9 @@ that name what was asked for and what to do about a refusal (`refusals`).
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
@@ -24,6 +25,8 @@ CONNECT_SECONDS = 5.0
 CALL_SECONDS = 30.0
 WATCH_SECONDS = 60
 """The API server ends a watch after so long; a silent one is given up a little later."""
+JSON = "application/json"
+METHODS = {"get": "GET", "list": "GET", "create": "POST", "delete": "DELETE"}
 PLURAL = "rljobs"
 JOBS = f"{PLURAL}.{GROUP}"
 
@@ -123,14 +126,45 @@ class Calls:
                     if quiet_seconds is None:
                         raise
 
+    def request(
+        self,
+        verb: str,
+        path: str,
+        *,
+        resource: str,
+        name: str = "",
+        body: Manifest | None = None,
+        query: Mapping[str, str] | None = None,
+    ) -> Manifest:
+        """Any other call. verb: a role's get, list, create or delete. path: of the API, e.g. /version.
+        resource, name: for errors. Raises NotThere and other ClusterErrors."""
+        client = self.connection.client
+        namespace = self.namespace if f"/namespaces/{self.namespace}/" in path else ""
+        given = client.param_serialize(
+            METHODS[verb],
+            f"{path}?{urlencode(query)}" if query else path,
+            header_params={"Accept": JSON, "Content-Type": JSON},
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        with self.asking(verb, resource, name, namespace=namespace):
+            answer = client.call_api(*given, _request_timeout=_within(CALL_SECONDS))
+            content = answer.read()
+            if not 200 <= answer.status <= 299:
+                raise ApiException(status=answer.status, body=content.decode(errors="replace"))
+            found: Manifest = json.loads(content)
+        return found
+
     @contextlib.contextmanager
-    def asking(self, verb: str, resource: str, name: str = "") -> Iterator[None]:
-        """Turn the client's errors inside into ours."""
+    def asking(
+        self, verb: str, resource: str, name: str = "", *, namespace: str | None = None
+    ) -> Iterator[None]:
+        """Turn the client's errors inside into ours. namespace: default, the own; "" for all."""
         asked = Asked(
             verb=verb,
             resource=resource,
             name=name,
-            namespace=self.namespace,
+            namespace=self.namespace if namespace is None else namespace,
             where=self.connection.where,
         )
         try:

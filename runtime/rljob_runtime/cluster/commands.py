@@ -47,7 +47,7 @@ def status(
     """Show jobs on the cluster: a table, or one job's progress, pods, failures and events."""
     if watch and name is None:
         _refuse("--watch follows one job: rljob status NAME --watch")
-    with _cluster(namespace, context) as calls:
+    with asked_cluster(namespace, context) as calls:
         if name is None:
             _show_all(calls, as_json=as_json)
         elif watch:
@@ -73,7 +73,7 @@ def logs(
     """Print what a job's driver prints, from its head's pod."""
     if follow and attempt is not None:
         _refuse("--attempt is read from a file, which -f does not follow; leave one of the two out")
-    with _cluster(namespace, context) as calls:
+    with asked_cluster(namespace, context) as calls:
         from rljob_runtime.cluster.ask import find_job, reader
         from rljob_runtime.cluster.logs import follow_log, log_of_attempt, read_log
 
@@ -82,7 +82,7 @@ def logs(
         if attempt is not None:
             lines = log_of_attempt(job, attempt, tail=tail, read=reader(calls, job))
         elif follow:
-            lines = follow_log(calls, name, tail=tail, tell=_say)
+            lines = follow_log(calls, name, tail=tail, tell=say)
         else:
             lines = read_log(calls, job, tail=tail)
         for line in lines:
@@ -94,7 +94,7 @@ def report_of_job(
 ) -> Path:
     """Fetch the run of a job into `output` (default: runs/NAME) and write its report. Returns its path."""
     folder = output or Path("runs") / name
-    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.ask import find_job, reader
         from rljob_runtime.cluster.fetch import fetch
         from rljob_runtime.display.report import write_report
@@ -106,7 +106,7 @@ def report_of_job(
 
 def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> str:
     """What `rljob stacks` says in the container of the job's head, where its driver is."""
-    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.ask import find_job
         from rljob_runtime.cluster.exec import run_remotely
         from rljob_runtime.cluster.facts import run_folder
@@ -125,7 +125,7 @@ def stacks_of_job(name: str, *, namespace: str | None, context: str | None) -> s
 @contextlib.contextmanager
 def watched_job(name: str, *, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
     """The run of a job, to be watched from here."""
-    with _cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
+    with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.watched import ClusterRun
 
         yield ClusterRun(calls, name)
@@ -138,9 +138,9 @@ def _show_all(calls: "Calls", *, as_json: bool) -> None:
     if as_json:
         _print(json.dumps(found, indent=2))
     elif found["items"]:
-        _console().print(jobs_table(found["items"], now=_now()))
+        console_of().print(jobs_table(found["items"], now=_now()))
     else:
-        _say(f"namespace {calls.namespace} has no RLJobs ({calls.connection.where})")
+        say(f"namespace {calls.namespace} has no RLJobs ({calls.connection.where})")
 
 
 def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
@@ -151,7 +151,7 @@ def _show_one(calls: "Calls", name: str, *, as_json: bool) -> None:
     if as_json:
         _print(json.dumps(job, indent=2))
         return
-    console = _console()
+    console = console_of()
     console.print(page(look(calls, job), now=_now(), width=console.width))
 
 
@@ -162,7 +162,7 @@ def _watch(calls: "Calls", name: str, *, as_json: bool) -> int:
     from rljob_runtime.cluster.page import status_line
     from rljob_runtime.cluster.watch import follow
 
-    console, line = _console(), ""
+    console, line = console_of(), ""
     last = find_job(calls, name)
     states = follow(calls, last)
     if console.is_terminal and not as_json:
@@ -198,7 +198,9 @@ def _watch_page(
 
 
 @contextlib.contextmanager
-def _cluster(namespace: str | None, context: str | None, *, why: str = "") -> Iterator["Calls"]:
+def asked_cluster(
+    namespace: str | None, context: str | None, *, why: str = ""
+) -> Iterator["Calls"]:
     """The cluster to ask; whatever goes wrong inside is said in a line that starts with `why`."""
     from rljob_runtime.cluster.connect import connect
     from rljob_runtime.errors import RljobError
@@ -216,7 +218,8 @@ def _cluster(namespace: str | None, context: str | None, *, why: str = "") -> It
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
-def _console() -> "Console":
+def console_of() -> "Console":
+    """The terminal, or plain text of a fixed width."""
     from rich.console import Console
 
     from rljob_runtime.cluster.page import WIDTH
@@ -230,7 +233,7 @@ def _now() -> float:
 
 
 def _refuse(text: str) -> NoReturn:
-    _say(text)
+    say(text)
     raise typer.Exit(EXIT_REFUSED)
 
 
@@ -239,5 +242,6 @@ def _print(text: str) -> None:
     sys.stdout.flush()
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
+    """A line for people, beside the output."""
     sys.stderr.write(f"{text}\n")

@@ -1,5 +1,6 @@
 """Run a command in the container of a job's head and collect its output, such as a file's bytes."""
 
+import copy
 import functools
 import json
 import queue
@@ -8,6 +9,7 @@ import time
 from collections.abc import Callable
 
 import websocket
+from kubernetes.client import CoreV1Api
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
@@ -38,15 +40,17 @@ def read_remote_file(calls: Calls, pod: str, path: str, *, limit_bytes: int) -> 
 
 
 def run_remotely(
-    calls: Calls, pod: str, command: list[str], *, what: str
+    calls: Calls, pod: str, command: list[str], *, what: str, container: str = HEAD_CONTAINER
 ) -> tuple[int, bytes, str]:
     """(exit code, output, what it complained of). what: for errors. Raises ClusterError."""
+    # `stream` puts its own transport into the client meanwhile: a copy keeps that from all other calls.
+    core = CoreV1Api(copy.copy(calls.connection.client))
     open_shell = functools.partial(
         stream,
-        calls.core.connect_get_namespaced_pod_exec,
+        core.connect_get_namespaced_pod_exec,
         pod,
         calls.namespace,
-        container=HEAD_CONTAINER,
+        container=container,
         command=command,
         stdin=False,
         stdout=True,

@@ -14,7 +14,8 @@ HANDSHAKE = re.compile(r"Handshake status (\d+) .*-\+-\+- (.*)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One call. resource: as in a role, e.g. pods/exec. where: context and address."""
+    """One call. resource: as in a role, e.g. pods/exec. namespace: "" of the whole cluster. where: context
+    and address."""
 
     verb: str
     resource: str
@@ -25,7 +26,12 @@ class Asked:
     @property
     def what(self) -> str:
         """`pods/log job-0-head in namespace research`."""
-        return f"{self.resource} {self.name}".strip() + f" in namespace {self.namespace}"
+        return f"{self.resource} {self.name}".strip() + self.place
+
+    @property
+    def place(self) -> str:
+        """` in namespace research`; nothing for the whole cluster."""
+        return f" in namespace {self.namespace}" if self.namespace else ""
 
 
 def refusal(asked: Asked, code: int, body: str) -> ClusterError:
@@ -40,8 +46,7 @@ def refusal(asked: Asked, code: int, body: str) -> ClusterError:
     if code == 403:
         forbidden = message if "forbidden" in message else f"forbidden: {message}"
         return ClusterError(
-            f"{forbidden}; ask for a role that may {asked.verb} {asked.resource} "
-            f"in namespace {asked.namespace}"
+            f"{forbidden}; ask for a role that may {asked.verb} {asked.resource}{asked.place}"
         )
     if code == 404 and not is_status and "rljobs" in asked.resource:
         return ClusterError(

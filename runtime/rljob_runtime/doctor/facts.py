@@ -1,0 +1,58 @@
+"""What is known of a cluster: manifests as the API server gave them, or why they were not to be seen."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """In place of a fact that could not be looked at. why: as the API server or the connection says."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """One thing that a user may do in the namespace. resource: as in a role, e.g. pods/exec."""
+
+    verb: str
+    resource: str
+    group: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A cluster, asked once. An empty tuple or None: looked, and not there.
+
+    where: context and address. version: of the API server. rljob_versions, ray_versions: of their API
+    groups that are served. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays:
+    Deployments. pods: of all namespaces, that have not ended. claims: of the namespace. verdict: what the
+    API server says against the job in a dry run; "" where it takes it.
+    """
+
+    where: str
+    namespace: str
+    version: str | Unseen
+    rljob_versions: tuple[str, ...] | Unseen
+    ray_versions: tuple[str, ...] | Unseen
+    rljob_crd: Manifest | Unseen | None
+    ray_crd: Manifest | Unseen | None
+    operators: tuple[Manifest, ...] | Unseen
+    kuberays: tuple[Manifest, ...] | Unseen
+    nodes: tuple[Manifest, ...] | Unseen
+    pods: tuple[Manifest, ...] | Unseen
+    storage_classes: tuple[Manifest, ...] | Unseen
+    claims: tuple[Manifest, ...] | Unseen
+    rights: Mapping[Right, bool] | Unseen
+    verdict: str | Unseen
+
+
+def name_of(manifest: Manifest) -> str:
+    """An object's name."""
+    return str(manifest["metadata"]["name"])

@@ -1,0 +1,122 @@
+"""Clusters as `rljob doctor` knows them: a healthy one, and what differs."""
+
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+from cluster_jobs import JOB, merged
+
+from rljob_api.crd import crd
+from rljob_api.load import read_job
+from rljob_api.pod_names import JOB_LABEL
+from rljob_runtime.doctor.examine import examine
+from rljob_runtime.doctor.facts import Facts, Manifest
+from rljob_runtime.doctor.findings import Finding
+from rljob_runtime.doctor.installed import installed
+from rljob_runtime.doctor.need import Need, need_of, one_of
+from rljob_runtime.doctor.rights import ASKED
+
+NPU = "huawei.com/Ascend910"
+RUNTIME, ASCEND = "example.com/rljob-runtime:1", "example.com/rljob-ascend:1"
+
+
+def node(
+    name: str, devices: int = 8, *, labels: Any = None, taints: Any = None, ready: bool = True
+):
+    """A node with so many devices."""
+    return {
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": {"taints": taints or []},
+        "status": {
+            "allocatable": {"cpu": "64", NPU: str(devices)} if devices else {"cpu": "64"},
+            "conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}],
+        },
+    }
+
+
+def pod(on: str, devices: int, *, job: str = "other") -> Manifest:
+    """A pod of a job that holds devices of a node."""
+    limits = {"limits": {NPU: str(devices)}}
+    return {
+        "metadata": {"name": f"{job}-{on}", "namespace": "research", "labels": {JOB_LABEL: job}},
+        "spec": {"nodeName": on, "containers": [{"name": "ray-worker", "resources": limits}]},
+    }
+
+
+def deployment(
+    name: str = "rljob-operator",
+    namespace: str = "rljob-system",
+    *,
+    image: str = "",
+    ready: int = 1,
+    arguments: tuple[str, ...] = (),
+) -> Manifest:
+    """An operator's Deployment, as the chart makes it."""
+    given = [f"--runtime-image={RUNTIME}", f"--ascend-image={ASCEND}", *arguments]
+    labels = {} if image else {"app.kubernetes.io/version": version("rljob")}
+    container = {"name": "operator", "image": image or "example.com/rljob:dev", "args": given}
+    return {
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {"replicas": 1, "template": {"spec": {"containers": [container]}}},
+        "status": {"readyReplicas": ready},
+    }
+
+
+def claim(name: str, *modes: str, phase: str = "Bound", of_class: str = "nfs") -> Manifest:
+    """A PersistentVolumeClaim."""
+    return {
+        "metadata": {"name": name},
+        "spec": {"accessModes": list(modes), "storageClassName": of_class},
+        "status": {"phase": phase},
+    }
+
+
+def storage_class(name: str, *, default: bool = False, binding: str = "Immediate") -> Manifest:
+    annotations = {"storageclass.kubernetes.io/is-default-class": "true"} if default else {}
+    return {
+        "metadata": {"name": name, "annotations": annotations},
+        "volumeBindingMode": binding,
+    }
+
+
+HEALTHY = Facts(
+    where="context lab, https://lab.example:6443",
+    namespace="research",
+    version="v1.34.4",
+    rljob_versions=("v1alpha1",),
+    ray_versions=("v1", "v1alpha1"),
+    rljob_crd=crd(),
+    ray_crd=None,
+    operators=(deployment(arguments=("--emulated-device-plugin",)),),
+    kuberays=(deployment("kuberay-operator", "kuberay", image="kuberay/operator:v1.6.2"),),
+    nodes=(node("node-a"), node("node-b")),
+    pods=(),
+    storage_classes=(storage_class("nfs", default=True),),
+    claims=(claim("runs", "ReadWriteMany"),),
+    rights=dict.fromkeys(ASKED, True),
+    verdict="",
+)
+
+
+def cluster(**facts: Any) -> Facts:
+    """The healthy cluster, but for these facts."""
+    return replace(HEALTHY, **facts)
+
+
+def need(facts: Facts = HEALTHY, **spec: Any) -> Need:
+    """What a job on two nodes of two devices asks of the cluster; spec: what differs."""
+    storage = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}}
+    job = read_job(merged(merged(JOB, {"spec": storage}), {"spec": spec}))
+    operator = one_of(map(installed, facts.operators), facts.namespace)
+    return need_of(job, operator)
+
+
+def found(check: str, facts: Facts, asked: Need | None = None) -> list[Finding]:
+    """What one check says of a cluster, and of a job there."""
+    return [finding for finding in examine(facts, asked) if finding.check == check]
+
+
+def only(check: str, facts: Facts, asked: Need | None = None) -> Finding:
+    """The only line of a check."""
+    (finding,) = found(check, facts, asked)
+    return finding
