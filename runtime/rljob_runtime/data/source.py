@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rljob_api.evaluation import OWN_DATA, Evaluation, EvaluationSet
 from rljob_api.workload import Batch, Data
+from rljob_runtime.data.game_split import GameSplit
+from rljob_runtime.data.games import GameItems
 from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
@@ -16,6 +18,7 @@ from rljob_runtime.data.order import item_at
 from rljob_runtime.data.preferences import read_preferences
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.data.split import (
+    HELD_OUT_SEEDS,
     MIN_SCAN,
     SCAN_FACTOR,
     SUITE_SEEDS,
@@ -66,6 +69,8 @@ class PromptSource:
         held_out, seed = self._asked, self._seed
         if data.reasoning_gym is not None:
             return GymSplit(data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed)
+        if data.environment is not None:
+            return GameSplit(data.environment, data, make_maker, held_out=held_out)
         questions = list_of(data, base_dir)
         assert questions, "the rules allow exactly one source of data"
         return ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
@@ -120,7 +125,7 @@ def list_of(data: Data, base_dir: Path) -> list[Question]:
     """All items of a file or a package's source; empty for a generator. Raises ConfigError."""
     if data.source is not None:
         return read_items(data.source, base_dir=base_dir)
-    if data.reasoning_gym is not None:
+    if data.reasoning_gym is not None or data.environment is not None:
         return []
     file = read_file(data, base_dir=base_dir)
     if file.problems:
@@ -135,6 +140,9 @@ def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> 
         start = derive_seed(seed, "suite", found.name) % SUITE_SEEDS
         drawn = GymItems(data.reasoning_gym, seed=start)
         questions = [drawn[i] for i in range(max(MIN_SCAN, SCAN_FACTOR * found.prompts))]
+    if data.environment is not None:
+        games = GameItems(data.environment)
+        questions = [games[HELD_OUT_SEEDS + i] for i in range(found.prompts)]
     return SuiteItems(
         name=found.name,
         questions=questions,
