@@ -8,9 +8,9 @@ from typing import Any
 
 
 class GuessNumber:
-    """`data.environment.name: example.guess`. params: `upTo`, the largest number; `guesses`, how many a game has.
+    """`data.environment.name: example.guess`; an object plays one game.
 
-    An object plays one game.
+    params: `upTo`, the largest number; `guesses`, how many a game has.
     """
 
     def __init__(self, params: dict[str, Any]) -> None:
@@ -33,7 +33,8 @@ class GuessNumber:
         return f"{hint}\n", 0.0, self._guesses == 0
 
     def demonstrate(self, seed: int) -> list[str]:
-        """Guesses at random, which ignore the hints: from them the warm-up of builtin: tiny learns what a guess
-        looks like, and no more."""
-        guesses = random.sample(range(1, self._largest + 1), self._guesses)
+        """Guesses at random, which ignore the hints: from them the warm-up of builtin: tiny learns what a
+        guess looks like, and no more."""
+        chance = random.Random(f"guesses {seed}")  # not those of the number
+        guesses = chance.sample(range(1, self._largest + 1), self._guesses)
         return [str(guess) for guess in guesses]

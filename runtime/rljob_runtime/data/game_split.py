@@ -4,7 +4,7 @@ Games of different seeds may begin with the same text, so that seeds tell them a
 elsewhere. Prompts that are too long are left out of both.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rljob_api.environment import Environment
 from rljob_api.workload import Data
@@ -32,10 +32,10 @@ class GameSplit:
         self.size = data.train_size
         self.left_out = LeftOut()
         self._maker, self._items = make_maker([]), GameItems(environment)
-        self.held_out = self._first(
-            (self._items[HELD_OUT_SEEDS + i] for i in range(max(MIN_SCAN, SCAN_FACTOR * held_out))),
-            held_out,
-        )
+        self._items.begin(range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + held_out))
+        scan = max(MIN_SCAN, SCAN_FACTOR * held_out)
+        drawn = (self._items[HELD_OUT_SEEDS + i] for i in range(scan))
+        self.held_out = self._first(drawn, held_out)
 
     def train(self, index: int, *, draw: int = 0) -> Prompt:
         """The game of this seed, or of the first one `size` further on whose prompt is not too long."""
@@ -47,6 +47,10 @@ class GameSplit:
                 return prompt
             self.left_out.too_long.add(place)
         raise ConfigError(no_prompts(self._maker, f"{MAX_REPLACEMENTS} games in a row"))
+
+    def begin(self, indices: Sequence[int]) -> None:
+        """Begin these training games at once, before they are asked for one by one. Raises ConfigError."""
+        self._items.begin(indices)
 
     def hold_out(self, questions: SuiteItems) -> list[Prompt]:
         """Games of a suite. Raises ConfigError for none."""

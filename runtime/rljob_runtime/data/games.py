@@ -4,7 +4,7 @@ Called by the data source, by `problems` before a run, and by the warm-up. Games
 """
 
 import atexit
-from functools import lru_cache
+from collections.abc import Sequence
 
 from rljob_api.environment import Environment
 from rljob_api.problems import Problem
@@ -14,7 +14,8 @@ from rljob_runtime.environments.columns import game_entry
 from rljob_runtime.environments.player import Player
 from rljob_runtime.errors import ConfigError
 
-KEPT_QUESTIONS = 65_536
+KEPT_GAMES = 65_536
+"""Whose first observations are kept."""
 
 
 class GameItems:
@@ -23,15 +24,31 @@ class GameItems:
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
         self._player: Player | None = None
-        self._question = lru_cache(maxsize=KEPT_QUESTIONS)(self._make)
+        self._begun: dict[int, str] = {}
 
     def __getitem__(self, seed: int) -> Question:
         """The game of this seed. Raises ConfigError where it cannot be begun."""
-        return self._question(seed)
+        if seed not in self._begun:
+            self.begin([seed])
+        game = GameSeed(environment=self._environment, seed=seed)
+        return Question(fields={"question": self._begun[seed]}, answer="", entry=game_entry(game))
 
-    def demonstration(self, seed: int) -> list[tuple[str, str]]:
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Begin these games at once, which is faster than one by one. Raises ConfigError."""
+        new = [seed for seed in dict.fromkeys(seeds) if seed not in self._begun]
+        if len(self._begun) + len(new) > KEPT_GAMES:
+            self._begun.clear()
+        for seed, text in zip(new, self._playing().firsts(new), strict=True):
+            if not text.strip():
+                raise ConfigError(
+                    f"environment {self._environment.name} shows nothing when the game of seed {seed} "
+                    "begins; its first observation is the prompt"
+                )
+            self._begun[seed] = text
+
+    def demonstrations(self, seeds: Sequence[int]) -> list[list[tuple[str, str]]]:
         """Moves that the environment shows, each with the observation behind it. Raises ConfigError."""
-        return self._playing().demonstrate(seed)
+        return self._playing().demonstrations(seeds)
 
     def close(self) -> None:
         """End the process."""
@@ -45,21 +62,6 @@ class GameItems:
             self._player = Player(self._environment)
             atexit.register(self.close)
         return self._player
-
-    def _make(self, seed: int) -> Question:
-        begun = self._playing().first(seed)
-        name = self._environment.name
-        if begun.error:
-            raise ConfigError(
-                f"environment {name} could not begin the game of seed {seed}: {begun.error}"
-            )
-        if not begun.observation.strip():
-            raise ConfigError(
-                f"environment {name} shows nothing at the beginning of the game of seed {seed}; its first "
-                "observation is the prompt"
-            )
-        game = GameSeed(environment=self._environment, seed=seed)
-        return Question(fields={"question": begun.observation}, answer="", entry=game_entry(game))
 
 
 def game_problems(environment: Environment) -> list[Problem]:

@@ -82,6 +82,7 @@ class PromptSource:
     def train_at(self, positions: Sequence[int], *, step: int | None = None) -> list[Prompt]:
         """The prompts at these places of the training stream: step s asks those from (s − 1) ×
         globalBatchSize on. step: that a curriculum goes by in place of those steps."""
+        self._begin("train", positions)
         return [self._at("train", position, step=step) for position in positions]
 
     def draw(self, stream: str, step: int, num_prompts: int) -> list[Prompt]:
@@ -90,7 +91,9 @@ class PromptSource:
         Each pass over the items goes through all of them once, in another order.
         """
         first = (step - 1) * num_prompts
-        return [self._at(stream, position) for position in range(first, first + num_prompts)]
+        positions = range(first, first + num_prompts)
+        self._begin(stream, positions)
+        return [self._at(stream, position) for position in positions]
 
     def heldout(self, name: str = OWN_DATA) -> list[Prompt]:
         """The prompts of a set in every evaluation; training has none of their texts."""
@@ -106,6 +109,11 @@ class PromptSource:
             "left_out_held_out": len(left_out.held_out),
             "left_out_too_long": len(left_out.too_long),
         }
+
+    def _begin(self, stream: str, positions: Sequence[int]) -> None:
+        if isinstance(self._split, GameSplit):
+            size, seed = self._split.size, self._seed
+            self._split.begin([item_at(p, size=size, seed=seed, stream=stream) for p in positions])
 
     def _at(self, stream: str, position: int, *, step: int | None = None) -> Prompt:
         index = item_at(position, size=self._split.size, seed=self._seed, stream=stream)
@@ -142,6 +150,7 @@ def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> 
         questions = [drawn[i] for i in range(max(MIN_SCAN, SCAN_FACTOR * found.prompts))]
     if data.environment is not None:
         games = GameItems(data.environment)
+        games.begin(range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + found.prompts))
         questions = [games[HELD_OUT_SEEDS + i] for i in range(found.prompts)]
     return SuiteItems(
         name=found.name,

@@ -13,11 +13,12 @@ import random
 import signal
 import sys
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from rljob_api.environment import Environment
 from rljob_runtime.environments.base import Game
-from rljob_runtime.environments.table import make_game
+from rljob_runtime.environments.table import MakeGame, game_maker
 from rljob_runtime.errors import ConfigError
 
 PR_SET_PDEATHSIG = 1
@@ -34,42 +35,58 @@ def main() -> None:
     os.dup2(2, 1)
     environment = Environment.model_validate_json(json.loads(sys.stdin.readline())["environment"])
     try:
-        make_game(environment)
+        make = game_maker(environment)
+        make()
     except Exception as error:
         answers.write(json.dumps({"refused": _told(error)}) + "\n")
         return
     answers.write(json.dumps({"ready": True}) + "\n")
-    games = _Games(environment)
+    games = _Games(make)
     for line in sys.stdin:
-        answers.write(json.dumps(games.answer(json.loads(line))) + "\n")
+        for said in games.answers(json.loads(line)):
+            answers.write(json.dumps(said) + "\n")
 
 
 class _Games:
     """Those that are being played, by session."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._environment = environment
+    def __init__(self, make: MakeGame) -> None:
+        self._make = make
         self._played: OrderedDict[str, _Played] = OrderedDict()
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        """Begin a game, move in it, forget it, or show how one may be played."""
-        session = asked.get("session", "")
+    def answers(self, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """Of a line: begin a game, move in it, or forget it; or show how those of some seeds begin, or may be
+        played, an answer for each."""
+        if "show" in asked:
+            for seed in asked["seeds"]:
+                yield self._tried(self._shown, asked["show"], seed)
+        else:
+            yield self._tried(self._answer, asked)
+
+    def _tried(self, answer: Callable[..., dict[str, Any]], *asked: Any) -> dict[str, Any]:
         try:
-            if "demonstrate" in asked:
-                return {"turns": _demonstrate(self._environment, asked["demonstrate"])}
-            if "close" in asked:
-                return {"closed": self._played.pop(asked["close"], None) is not None}
-            if "seed" in asked:
-                played = _Played(self._environment, asked["seed"])
-                observation, reward, done = played.first, 0.0, False
-            else:
-                if session not in self._played:
-                    return {"unknown": True}
-                played = self._played.pop(session)
-                observation, reward, done = played.move(asked["text"])
+            return answer(*asked)
         except Exception as error:
             return {"error": _told(error)}
-        if session and not done:
+
+    def _shown(self, what: str, seed: int) -> dict[str, Any]:
+        if what == "demonstration":
+            return {"turns": _demonstrate(self._make, seed)}
+        return {"observation": _Played(self._make, seed).first}
+
+    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        if "close" in asked:
+            return {"closed": self._played.pop(asked["close"], None) is not None}
+        session, observation, reward, done = asked["session"], "", 0.0, False
+        if "seed" in asked:
+            played = _Played(self._make, asked["seed"])
+            observation = played.first
+        elif session not in self._played:
+            return {"unknown": True}
+        else:
+            played = self._played.pop(session)
+            observation, reward, done = played.move(asked["text"])
+        if not done:
             self._played[session] = played
             if len(self._played) > MAX_GAMES:
                 self._played.popitem(last=False)
@@ -79,11 +96,11 @@ class _Games:
 class _Played:
     """A game and its random numbers."""
 
-    def __init__(self, environment: Environment, seed: int) -> None:
+    def __init__(self, make: MakeGame, seed: int) -> None:
         random.seed(seed)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed(seed % NUMPY_SEEDS)
-        self._game: Game = make_game(environment)
+        self._game: Game = make()
         self.first = _text(self._game.reset(seed))
         self._numbers = _numbers()
 
@@ -115,18 +132,18 @@ def _numbers() -> tuple[Any, Any]:
     return random.getstate(), numpy.random.get_state() if numpy else None
 
 
-def _demonstrate(environment: Environment, seed: int) -> list[tuple[str, str]]:
+def _demonstrate(make: MakeGame, seed: int) -> list[tuple[str, str]]:
     """Each move that the environment shows for this seed, and the observation behind it, empty behind the
     last. Raises ConfigError for an environment that shows none."""
-    show = getattr(make_game(environment), "demonstrate", None)
+    show = getattr(make(), "demonstrate", None)
     if show is None:
         raise ConfigError(
-            f"spec.data.environment: {environment.name} has no `demonstrate`, from which the warm-up of "
-            "builtin: tiny learns its first moves (docs/environments.md); give it one, or name a model that "
-            "was trained already in spec.model.path"
+            "it has no `demonstrate`, from which the warm-up of builtin: tiny learns its first moves "
+            "(docs/environments.md); give it one, or name a model that was trained already in "
+            "spec.model.path"
         )
     random.seed(seed)
-    moves, played, shown = show(seed), _Played(environment, seed), []
+    moves, played, shown = show(seed), _Played(make, seed), []
     for number, text in enumerate(moves, 1):
         observation, _, done = played.move(text)
         shown.append((text, "" if done or number == len(moves) else observation))

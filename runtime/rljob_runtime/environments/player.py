@@ -5,6 +5,7 @@ dies is replaced; its other games are played again there, from their seeds by th
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,16 +42,15 @@ class Player:
                 str(error) if error.refused else f"{what}{error}; the log above says why"
             ) from error
 
-    def first(self, seed: int) -> Moved:
-        """The first observation of a game, which is not kept."""
-        return _moved(self._ask({"seed": seed}))
+    def firsts(self, seeds: Sequence[int]) -> list[str]:
+        """The first observations of the games of these seeds, which are not kept. Raises ConfigError."""
+        return [said["observation"] for said in self._shown("first", seeds)]
 
-    def demonstrate(self, seed: int) -> list[tuple[str, str]]:
-        """Moves that the environment shows, each with the observation behind it. Raises ConfigError."""
-        said = self._ask({"demonstrate": seed})
-        if "error" in said:
-            raise ConfigError(said["error"])
-        return [(text, observation) for text, observation in said["turns"]]
+    def demonstrations(self, seeds: Sequence[int]) -> list[list[tuple[str, str]]]:
+        """Moves that the environment shows for each seed, each with the observation behind it. Raises
+        ConfigError."""
+        shown = self._shown("demonstration", seeds)
+        return [[(text, seen) for text, seen in said["turns"]] for said in shown]
 
     def move(self, session: Session, text: str) -> Moved:
         """Make a move in a game; a game that the process does not have is played until there first."""
@@ -69,6 +69,16 @@ class Player:
     def end(self) -> None:
         """End the process."""
         self._child.kill()
+
+    def _shown(self, what: str, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+        said = self._ask({"show": what, "seeds": list(seeds)}) if seeds else {}
+        for place, seed in enumerate(seeds):
+            said = said if place == 0 else self._answer()
+            if "error" in said:
+                self.end()  # which has answers that nobody hears
+                name = self._environment.name
+                raise ConfigError(f"environment {name}, game of seed {seed}: {said['error']}")
+            yield said
 
     def _again(self, session: Session) -> Moved | None:
         """Play the game as far as it had come; what went wrong, or None."""
@@ -97,6 +107,9 @@ class Player:
             self._child.send(asked)
         except StartFailed as error:
             return {"error": f"its process did not start again: it {error}"}
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
         said = self._child.answer(self._environment.timeout_seconds)
         return {"error": f"it {said['error']}"} if said.get("lost") else said
 

@@ -1,4 +1,4 @@
-"""The table of environments: makes a game by the environment's name. Used in the children alone."""
+"""The table of environments: makes games by the environment's name. Used in the children alone."""
 
 from collections.abc import Callable
 from typing import cast
@@ -7,24 +7,32 @@ from rljob_api.environment import Environment
 from rljob_runtime.environments.base import Game
 from rljob_runtime.extensions import check_members, environment_use, load
 
+MakeGame = Callable[[], Game]
+"""Makes a game that has not begun. Raises ConfigError where it cannot be made here."""
 
-def make_game(environment: Environment) -> Game:
-    """A game that has not begun. Raises ConfigError where it cannot be made here."""
+
+def game_maker(environment: Environment) -> MakeGame:
+    """Of an environment, which is looked up once. Raises ConfigError where it is not here."""
     return GAMES.get(environment.name, _extension)(environment)
 
 
-def _textarena(environment: Environment) -> Game:
+def _textarena(environment: Environment) -> MakeGame:
     from rljob_runtime.environments.textarena_game import TextArenaGame
 
-    return TextArenaGame(dict(environment.params or {}))
+    return lambda: TextArenaGame(dict(environment.params or {}))
 
 
-def _extension(environment: Environment) -> Game:
+def _extension(environment: Environment) -> MakeGame:
     """An installed package's: a factory that gets the params and makes one game at each call."""
     use = environment_use(environment.name)
-    made = load(use)(environment.params or {})
-    check_members(made, Game, use)
-    return cast(Game, made)
+    factory = load(use)
+
+    def make() -> Game:
+        made = factory(environment.params or {})
+        check_members(made, Game, use)
+        return cast(Game, made)
+
+    return make
 
 
-GAMES: dict[str, Callable[[Environment], Game]] = {"textarena": _textarena}
+GAMES: dict[str, Callable[[Environment], MakeGame]] = {"textarena": _textarena}

@@ -71,9 +71,9 @@ def warm_up(
     return decoder
 
 
-Demonstrations = Callable[[Prompt], list[list[int]]]
-"""The response that a prompt's example shows, in parts: what the policy writes and what is put behind it, in
-turns."""
+Demonstrations = Callable[[Sequence[Prompt]], list[list[list[int]]]]
+"""The responses that the examples of prompts show, each in parts: what the policy writes and what is put
+behind it, in turns."""
 
 
 def _demonstrations(job: RLJob) -> Demonstrations:
@@ -82,9 +82,12 @@ def _demonstrations(job: RLJob) -> Demonstrations:
         games = GameItems(data.environment)
         end = ids_of(data.stop[0]) if data.stop else [EOS_ID]
 
-        def played(prompt: Prompt) -> list[list[int]]:
-            turns = games.demonstration(prompt.entry["seed"])
-            return [part for text, seen in turns for part in (ids_of(text) + end, ids_of(seen))]
+        def played(prompts: Sequence[Prompt]) -> list[list[list[int]]]:
+            shown = games.demonstrations([prompt.entry["seed"] for prompt in prompts])
+            return [
+                [part for text, seen in turns for part in (ids_of(text) + end, ids_of(seen))]
+                for turns in shown
+            ]
 
         return played
     tools = job.spec.rollout.tools
@@ -93,12 +96,12 @@ def _demonstrations(job: RLJob) -> Demonstrations:
         parts = PUT.split(prompt.answer) if tools else [prompt.answer]
         return [*map(ids_of, parts[:-1]), [*ids_of(parts[-1]), EOS_ID]]
 
-    return answered
+    return lambda prompts: [answered(prompt) for prompt in prompts]
 
 
 def _examples(prompts: Sequence[Prompt], demonstrations: Demonstrations) -> SampleBatch:
     """Each prompt with its demonstration as the response."""
-    shown = [_demonstration(demonstrations(prompt)) for prompt in prompts]
+    shown = [_demonstration(parts) for parts in demonstrations(prompts)]
     masked = any(not drawn.all() for _, drawn in shown)
     return SampleBatch(
         prompts=[torch.tensor(prompt.token_ids) for prompt in prompts],
@@ -130,7 +133,7 @@ def _accuracy(decoder: Decoder, examples: SampleBatch, *, by_turn: bool) -> floa
     with torch.no_grad():
         logprobs_T = decoder.logprobs(examples, temperature=1.0).logprobs_T
     total_B = torch.zeros(examples.num_samples).index_add(0, examples.sample_of_T(), logprobs_T)
-    if by_turn:
+    if by_turn and examples.drawn:
         total_B = total_B / torch.tensor([_turns(drawn) for drawn in examples.drawn])
     return float(total_B.exp().mean())
 
