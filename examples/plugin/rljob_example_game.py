@@ -14,7 +14,7 @@ class GuessNumber:
     """
 
     def __init__(self, params: dict[str, Any]) -> None:
-        self._largest, self._guesses = int(params.get("upTo", 15)), int(params.get("guesses", 4))
+        self._largest, self._guesses = int(params.get("upTo", 7)), int(params.get("guesses", 3))
         self._number = 0
 
     def reset(self, seed: int) -> str:
