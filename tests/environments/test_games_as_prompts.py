@@ -1,4 +1,4 @@
-"""Prompts out of an environment: seeds from 0 on train, others are held out, and each prompt names its game."""
+"""Prompts out of an environment: seeds from 0 on train, others are held out, each prompt names its game."""
 
 import json
 from collections.abc import Callable

@@ -1,10 +1,12 @@
 """The table of environments: makes games by the environment's name. Used in the children alone."""
 
 from collections.abc import Callable
+from importlib.util import find_spec
 from typing import cast
 
 from rljob_api.environment import Environment
 from rljob_runtime.environments.base import Game
+from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, environment_use, load
 
 MakeGame = Callable[[], Game]
@@ -17,6 +19,11 @@ def game_maker(environment: Environment) -> MakeGame:
 
 
 def _textarena(environment: Environment) -> MakeGame:
+    if find_spec("textarena") is None:
+        raise ConfigError(
+            "spec.data.environment.name is 'textarena', which is not installed here; pip install "
+            "'rljob[textarena]' where the job runs, or name an environment of an installed package"
+        )
     from rljob_runtime.environments.textarena_game import TextArenaGame
 
     return lambda: TextArenaGame(dict(environment.params or {}))
