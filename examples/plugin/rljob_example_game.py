@@ -26,15 +26,23 @@ class GuessNumber:
         """What is seen behind a guess, its reward, and whether the game is over. A guess that is no number
         counts as one, too."""
         self._guesses -= 1
-        guess = int(text) if text.strip().isdecimal() else None
+        said = text.strip()
+        guess = int(said) if said.isdecimal() else None
         if guess == self._number:
             return "found", 1.0, True
         hint = "?" if guess is None else "higher" if guess < self._number else "lower"
         return f"{hint}\n", 0.0, self._guesses == 0
 
     def demonstrate(self, seed: int) -> list[str]:
-        """Guesses at random, which ignore the hints: from them the warm-up of builtin: tiny learns what a
-        guess looks like, and no more."""
+        """Guesses by chance, of which about half heed the hints: from them the warm-up of builtin: tiny
+        learns what a guess looks like, and not how to win."""
+        self.reset(seed)
         chance = random.Random(f"guesses {seed}")  # not those of the number
-        guesses = chance.sample(range(1, self._largest + 1), self._guesses)
+        everything = list(range(1, self._largest + 1))
+        left, guesses = everything, list[int]()
+        for _ in range(self._guesses):
+            guess = chance.choice(left if chance.random() < 0.5 else everything)
+            guesses.append(guess)
+            higher = self._number > guess
+            left = [n for n in left if n != guess and (n > guess) == higher] or [self._number]
         return [str(guess) for guess in guesses]
