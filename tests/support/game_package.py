@@ -11,6 +11,7 @@ class Countdown:
     def __init__(self, params):
         self.start, self.left = params.get("start", 3), 0
         self.wide = params.get("width", 0)
+        self.fails = params.get("fails", 0)
 
     def reset(self, seed):
         self.left = 1 + seed % self.start
@@ -23,7 +24,7 @@ class Countdown:
             os._exit(7)
         if said == "sleep":
             time.sleep(600)
-        if said == "raise":
+        if said == "raise" or (self.fails and len(text) % self.fails == 0):
             raise RuntimeError("no such move")
         if said == "nan":
             return "", float("nan"), False
