@@ -1,6 +1,7 @@
 """Games live in processes of their own, one a sample, whatever happens there."""
 
 import queue
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ from rljob_api.environment import Environment
 from rljob_runtime.environments.base import GameSeed, Moved
 from rljob_runtime.environments.player import Player, Session
 from rljob_runtime.environments.pool import GamePool, OpenGame
+from rljob_runtime.environments.table import game_maker
 from rljob_runtime.errors import ConfigError
 
 MakeEnvironment = Callable[..., Environment]
@@ -154,3 +156,12 @@ def test_first_observations_and_demonstrations_come_for_many_seeds_at_once(
         assert player.demonstrations([1, 0]) == [[("1", "1:"), ("0", "")], [("0", "")]]
     finally:
         player.end()
+
+
+def test_textarena_that_is_not_installed_is_refused_with_the_remedy(
+    environment: MakeEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "textarena", None)
+
+    with pytest.raises(ConfigError, match=r"pip install 'rljob\[textarena\]' where the job runs"):
+        game_maker(environment("textarena", params={"game": "Mastermind-v0"}))

@@ -152,6 +152,7 @@ def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> 
         games = GameItems(data.environment)
         games.begin(range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + found.prompts))
         questions = [games[HELD_OUT_SEEDS + i] for i in range(found.prompts)]
+        games.close()
     return SuiteItems(
         name=found.name,
         questions=questions,

@@ -6,7 +6,7 @@ from typing import Protocol
 from rljob_api.environment import OUTCOME_BYTES, Environment
 
 MAX_ERROR_CHARACTERS = OUTCOME_BYTES // 4 - 32
-"""Of what is kept of an error, so that an outcome has room for it whatever they are."""
+"""Of an error that is kept: whatever they are, they fit into an outcome."""
 
 
 class Game(Protocol):
