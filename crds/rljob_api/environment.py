@@ -23,7 +23,8 @@ class Environment(Section):
     """What the environment takes; of `textarena` the `game` and its own arguments."""
 
     timeout_seconds: float = Field(default=5.0, gt=0, le=3600)
-    """Deadline of one move; the game's process is killed then and the sample ends with an error."""
+    """Deadline of one move, and of a game's beginning; its process is killed then and the sample ends with an
+    error."""
 
     max_observation_tokens: int = Field(default=256, ge=8, le=1_000_000)
     """Most tokens of an observation's text behind a move; a longer one is cut. They count in
