@@ -120,7 +120,7 @@ RULES: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "spec.data": [
-        _exactly_one("reasoningGym", "jsonl", "source", "preferences"),
+        _exactly_one("reasoningGym", "jsonl", "source", "environment", "preferences"),
         (
             "self.template.matches('(^|[^{])[{][A-Za-z_][A-Za-z0-9_]*[}]')",
             "template must contain {question} or another key of an item",
@@ -268,6 +268,10 @@ RULES: dict[str, list[tuple[str, str]]] = {
         (
             "has(self.data.reasoningGym) || self.rewards.all(r, r.type != 'dataset')",
             "a reward of type dataset needs data.reasoningGym",
+        ),
+        (
+            "has(self.data.environment) || self.rewards.all(r, r.type != 'environment')",
+            "a reward of type environment needs data.environment",
         ),
         (
             "!has(self.algorithm.params) || !has(self.algorithm.params.minGroupsWithSignal)"

@@ -7,7 +7,7 @@ from pydantic import Field
 from rljob_api.base import Quantity, Section
 from rljob_api.extensions import NameOf, Params
 from rljob_api.lora import Lora
-from rljob_api.tools import DEFAULT_TURNS, Tool
+from rljob_api.tools import Tool
 
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "int8"]
@@ -138,18 +138,8 @@ class Rollout(Section):
     max_turns: int | None = Field(
         default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None
     )
-    """Most turns of the policy in a sample, one more than calls; a call in the last turn ends it. Default: 8
-    with tools, and 1 without."""
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether responses may hold tokens that the policy did not draw."""
-        return bool(self.tools)
-
-    @property
-    def turns(self) -> int:
-        """Most turns of a sample."""
-        return (self.max_turns or DEFAULT_TURNS) if self.tools else 1
+    """Most turns of the policy in a sample: with tools one more than calls, and a call in the last turn ends
+    it; with data.environment as many as moves. Default: 8 with either, and 1 without."""
 
 
 class Optimizer(Section):

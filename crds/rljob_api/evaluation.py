@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from rljob_api.base import Section
+from rljob_api.environment import Environment
 from rljob_api.workload import Data, JsonlData, ReasoningGymData, SourceData
 
 OWN_DATA = ""
@@ -24,8 +25,9 @@ class EarlyStop(Section):
 
 
 class EvaluationSuite(Section):
-    """A held-out set beside that of the job's own data: exactly one of `reasoningGym`, `jsonl` and
-    `source`. Its prompts are made with the job's template and worked examples; training leaves them out."""
+    """A held-out set beside that of the job's own data: exactly one of `reasoningGym`, `jsonl`, `source` and
+    `environment`. Its prompts are made with the job's template and worked examples; training leaves them
+    out."""
 
     name: str = Field(min_length=1, max_length=40, pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
     """Name in metrics and reports; unique within the job."""
@@ -38,6 +40,9 @@ class EvaluationSuite(Section):
 
     source: SourceData | None = None
     """A data source of an installed package."""
+
+    environment: Environment | None = Field(default=None, exclude_if=lambda played: played is None)
+    """Other games, for a job with data.environment."""
 
     levels: list[Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=list, max_length=32)
     """Of reasoningGym: levels of its curriculum, each with as many prompts and figures of its own."""
@@ -60,7 +65,12 @@ class EvaluationSuite(Section):
         gym = self.reasoning_gym
         if gym is not None and level is not None:
             gym = gym.at(level)
-        changed = {"reasoning_gym": gym, "jsonl": self.jsonl, "source": self.source}
+        changed = {
+            "reasoning_gym": gym,
+            "jsonl": self.jsonl,
+            "source": self.source,
+            "environment": self.environment,
+        }
         return own.model_copy(update=changed)
 
 

@@ -56,6 +56,7 @@ def suite_rule(spec: RLJobSpec) -> Iterator[Problem]:
             "reasoningGym": suite.reasoning_gym,
             "jsonl": suite.jsonl,
             "source": suite.source,
+            "environment": suite.environment,
         }
         yield from exactly_one(path, sources)
         if suite.reasoning_gym is None and suite.levels:

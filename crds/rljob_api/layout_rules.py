@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator
 
 from rljob_api.base import parse_quantity
+from rljob_api.environment import OUTCOME_BYTES
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, divisors, use_one_of
@@ -211,9 +212,11 @@ def held_prompts(spec: RLJobSpec) -> int:
 def group_bytes(spec: RLJobSpec) -> int:
     """Bytes in the dock of one prompt and its samples, all of the longest lengths."""
     batch, params = spec.batch, spec.algorithm.params
-    columns = len(params.response_columns) + spec.rollout.has_tools  # the mask
+    columns = len(params.response_columns) + spec.has_turns  # the mask
     columns += spec.flow.partial_rollout is not None  # versions
     sample = columns * batch.max_response_length + len(params.scalars)
+    if spec.data.environment is not None:
+        sample += OUTCOME_BYTES // BYTES_PER_ITEM
     return BYTES_PER_ITEM * (batch.max_prompt_length + batch.samples_per_prompt * sample)
 
 

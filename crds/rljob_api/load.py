@@ -14,6 +14,7 @@ from rljob_api.algorithm_rules import ALGORITHM_RULES
 from rljob_api.annotations import annotation_problems
 from rljob_api.cluster_rules import CLUSTER_RULES
 from rljob_api.critic_rules import CRITIC_RULES
+from rljob_api.environment_rules import ENVIRONMENT_RULES
 from rljob_api.evaluation_rules import EVALUATION_RULES
 from rljob_api.flow_rules import FLOW_RULES
 from rljob_api.guard_rules import GUARD_RULES
@@ -27,6 +28,7 @@ from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import RULES
 from rljob_api.tool_rules import TOOL_RULES
 from rljob_api.tracking_rules import TRACKING_RULES
+from rljob_api.turn_rules import TURN_RULES
 from rljob_api.yaml_text import parse_yaml
 
 
@@ -76,6 +78,8 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
         *TRACKING_RULES,
         *FLOW_RULES,
         *TOOL_RULES,
+        *TURN_RULES,
+        *ENVIRONMENT_RULES,
         *CLUSTER_RULES,
         *POD_RULES,
     ):

@@ -193,7 +193,7 @@ def plan_samples(job: RLJob) -> Samples:
     """
     spec, stated = job.spec, job.metadata.annotations
     params, batch = spec.algorithm.params, spec.batch
-    items = len(params.response_columns) + spec.rollout.has_tools  # the mask
+    items = len(params.response_columns) + spec.has_turns  # the mask
     scalars = len(params.scalars) + len(ROW_SCALARS)
     states = spec.states
     flow = SampleFlow(

@@ -17,6 +17,7 @@ from rljob_api.profile import Profile
 from rljob_api.reward_services import RewardModel
 from rljob_api.scheduling import Scheduling
 from rljob_api.teacher import Teacher
+from rljob_api.tools import DEFAULT_TURNS
 from rljob_api.tracking import Tracking
 from rljob_api.workload import Batch, Data, Model, Reward
 
@@ -176,6 +177,16 @@ class RLJobSpec(Section):
     def has_pairs(self) -> bool:
         """Whether responses come with the data, in pairs of which one is preferred."""
         return self.data.preferences is not None
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether samples have several turns, with tokens between them that the policy did not draw."""
+        return bool(self.rollout.tools) or self.data.environment is not None
+
+    @property
+    def most_turns(self) -> int:
+        """Most turns of a sample."""
+        return (self.rollout.max_turns or DEFAULT_TURNS) if self.has_turns else 1
 
     @property
     def has_critic(self) -> bool:

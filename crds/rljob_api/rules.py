@@ -39,6 +39,7 @@ def data_rule(spec: RLJobSpec) -> Iterator[Problem]:
         "reasoningGym": data.reasoning_gym,
         "jsonl": data.jsonl,
         "source": data.source,
+        "environment": data.environment,
         "preferences": data.preferences,
     }
     yield from exactly_one("spec.data", sources)

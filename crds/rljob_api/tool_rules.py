@@ -1,4 +1,4 @@
-"""Rules on tools: who can generate with them, and what a call may take.
+"""Rules on tools: their tags, and what a call may take. Who can generate with them is in `turn_rules`.
 
 Pure functions from a spec to problems, called by `load`.
 """
@@ -16,14 +16,8 @@ PATH = "spec.rollout.tools"
 
 def tools_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Tags of their own, and the members that each type has."""
-    rollout, seen = spec.rollout, set[str]()
-    if rollout.max_turns is not None and not rollout.tools:
-        yield Problem(
-            "spec.rollout.maxTurns",
-            f"is {rollout.max_turns}, but without spec.rollout.tools a sample has one turn; name tools, or "
-            "leave it out",
-        )
-    for index, tool in enumerate(rollout.tools):
+    seen = set[str]()
+    for index, tool in enumerate(spec.rollout.tools):
         path = f"{PATH}[{index}]"
         if tool.name == RESULT:
             yield Problem(f"{path}.name", f"{RESULT!r} is the tag of answers; rename the tool")
@@ -64,47 +58,6 @@ def tool_stop_rule(spec: RLJobSpec) -> Iterator[Problem]:
                 )
 
 
-def tool_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Engines that stop one row for an answer and read it behind what they drew."""
-    rollout = spec.rollout
-    if not rollout.tools:
-        return
-    if rollout.engine != "torch":
-        why = (
-            "vLLM's public interface takes no tokens into a response that it is generating"
-            if rollout.engine == "vllm"
-            else "the protocol of a package's engine has no answers of tools"
-        )
-        yield Problem(PATH, f"need spec.rollout.engine torch, not {rollout.engine}: {why}")
-    if rollout.parallelism.shared:
-        yield Problem(
-            PATH,
-            "need a whole model on each device that generates: answers come when they come, and devices that "
-            "share a model must all take the same step; use tensor, pipeline and expert 1 in "
-            "spec.rollout.parallelism",
-        )
-    if is_extension(spec.update.engine):
-        yield Problem(
-            PATH,
-            f"need spec.update.engine torch or mindspeed, not {spec.update.engine}: an engine of a package "
-            "would train on the tokens of tools",
-        )
-
-
-def tool_flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Somebody generates, and every sample to its end."""
-    if not spec.rollout.tools:
-        return
-    if spec.has_pairs:
-        yield Problem(PATH, "have no use with spec.data.preferences, which generates nothing")
-    if spec.flow.partial_rollout is not None:
-        yield Problem(
-            PATH,
-            "and spec.flow.partialRollout exclude each other: a sample that goes on in the next step has no "
-            "column for its tools' tokens; leave one of both out (flow.mode: async hides slow samples, too)",
-        )
-
-
 def _members(tool: Tool, path: str) -> Iterator[Problem]:
     if tool.memory is not None and tool.type != "python":
         yield Problem(
@@ -120,6 +73,4 @@ TOOL_RULES: tuple[Rule, ...] = (
     tools_rule,
     tool_lengths_rule,
     tool_stop_rule,
-    tool_engines_rule,
-    tool_flow_rule,
 )

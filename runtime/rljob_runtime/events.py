@@ -64,10 +64,11 @@ pass_rate, groups/with_signal, response_length/mean, response_length/p80, respon
 response_length/clipped_share, entropy, kl,
 clip_fraction, mismatch/kl, mismatch/max, gradient_norm, learning_rate, loss, tokens_per_second,
 response_tokens_per_second, tps_eq5, eta_seconds, staleness, staleness/max, staleness/tokens,
-partial_rollout/going_on, partial_rollout/mixed_share, response_length/with_tools, turns/mean,
-turns/cut_share, tools/idle_seconds, tools/<name>/calls, tools/<name>/error_share,
-tools/<name>/timeout_share, tools/<name>/seconds, difficulty/left_out,
-difficulty/passed_over, memory/peak_bytes/<device>.
+partial_rollout/going_on, partial_rollout/mixed_share, response_length/with_tools,
+response_length/with_observations, turns/mean, turns/cut_share, environment/done_share,
+environment/error_share, environment/seconds, environment/idle_seconds, tools/idle_seconds,
+tools/<name>/calls, tools/<name>/error_share, tools/<name>/timeout_share, tools/<name>/seconds,
+difficulty/left_out, difficulty/passed_over, memory/peak_bytes/<device>.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Engines, rewards, data sources and algorithms of installed packages, found by their Python entry points.
+"""Engines, rewards, tools, environments and the like of installed packages, found by their entry points.
 
 `missing` is asked before a job starts, `load` by whoever makes what the job names: the tables of engines and
 algorithms, the scorers and the prompt source. Imports no package before `load`. The parameters of an
@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from typing_extensions import get_protocol_members
 
+from rljob_api.environment_rules import environments
 from rljob_api.extensions import is_extension
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
@@ -28,6 +29,7 @@ class Kind(StrEnum):
     UPDATE_ENGINE = "rljob.update_engines"
     REWARD = "rljob.rewards"
     TOOL = "rljob.tools"
+    ENVIRONMENT = "rljob.environments"
     DATA = "rljob.data"
     ALGORITHM = "rljob.algorithms"
     ALGORITHM_PARAMS = "rljob.algorithm_params"
@@ -54,6 +56,9 @@ def uses(spec: RLJobSpec) -> Iterator[Use]:
     for i, tool in enumerate(spec.rollout.tools):
         if is_extension(tool.type):
             yield tool_use(tool.type, f"spec.rollout.tools[{i}]")
+    for path, played in environments(spec):
+        if is_extension(played.name):
+            yield environment_use(played.name, path)
     if spec.data.source is not None:
         yield data_use(spec.data.source.name)
     if is_extension(spec.algorithm.name):
@@ -74,6 +79,11 @@ def update_use(name: str) -> Use:
 def tool_use(name: str, path: str) -> Use:
     """A tool's type. path: of the tool."""
     return Use(path=f"{path}.type", kind=Kind.TOOL, name=name)
+
+
+def environment_use(name: str, path: str = "spec.data.environment") -> Use:
+    """An environment's name. path: of the environment."""
+    return Use(path=f"{path}.name", kind=Kind.ENVIRONMENT, name=name)
 
 
 def data_use(name: str) -> Use:

@@ -3,6 +3,7 @@
 Derived from the algorithm; given to the dock's servers when they start.
 """
 
+from rljob_api.environment import OUTCOME_BYTES
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.dock.graph import State, StateGraph
 
@@ -16,13 +17,16 @@ TRAINING_STATES = ("critic", "update")
 """Those that train a model, there. The critic reads first, and moves when the policy does."""
 TOKEN_COLUMN_BYTES = 4
 RESPONSE_MASK = "response_mask"
-"""Column of jobs with tools: 1 for each token of the response that the policy drew, 0 for those of a tool's
-answer. Per-token columns have values of the former alone."""
+"""Column of jobs whose samples have turns: 1 for each token of the response that the policy drew, 0 for
+those of a tool's answer or an observation. Per-token columns have values of the former alone."""
+OUTCOME = "outcome"
+"""Column of jobs with games: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
 
 
 def state_graph(spec: RLJobSpec) -> StateGraph:
     """The states of the job's algorithm, in a sample's order."""
-    mask = (RESPONSE_MASK,) if spec.rollout.has_tools else ()
+    mask = (RESPONSE_MASK,) if spec.has_turns else ()
+    task, outcome = (("task",), (OUTCOME,)) if spec.data.environment is not None else ((), ())
     update_needs = (
         "prompt",
         *mask,
@@ -32,13 +36,17 @@ def state_graph(spec: RLJobSpec) -> StateGraph:
     model_score = (MODEL_SCORE,) if spec.reward_model else ()
     known = {
         "generate": State(
-            name="generate", needs=("prompt",), writes=("response", "rollout_logprobs", *mask)
+            name="generate",
+            needs=("prompt", *task),
+            writes=("response", "rollout_logprobs", *mask, *outcome),
         ),
         "reward-model": State(
             name="reward-model", needs=("prompt", "response"), writes=(MODEL_SCORE,)
         ),
         "reward": State(
-            name="reward", needs=("task", "response", *mask, *model_score), writes=("reward",)
+            name="reward",
+            needs=("task", "response", *mask, *model_score, *outcome),
+            writes=("reward",),
         ),
         "reference": State(
             name="reference", needs=("prompt", "response", *mask), writes=("reference_logprobs",)
@@ -75,5 +83,6 @@ def written_bytes(spec: RLJobSpec, *, states: tuple[str, ...] | None) -> int:
         for column in state.writes
     }
     scalars = {"reward", MODEL_SCORE}
-    tokens = len(written - scalars) * spec.batch.max_response_length
-    return TOKEN_COLUMN_BYTES * (tokens + len(written & scalars))
+    tokens = len(written - scalars - {OUTCOME}) * spec.batch.max_response_length
+    outcome = OUTCOME_BYTES if OUTCOME in written else 0
+    return TOKEN_COLUMN_BYTES * (tokens + len(written & scalars)) + outcome

@@ -12,7 +12,13 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
-from rljob_runtime.states.reports import InFlightFigures, PassTimes, ReshardFigures, ToolFigures
+from rljob_runtime.states.reports import (
+    GameFigures,
+    InFlightFigures,
+    PassTimes,
+    ReshardFigures,
+    ToolFigures,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +145,7 @@ def step_metrics(
         **_critic(updated[0].taught),
         **(_staleness(ages) if off_policy(spec) else {}),
         **_tools([report.tools for report in generated if report.tools], generated),
+        **_games([report.games for report in generated if report.games], generated),
         **(_partial_rollout(generated, updated) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
@@ -276,6 +283,24 @@ def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[
         found[f"tools/{tool}/timeout_share"] = timeouts[tool] / number
         found[f"tools/{tool}/seconds"] = sum(f.seconds.get(tool, 0.0) for f in figures) / number
     return found
+
+
+def _games(figures: Sequence[GameFigures], generated: Sequence[Any]) -> Mapping[str, float]:
+    """Of a job with an environment."""
+    if not figures:
+        return {}
+    samples = max(sum(report.samples for report in generated), 1)
+    drawn = sum(report.sample_tokens for report in generated)
+    return {
+        "response_length/with_observations": (drawn + sum(f.tokens for f in figures)) / samples,
+        "turns/mean": sum(f.turns for f in figures) / samples,
+        "turns/cut_share": sum(f.cut for f in figures) / samples,
+        "environment/done_share": sum(f.done for f in figures) / samples,
+        "environment/error_share": sum(f.errors for f in figures) / samples,
+        "environment/seconds": sum(f.seconds for f in figures)
+        / max(sum(f.moves for f in figures), 1),
+        "environment/idle_seconds": max(f.idle_seconds for f in figures),
+    }
 
 
 def _pairs_read(updated: Sequence[Any], seconds: float) -> Mapping[str, float]:

@@ -65,6 +65,9 @@ def _dataset(data: Data) -> str | None:
         return data.reasoning_gym.dataset
     if data.source is not None:
         return data.source.name
+    if data.environment is not None:
+        params = data.environment.params or {}
+        return str(params.get("game", data.environment.name))
     file = data.jsonl or data.preferences
     return file.path if file is not None else None
 

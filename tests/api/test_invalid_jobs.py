@@ -107,7 +107,7 @@ ACROSS = [
     (
         {"spec.data": {"source": {"name": "acme.words"}, "jsonl": {"path": "a"}}},
         "spec.data",
-        "has jsonl and source; give exactly one of reasoningGym, jsonl, source and preferences",
+        "has jsonl and source; give exactly one of reasoningGym, jsonl, source, environment and preferences",
     ),
     ({"spec.rollout.params": {}}, "spec.rollout.params", "has no use with engine torch"),
     (

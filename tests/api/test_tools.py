@@ -12,8 +12,8 @@ PATH = "spec.rollout.tools"
 def test_a_job_with_a_tool_has_turns_and_a_column_more(job) -> None:
     plain, made = job(), job(TOOLS)
 
-    assert (plain.spec.rollout.turns, made.spec.rollout.turns) == (1, 8)
-    assert job(TOOLS | {"spec.rollout.maxTurns": 3}).spec.rollout.turns == 3
+    assert (plain.spec.most_turns, made.spec.most_turns) == (1, 8)
+    assert job(TOOLS | {"spec.rollout.maxTurns": 3}).spec.most_turns == 3
     more = plan_samples(made).flow.response_items - plan_samples(plain).flow.response_items
     assert more == 1
 
@@ -27,7 +27,7 @@ def test_a_job_without_tools_says_nothing_of_them(job) -> None:
 @pytest.mark.parametrize(
     ("changes", "path", "message"),
     [
-        ({"spec.rollout.maxTurns": 3}, "spec.rollout.maxTurns", "without spec.rollout.tools"),
+        ({"spec.rollout.maxTurns": 3}, "spec.rollout.maxTurns", "without spec.rollout.tools and"),
         (TOOLS | {"spec.rollout.maxTurns": 1}, "spec.rollout.maxTurns", "must be at least 2"),
         ({PATH: [CALC, CALC]}, f"{PATH}[1].name", "'calc' is taken by an earlier tool; rename"),
         ({PATH: [CALC | {"name": "result"}]}, f"{PATH}[0].name", "is the tag of answers; rename"),

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import (
     ByteTokenizer,
+    HFTokenizer,
     cut_at_stop,
     load_tokenizer,
     make_stopped,
@@ -39,6 +40,46 @@ def test_what_somebody_else_wrote_has_no_special_tokens(tmp_path: Path) -> None:
     assert tokenizer.continuation("a <end> b") == [2, 1, 3]
     assert tokenizer.plain("a <end> b") == [2, 3]
     assert ByteTokenizer().plain("a") == [97]
+
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+
+
+def chat_tokenizer(folder: Path, template: str) -> HFTokenizer:
+    signs = ["<unk>", "<end>", "<user>", "<assistant>", "hi", "move", "seen"]
+    words = Tokenizer(WordLevel({sign: i for i, sign in enumerate(signs)}, unk_token="<unk>"))
+    words.pre_tokenizer = WhitespaceSplit()
+    fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", unk_token="<unk>")
+    fast.chat_template = template
+    fast.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 1}))
+    return HFTokenizer(folder)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_turns_in_the_chat_template_are_those_of_the_whole_conversation(
+    tmp_path: Path, ended: bool
+) -> None:
+    tokenizer = chat_tokenizer(tmp_path, TEMPLATE)
+    drawn = tokenizer.continuation("move" + " <end>" * ended)
+
+    before, after = tokenizer.between_turns(ended=ended)
+
+    whole = "<user> hi <end> <assistant> move <end> <user> seen <end> <assistant>"
+    put = [*before, *tokenizer.plain("seen"), *after]
+    assert tokenizer.chat("hi") + drawn + put == tokenizer.continuation(whole)
+
+
+def test_a_template_that_forgets_what_was_answered_has_no_turns(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer(tmp_path, "{{ messages[-1].content }} <assistant> ")
+
+    with pytest.raises(ConfigError, match=r"leaves out an answer or the message behind it"):
+        tokenizer.between_turns(ended=True)
+    with pytest.raises(ConfigError, match=r"spec\.data\.chat"):
+        ByteTokenizer().between_turns(ended=True)
 
 
 def test_bytes_have_no_chat_template() -> None:

@@ -22,9 +22,11 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.environments.columns import outcome_of
 from rljob_runtime.flow import (
     EVALUATION_STATES,
     MODEL_SCORE,
+    OUTCOME,
     RESPONSE_MASK,
     state_graph,
     written_bytes,
@@ -94,12 +96,13 @@ class RewardWorker:
         chosen = getattr(spec.algorithm.params, "dynamic_sampling", None)
         self._signal = chosen.signal if chosen else "reward"
         self._stop = list(spec.data.stop)
-        self._mask = [RESPONSE_MASK] if spec.rollout.has_tools else []
+        self._mask = [RESPONSE_MASK] if spec.has_turns else []
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
         self._model = next((r for r in spec.rewards if r.type == "model"), None)
-        rules = [reward for reward in spec.rewards if reward.type != "model"]
+        self._game = next((r for r in spec.rewards if r.type == "environment"), None)
+        rules = [reward for reward in spec.rewards if reward.type not in ("model", "environment")]
         self._pool = RewardPool(rules, spec.data, processes=processes_of(rules), base_dir=base_dir)
         self._dock = DockClient(dock, state="reward", owner=f"reward-{index}")
 
@@ -196,7 +199,7 @@ class RewardWorker:
             self._score_group(list(members), report)
 
     def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
-        scored = [MODEL_SCORE] if self._model else []
+        scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._game is not None)
         columns = self._dock.read(rows, ["task", "response", *self._mask, *scored])
         requests = []
         for i in range(len(rows)):
@@ -215,6 +218,12 @@ class RewardWorker:
             results = [
                 with_score(result, self._model, score)
                 for result, score in zip(results, scores, strict=True)
+            ]
+        if self._game is not None:
+            outcomes = [outcome_of(row) for row in columns[OUTCOME].rows()]
+            results = [
+                with_score(result, self._game, reward, error=error)
+                for result, (reward, error) in zip(results, outcomes, strict=True)
             ]
         self._dock.write(
             rows,

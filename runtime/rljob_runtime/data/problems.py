@@ -10,6 +10,7 @@ from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Data
+from rljob_runtime.data.games import game_problems
 from rljob_runtime.data.gym import GymItems, gym_problems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.question import Question
@@ -27,6 +28,8 @@ def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
     elif data.jsonl is not None or data.preferences is not None:
         file = read_file(data, base_dir=base_dir)
         problems, questions = file.problems, file.questions
+    elif data.environment is not None:
+        problems, questions = game_problems(data.environment), []
     elif data.source is not None:
         try:
             problems, questions = [], read_items(data.source, base_dir=base_dir)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from rljob_api.evaluation import OWN_DATA, Evaluation, EvaluationSet
 from rljob_api.workload import Batch, Data
+from rljob_runtime.data.game_split import GameSplit
+from rljob_runtime.data.games import GameItems
 from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
@@ -16,6 +18,7 @@ from rljob_runtime.data.order import item_at
 from rljob_runtime.data.preferences import read_preferences
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.data.split import (
+    HELD_OUT_SEEDS,
     MIN_SCAN,
     SCAN_FACTOR,
     SUITE_SEEDS,
@@ -66,6 +69,8 @@ class PromptSource:
         held_out, seed = self._asked, self._seed
         if data.reasoning_gym is not None:
             return GymSplit(data.reasoning_gym, data, make_maker, held_out=held_out, seed=seed)
+        if data.environment is not None:
+            return GameSplit(data.environment, data, make_maker, held_out=held_out)
         questions = list_of(data, base_dir)
         assert questions, "the rules allow exactly one source of data"
         return ListSplit(questions, data, make_maker, held_out=held_out, seed=seed)
@@ -77,6 +82,7 @@ class PromptSource:
     def train_at(self, positions: Sequence[int], *, step: int | None = None) -> list[Prompt]:
         """The prompts at these places of the training stream: step s asks those from (s − 1) ×
         globalBatchSize on. step: that a curriculum goes by in place of those steps."""
+        self._begin("train", positions)
         return [self._at("train", position, step=step) for position in positions]
 
     def draw(self, stream: str, step: int, num_prompts: int) -> list[Prompt]:
@@ -85,7 +91,9 @@ class PromptSource:
         Each pass over the items goes through all of them once, in another order.
         """
         first = (step - 1) * num_prompts
-        return [self._at(stream, position) for position in range(first, first + num_prompts)]
+        positions = range(first, first + num_prompts)
+        self._begin(stream, positions)
+        return [self._at(stream, position) for position in positions]
 
     def heldout(self, name: str = OWN_DATA) -> list[Prompt]:
         """The prompts of a set in every evaluation; training has none of their texts."""
@@ -101,6 +109,11 @@ class PromptSource:
             "left_out_held_out": len(left_out.held_out),
             "left_out_too_long": len(left_out.too_long),
         }
+
+    def _begin(self, stream: str, positions: Sequence[int]) -> None:
+        if isinstance(self._split, GameSplit):
+            size, seed = self._split.size, self._seed
+            self._split.begin([item_at(p, size=size, seed=seed, stream=stream) for p in positions])
 
     def _at(self, stream: str, position: int, *, step: int | None = None) -> Prompt:
         index = item_at(position, size=self._split.size, seed=self._seed, stream=stream)
@@ -120,7 +133,7 @@ def list_of(data: Data, base_dir: Path) -> list[Question]:
     """All items of a file or a package's source; empty for a generator. Raises ConfigError."""
     if data.source is not None:
         return read_items(data.source, base_dir=base_dir)
-    if data.reasoning_gym is not None:
+    if data.reasoning_gym is not None or data.environment is not None:
         return []
     file = read_file(data, base_dir=base_dir)
     if file.problems:
@@ -135,6 +148,11 @@ def suite_items(found: EvaluationSet, data: Data, base_dir: Path, seed: int) -> 
         start = derive_seed(seed, "suite", found.name) % SUITE_SEEDS
         drawn = GymItems(data.reasoning_gym, seed=start)
         questions = [drawn[i] for i in range(max(MIN_SCAN, SCAN_FACTOR * found.prompts))]
+    if data.environment is not None:
+        games = GameItems(data.environment)
+        games.begin(range(HELD_OUT_SEEDS, HELD_OUT_SEEDS + found.prompts))
+        questions = [games[HELD_OUT_SEEDS + i] for i in range(found.prompts)]
+        games.close()
     return SuiteItems(
         name=found.name,
         questions=questions,

@@ -39,6 +39,7 @@ CURVE_CHARTS: tuple[tuple[str, str, str, tuple[Curve, ...]], ...] = (
         (
             Curve(metric="turns/mean", name="turns", colour="@generate"),
             Curve(metric="tools/idle_seconds", name="seconds idle", colour="@bad", axis="y2"),
+            Curve(metric="environment/idle_seconds", name="seconds idle", colour="@bad", axis="y2"),
         ),
     ),
     (

@@ -20,6 +20,9 @@ from rljob_runtime.backends.ledger import MemoryLedger
 from rljob_runtime.engines.accumulation import LossFn
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.environments.base import GameSeed, Outcome
+from rljob_runtime.environments.conversation import Conversation
+from rljob_runtime.environments.pool import GamePool
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.sample import SampleBatch
@@ -27,8 +30,8 @@ from rljob_runtime.tools.answers import Answer, ToolCall
 from rljob_runtime.tools.calls import CallFormat
 
 Finish = Literal["stop", "length", "budget", "turns"]
-"""Why a sample ended: by itself, at the longest response, at the limit of its group's new tokens, or with
-a call in its last turn."""
+"""Why a sample ended: by itself or with its game, at the longest response, at the limit of its group's new
+tokens, or with a call or a move in its last turn."""
 
 
 class ToolRunner(Protocol):
@@ -45,7 +48,7 @@ class ToolRunner(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Idle:
-    """Seconds in which an engine had nothing to do but to wait for tools."""
+    """Seconds in which an engine had nothing to do but to wait for tools or games."""
 
     seconds: float = 0.0
 
@@ -70,12 +73,22 @@ class ToolSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GameSettings:
+    """The games that samples play. most_turns: of a sample."""
+
+    form: Conversation
+    pool: GamePool
+    most_turns: int
+    idle: Idle = field(default_factory=Idle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """How tokens are drawn.
 
     max_response_length: of the whole response, tokens that are there already among them. stopped:
     called with the ids of the response, or of its last turn, after each token when given; True ends the
-    response. tools: None where samples have one turn; engines other than `torch` have none.
+    response or the turn. tools, games: None where samples have one turn; engines but `torch` have none.
     """
 
     temperature: float
@@ -86,6 +99,12 @@ class Sampling:
     greedy: bool = False
     stopped: Callable[[list[int]], bool] | None = None
     tools: ToolSettings | None = None
+    games: GameSettings | None = None
+
+    @property
+    def has_turns(self) -> bool:
+        """Whether a sample may come back with a prefix of its own."""
+        return self.tools is not None or self.games is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +112,8 @@ class PromptGroup:
     """One prompt and the samples wanted of it: one uid and one seed (63 bits) each.
 
     begun: response tokens that all these samples have already; they go on behind them. turn: where among
-    these the present turn begins, behind the answer of a tool. budget: most tokens that each makes now;
-    None: as many as the longest response has room for.
+    these the present turn begins, behind what was put there. budget: most tokens that each makes now;
+    None: as many as the longest response has room for. game: of which the prompt is the first observation.
     """
 
     group: str
@@ -104,6 +123,7 @@ class PromptGroup:
     begun: list[int] = field(default_factory=list)
     turn: int = 0
     budget: int | None = None
+    game: GameSeed | None = None
 
     @property
     def prefix(self) -> list[int]:
@@ -132,11 +152,11 @@ class PromptGroup:
 class Generated:
     """What was made of a sample: a response, or its end where the group was begun.
 
-    token_ids: the new tokens alone, with those of tools. drawn: which of them the policy drew; empty where it
-    drew all. logprobs: of these, natural log under softmax(logits / temperature), before top-p and top-k cut
-    it. version: version of the weights that drew the first of them. switches: (drawn tokens before it,
-    version) of each switch to other weights since then, in order. turns: of the policy; calls: of tools,
-    in order.
+    token_ids: the new tokens alone, with those that were put between turns. drawn: which of them the policy
+    drew; empty where it drew all. logprobs: of these, natural log under softmax(logits / temperature), before
+    top-p and top-k cut it. version: version of the weights that drew the first of them. switches: (drawn
+    tokens before it, version) of each switch to other weights since then, in order. turns: of the policy;
+    calls: of tools, in order; outcome: of its game.
     """
 
     uid: str
@@ -148,6 +168,7 @@ class Generated:
     drawn: list[bool] = field(default_factory=list)
     turns: int = 1
     calls: list[ToolCall] = field(default_factory=list)
+    outcome: Outcome | None = None
 
     @property
     def versions(self) -> list[int]:

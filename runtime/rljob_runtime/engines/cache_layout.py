@@ -74,7 +74,7 @@ def choose_layout(
     samples = sum(len(group.uids) for group in groups)
     rows = min(max_sequences, samples)
     apart = _each_row_its_prompt(groups, sampling, rows=rows, tokens=tokens)
-    if sampling.tools is not None:  # a sample comes back from a tool with a prefix of its own
+    if sampling.has_turns:  # a sample comes back with a prefix of its own
         return apart
     shared = _prompts_shared(groups, sampling, rows=rows, tokens=tokens)
     if shared is None or samples == len(groups):

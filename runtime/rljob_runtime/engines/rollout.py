@@ -59,10 +59,11 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
         groups=setup.groups,
         quantization=setup.spec.rollout.quantization,
     )
-    if setup.spec.rollout.has_tools and not isinstance(engine, TorchRollout):
+    if setup.spec.has_turns and not isinstance(engine, TorchRollout):
+        path = "spec.rollout.tools" if setup.spec.rollout.tools else "spec.data.environment"
         raise ConfigError(
-            f"spec.rollout.tools: transformers computes the model of {setup.model}, and takes no answers "
-            "of tools into what it generates; use a model of docs/models.md, or leave tools out"
+            f"{path}: transformers computes the model of {setup.model}, and takes nothing that was not drawn "
+            "into what it generates; use a model of docs/models.md, or leave it out"
         )
     return engine
 

@@ -15,12 +15,14 @@ from torch import Tensor
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.cache_layout import choose_layout, layer_items, new_cache
+from rljob_runtime.engines.game_turns import GameTurns
 from rljob_runtime.engines.generation import Generation
 from rljob_runtime.engines.model_share import ModelShare, WholeModel
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.parallel_rollout.share import RankShare
 from rljob_runtime.engines.prompts import RowPrompts, SharedPrompts
 from rljob_runtime.engines.slots import Slots
+from rljob_runtime.engines.tool_turns import ToolTurns
 from rljob_runtime.engines.turns import Turns
 from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
@@ -89,6 +91,15 @@ def _check_transformers(
         raise ConfigError(
             f"{through}, in its own type; use spec.rollout.quantization: none"
         ) from reason
+
+
+def _turns(sampling: Sampling) -> Turns | None:
+    """Of samples with tools or games."""
+    if sampling.tools is not None:
+        return Turns(ToolTurns(sampling.tools, sampling), sampling)
+    if sampling.games is not None:
+        return Turns(GameTurns(sampling.games, sampling), sampling)
+    return None
 
 
 def _check_cache(tokens: int, max_length: int) -> None:
@@ -187,7 +198,7 @@ class TorchRollout:
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
             count=self._count,
-            turns=Turns(sampling.tools, sampling) if sampling.tools else None,
+            turns=_turns(sampling),
         )
 
     def _count(self, tokens: int) -> None:

@@ -1,25 +1,28 @@
-"""Samples of several turns: those that wait for a tool, and what they have so far.
+"""Samples of several turns: those that wait for what follows a turn, and what they have so far.
 
-Made for each call of the `torch` rollout engine of a job with tools. A sample whose turn ends with a call
-leaves the running batch; the others go on. Once its answer is there, it comes back behind it, as a group
-of its own that was begun: its prefix is computed again, by the weights of then.
+Made for each call of the `torch` rollout engine of a job with tools or a game. A sample whose turn ends, and
+is not its last one, leaves the running batch; the others go on. Once it is known what follows, the sample
+comes back behind it, as a group of its own that was begun: its prefix is computed again, by the weights of
+then. Whom the policy talks with is a `Partner`: `tool_turns` or `game_turns`.
 """
 
 import queue
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from rljob_runtime.engines.base import Finish, Generated, PromptGroup, Sampling, ToolSettings
+from rljob_runtime.engines.base import Finish, Generated, Idle, PromptGroup, Sampling
+from rljob_runtime.environments.base import Outcome
+from rljob_runtime.environments.pool import OpenGame
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.tools.answers import Answer, ToolCall
-from rljob_runtime.tools.calls import Call
+from rljob_runtime.tools.answers import ToolCall
 
 
 @dataclass(slots=True, kw_only=True)
-class _Open:
+class OpenSample:
     """A sample as far as it has come. tokens: drawn and put; drawn: which are which; logprobs, versions:
-    of the drawn ones. calling: the tool that it waits for."""
+    of the drawn ones. calling: the tool that it waits for. game: that it plays."""
 
     group: PromptGroup
     tokens: list[int] = field(default_factory=list)
@@ -29,6 +32,8 @@ class _Open:
     turns: int = 0
     calls: list[ToolCall] = field(default_factory=list)
     calling: str = ""
+    game: OpenGame | None = None
+    outcome: Outcome | None = None
 
     def add_turn(self, made: Generated) -> None:
         """What the policy drew."""
@@ -38,8 +43,8 @@ class _Open:
         self.logprobs += made.logprobs
         self.versions += made.versions
 
-    def add_answer(self, ids: Sequence[int]) -> None:
-        """What a tool put behind it."""
+    def add_put(self, ids: Sequence[int]) -> None:
+        """What was put behind it."""
         self.tokens += ids
         self.drawn += [False] * len(ids)
 
@@ -60,93 +65,117 @@ class _Open:
             drawn=self.drawn,
             turns=self.turns,
             calls=self.calls,
+            outcome=self.outcome,
         )
 
 
-class Turns:
-    """The open samples of one call of `generate`. tools: those of `sampling`."""
+class Partner(Protocol):
+    """Whom the policy talks with."""
 
-    def __init__(self, tools: ToolSettings, sampling: Sampling) -> None:
-        self._tools, self._sampling = tools, sampling
-        self._open: dict[str, _Open] = {}
+    @property
+    def idle(self) -> Idle:
+        """Seconds in which the engine waited for it alone."""
+        ...
+
+    def may_end(self, turn_ids: Callable[[int], list[int]], tokens: list[int]) -> list[bool]:
+        """Which rows end their turn, beside those with an end token or a stop string. tokens: each one's
+        newest; turn_ids: of a row's turn."""
+        ...
+
+    def ask(
+        self, sample: OpenSample, made: Generated, said: Callable[[Any], None]
+    ) -> Finish | None:
+        """Ask what follows the sample's last turn, which is `made`; `said` gets it, once, in another thread.
+        Or why the sample ends with that turn."""
+        ...
+
+    def hear(self, sample: OpenSample, what: Any) -> list[int] | Finish:
+        """The tokens that follow the turn, or why the sample ends."""
+        ...
+
+    def end(self, sample: OpenSample) -> None:
+        """The sample has ended."""
+        ...
+
+    def late(self, waiting: Sequence[OpenSample]) -> tuple[float, str]:
+        """By when something follows in one of these samples for certain, and what is said where nothing
+        does."""
+        ...
+
+
+class Turns:
+    """The open samples of one call of `generate`."""
+
+    def __init__(self, partner: Partner, sampling: Sampling) -> None:
+        self._partner, self._sampling = partner, sampling
+        self._open: dict[str, OpenSample] = {}
         self._waiting: set[str] = set()
-        self._answers: queue.SimpleQueue[tuple[str, Answer]] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.may_end = partner.may_end
 
     @property
     def pending(self) -> int:
-        """Samples that wait for an answer."""
+        """Samples that wait for what follows."""
         return len(self._waiting)
-
-    def may_end(self, turn_ids: Callable[[int], list[int]], tokens: list[int]) -> list[bool]:
-        """Which rows end their turn with a call. tokens: each one's newest; turn_ids: of a row's turn."""
-        form = self._tools.form
-        return [
-            form.completes(token) and form.call(turn_ids(row)) is not None
-            for row, token in enumerate(tokens)
-        ]
 
     def take(self, ended: Sequence[tuple[PromptGroup, int, Generated]]) -> list[Generated]:
         """Turns that have ended, with their samples' groups and seeds. Returns the samples that end with
-        them; the tools of the others are called."""
+        them; what follows in the others is asked for."""
         found = []
         for group, seed, made in ended:
-            sample = self._open.pop(made.uid, None) or _Open(
-                group=PromptGroup(
-                    group=group.group, token_ids=group.token_ids, uids=[made.uid], seeds=[seed]
-                )
+            sample = self._open.pop(made.uid, None) or OpenSample(
+                group=replace(group, uids=[made.uid], seeds=[seed])
             )
             sample.add_turn(made)
-            call = self._call(made)
-            if call is None or sample.turns == self._tools.most_turns:
-                finish = made.finish if call is None else "turns"
-                found.append(sample.whole(made.uid, finish))
-                continue
-            self._open[made.uid], sample.calling = sample, call.tool
-            self._start(made.uid, call)
+            finish = self._ask(sample, made)
+            if finish is not None:
+                found.append(self._ended(sample, made.uid, finish))
         return found
 
     def answered(self, *, wait: bool) -> tuple[list[PromptGroup], list[Generated]]:
-        """Samples whose answers have come: as groups that go on, and those that have no room for it, ended.
+        """Samples of which it is known what follows: as groups that go on, and those that end.
 
         wait: until there is one. Raises WorkerError where none comes by when it must.
         """
         going_on: list[PromptGroup] = []
         ended: list[Generated] = []
-        for uid, answer in self._arrived(wait=wait):
+        for uid, what in self._arrived(wait=wait):
             self._waiting.remove(uid)
             sample = self._open[uid]
-            sample.calls.append(
-                ToolCall(tool=sample.calling, outcome=answer.outcome, seconds=answer.seconds)
-            )
-            ids = self._tools.form.answer_ids(sample.calling, answer.text)
-            if len(sample.tokens) + len(ids) >= self._sampling.max_response_length:
-                ended.append(self._open.pop(uid).whole(uid, "length"))
+            ids = self._partner.hear(sample, what)
+            room = self._sampling.max_response_length - len(sample.tokens)
+            if isinstance(ids, str) or len(ids) >= room:
+                finish = ids if isinstance(ids, str) else "length"
+                ended.append(self._ended(self._open.pop(uid), uid, finish))
                 continue
-            sample.add_answer(ids)
+            sample.add_put(ids)
             going_on.append(sample.group.behind(sample.tokens))
         return going_on, ended
 
-    def _call(self, made: Generated) -> Call | None:
-        if made.finish != "stop" or made.token_ids[-1] in self._sampling.eos_ids:
-            return None
-        return self._tools.form.call(made.token_ids)
-
-    def _start(self, uid: str, call: Call) -> None:
+    def _ask(self, sample: OpenSample, made: Generated) -> Finish | None:
+        uid, said = made.uid, self._said
+        self._open[uid] = sample
         self._waiting.add(uid)
-        answers = self._answers
-        self._tools.pool.call(call.tool, call.text, lambda answer: answers.put((uid, answer)))
+        finish = self._partner.ask(sample, made, lambda what: said.put((uid, what)))
+        if finish is not None:
+            self._waiting.remove(uid)
+            del self._open[uid]
+        return finish
 
-    def _arrived(self, *, wait: bool) -> list[tuple[str, Answer]]:
+    def _ended(self, sample: OpenSample, uid: str, finish: Finish) -> Generated:
+        self._partner.end(sample)
+        return sample.whole(uid, finish)
+
+    def _arrived(self, *, wait: bool) -> list[tuple[str, Any]]:
         found = []
         if wait:
-            most, started = self._tools.pool.most_seconds(self.pending), time.monotonic()
+            most, what = self._partner.late([self._open[uid] for uid in self._waiting])
+            started = time.monotonic()
             try:
-                found.append(self._answers.get(timeout=most))
+                found.append(self._said.get(timeout=most))
             except queue.Empty:
-                raise WorkerError(
-                    f"none of {self.pending} calls of tools (spec.rollout.tools) was answered in {most:.0f} s"
-                ) from None
-            self._tools.idle.add(time.monotonic() - started)
-        while not self._answers.empty():
-            found.append(self._answers.get_nowait())
+                raise WorkerError(f"{what} in {most:.0f} s") from None
+            self._partner.idle.add(time.monotonic() - started)
+        while not self._said.empty():
+            found.append(self._said.get_nowait())
         return found

@@ -95,7 +95,7 @@ def _key(job: RLJob, recipe: Recipe) -> str:
     }
     if spec.evaluation and spec.evaluation.suites:
         decided["suites"] = [suite.model_dump(mode="json") for suite in spec.evaluation.suites]
-    if spec.rollout.has_tools:
+    if spec.rollout.tools:
         decided["demonstrations"] = True
     text = json.dumps(decided, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

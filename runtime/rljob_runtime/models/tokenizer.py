@@ -6,6 +6,7 @@ between moves token ids. Stop strings live here because only text knows them.
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,9 @@ NUM_BYTES = 256
 PAD_ID, BOS_ID, EOS_ID = 256, 257, 258
 BYTE_VOCABULARY = 259
 MAX_BYTES_OF_CHARACTER = 4
+ANSWER, MESSAGE = "rljob-answer", "rljob-message"
+"""Stand for messages where a chat template is looked at."""
+CUT = "..."
 
 
 class Tokenizer(Protocol):
@@ -48,6 +52,11 @@ class Tokenizer(Protocol):
         """Ids of a user's message in the chat template, up to where the answer begins."""
         ...
 
+    def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
+        """Ids of the chat template between two answers, before and behind a user's message. ended: whether
+        an end token was drawn already."""
+        ...
+
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids; special tokens give nothing."""
         ...
@@ -77,6 +86,10 @@ class ByteTokenizer:
             "spec.data.chat is true, but the model's byte tokenizer has no chat template; "
             "set it to false, or name a chat model in spec.model"
         )
+
+    def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
+        """Raises ConfigError: bytes have no chat template."""
+        return self.chat(""), []
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the bytes; broken UTF-8 gives U+FFFD."""
@@ -128,6 +141,29 @@ class HFTokenizer:
             return_dict=False,
         )
         return list(ids)
+
+    def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
+        """Ids around a user's message. Raises ConfigError for a chat template that leaves a message out."""
+        before, after = self._markers
+        ends = [place for place, token in enumerate(before) if token in self.eos_ids]
+        return before[ends[0] + 1 :] if ended and ends else before, after
+
+    @cached_property
+    def _markers(self) -> tuple[list[int], list[int]]:
+        """What the template writes between an answer and the next message, and behind that one."""
+        shown = [{"role": "user", "content": "-"}, {"role": "assistant", "content": ANSWER}]
+        text = self._tokenizer.apply_chat_template(
+            [*shown, {"role": "user", "content": MESSAGE}],
+            tokenize=False,
+            add_generation_prompt=True,
+        )
+        before, found, after = str(text).partition(ANSWER)[2].partition(MESSAGE)
+        if not found:
+            raise ConfigError(
+                f"the chat template of {self._path} leaves out an answer or the message behind it, so that a "
+                "game has no turns (spec.data.environment with data.chat); set data.chat to false"
+            )
+        return self.continuation(before), self.continuation(after)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text without special tokens; spaces stay as they are."""
@@ -185,3 +221,18 @@ def cut_at_stop(text: str, stop: Sequence[str]) -> str:
     """The text before the first stop string in it."""
     places = [place for string in stop if (place := text.find(string)) >= 0]
     return text[: min(places)] if places else text
+
+
+def cut_to_fit(text: str, limit: int, ids_of: Callable[[str], list[int]]) -> list[int]:
+    """Ids of a text, at most so many; cut text ends in three dots. ids_of: with whatever stands around it."""
+    ids = ids_of(text)
+    if len(ids) <= limit:
+        return ids
+    shortest, longest = 0, min(len(text), limit * MAX_BYTES_OF_CHARACTER * 8)
+    while shortest < longest:  # the longest beginning that fits
+        middle = -(-(shortest + longest) // 2)
+        if len(ids_of(text[:middle] + CUT)) <= limit:
+            shortest = middle
+        else:
+            longest = middle - 1
+    return ids_of(text[:shortest] + CUT)[:limit]

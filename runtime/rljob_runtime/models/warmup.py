@@ -9,6 +9,7 @@ import torch
 from rljob_api.rljob import RLJob
 from rljob_api.tools import RESULT
 from rljob_api.workload import Warmup
+from rljob_runtime.data.games import GameItems
 from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
@@ -41,8 +42,8 @@ def warm_up(
     optimizer = torch.optim.AdamW(
         decoder.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
     )
-    tools = job.spec.rollout.has_tools
-    examined = _examples(source.heldout(), tools=tools)
+    demonstrations = _demonstrations(job)
+    examined = _examples(source.heldout(), demonstrations)
     accuracy = 0.0
     for step in range(1, settings.max_steps + 1):
         for group in optimizer.param_groups:
@@ -50,10 +51,10 @@ def warm_up(
         _train(
             decoder,
             optimizer,
-            _examples(source.draw("warmup", step, recipe.batch_size), tools=tools),
+            _examples(source.draw("warmup", step, recipe.batch_size), demonstrations),
         )
         if step % recipe.check_every == 0 or step == settings.max_steps:
-            accuracy = _accuracy(decoder, examined)
+            accuracy = _accuracy(decoder, examined, by_turn=job.spec.data.environment is not None)
             progress(f"warming up the tiny model: step {step}, sampled accuracy {accuracy:.2f}")
             if accuracy >= settings.target_accuracy:
                 return decoder
@@ -70,28 +71,52 @@ def warm_up(
     return decoder
 
 
-def _examples(prompts: Sequence[Prompt], *, tools: bool) -> SampleBatch:
-    """Each prompt with its answer and the end token as the response. tools: answers show how to call them."""
-    shown = [_demonstration(prompt.answer, tools=tools) for prompt in prompts]
+Demonstrations = Callable[[Sequence[Prompt]], list[list[list[int]]]]
+"""The responses that the examples of prompts show, each in parts: what the policy writes and what is put
+behind it, in turns."""
+
+
+def _demonstrations(job: RLJob) -> Demonstrations:
+    data, ids_of = job.spec.data, ByteTokenizer().continuation
+    if data.environment is not None:
+        games = GameItems(data.environment)
+        end = ids_of(data.stop[0]) if data.stop else [EOS_ID]
+
+        def played(prompts: Sequence[Prompt]) -> list[list[list[int]]]:
+            shown = games.demonstrations([prompt.entry["seed"] for prompt in prompts])
+            return [
+                [part for text, seen in turns for part in (ids_of(text) + end, ids_of(seen))]
+                for turns in shown
+            ]
+
+        return played
+    tools = job.spec.rollout.tools
+
+    def answered(prompt: Prompt) -> list[list[int]]:
+        parts = PUT.split(prompt.answer) if tools else [prompt.answer]
+        return [*map(ids_of, parts[:-1]), [*ids_of(parts[-1]), EOS_ID]]
+
+    return lambda prompts: [answered(prompt) for prompt in prompts]
+
+
+def _examples(prompts: Sequence[Prompt], demonstrations: Demonstrations) -> SampleBatch:
+    """Each prompt with its demonstration as the response."""
+    shown = [_demonstration(parts) for parts in demonstrations(prompts)]
+    masked = any(not drawn.all() for _, drawn in shown)
     return SampleBatch(
         prompts=[torch.tensor(prompt.token_ids) for prompt in prompts],
         group_of_B=torch.arange(len(prompts)),
         responses=[ids[drawn] for ids, drawn in shown],
-        whole=[ids for ids, _ in shown] if tools else [],
-        drawn=[drawn for _, drawn in shown] if tools else [],
+        whole=[ids for ids, _ in shown] if masked else [],
+        drawn=[drawn for _, drawn in shown] if masked else [],
     )
 
 
-def _demonstration(answer: str, *, tools: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids of an answer with an end token, and which of them the policy learns: not those in the tags of
-    results, which a tool puts there."""
-    ids: list[int] = []
-    drawn: list[bool] = []
-    for number, part in enumerate(PUT.split(answer) if tools else [answer]):
-        tokens = ByteTokenizer().continuation(part)
-        ids += tokens
-        drawn += [number % 2 == 0] * len(tokens)
-    return torch.tensor([*ids, EOS_ID]), torch.tensor([*drawn, True])
+def _demonstration(parts: Sequence[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids of a response, and which of them the policy learns: those of every other part, the first among
+    them."""
+    drawn = [number % 2 == 0 for number, part in enumerate(parts) for _ in part]
+    return torch.tensor([token for part in parts for token in part]), torch.tensor(drawn)
 
 
 def _train(decoder: Decoder, optimizer: torch.optim.Optimizer, examples: SampleBatch) -> None:
@@ -102,9 +127,16 @@ def _train(decoder: Decoder, optimizer: torch.optim.Optimizer, examples: SampleB
     optimizer.step()
 
 
-def _accuracy(decoder: Decoder, examples: SampleBatch) -> float:
-    """Expected share of samples at temperature 1 that are the answer: the mean of its probability."""
+def _accuracy(decoder: Decoder, examples: SampleBatch, *, by_turn: bool) -> float:
+    """Expected share of samples at temperature 1 that are the answer: the mean of its probability. by_turn:
+    of games, which can be played in many ways: of the geometric mean over the moves that are shown."""
     with torch.no_grad():
         logprobs_T = decoder.logprobs(examples, temperature=1.0).logprobs_T
     total_B = torch.zeros(examples.num_samples).index_add(0, examples.sample_of_T(), logprobs_T)
+    if by_turn and examples.drawn:
+        total_B = total_B / torch.tensor([_turns(drawn) for drawn in examples.drawn])
     return float(total_B.exp().mean())
+
+
+def _turns(drawn: torch.Tensor) -> int:
+    return 1 + int((drawn[1:] & ~drawn[:-1]).sum())

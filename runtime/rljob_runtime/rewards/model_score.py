@@ -1,4 +1,5 @@
-"""The reward model's score among a sample's rewards. Called by the reward worker."""
+"""A score that came with the sample, of a reward model or of its game, among its rewards. Called by the
+reward worker."""
 
 import math
 from dataclasses import replace
@@ -7,11 +8,14 @@ from rljob_api.workload import Reward
 from rljob_runtime.rewards.requests import RewardResult
 
 
-def with_score(result: RewardResult, reward: Reward, score: float) -> RewardResult:
-    """The result with this reward's part; a score that is not finite counts 0, as an error."""
+def with_score(
+    result: RewardResult, reward: Reward, score: float, *, error: str = ""
+) -> RewardResult:
+    """The result with this reward's part; with an error, and where it is not finite, it counts 0."""
     errors = dict(result.errors)
-    if not math.isfinite(score):
-        errors[reward.name] = f"reward {reward.name}: the reward model's score is {score}"
+    if error or not math.isfinite(score):
+        error = error or f"the reward model's score is {score}"
+        errors[reward.name] = f"reward {reward.name}: {error}"
         score = 0.0
     elif reward.threshold is not None:
         score = float(score >= reward.threshold)

@@ -7,8 +7,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardRequest:
-    """One response to score. entry: what the data set's own scorer needs, as JSON has it. With tools,
-    response is the last turn, behind the last answer, and transcript everything; else they are the same."""
+    """One response to score. entry: what the data set's own scorer needs, as JSON has it. With turns,
+    response is the last one, behind what was put before it, and transcript everything; else they are the
+    same."""
 
     prompt: str
     response: str

@@ -8,7 +8,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CRITIC_FOLDER
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import Sampling, ToolSettings
+from rljob_runtime.engines.base import GameSettings, Sampling, ToolSettings
 from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
 from rljob_runtime.states.compare import Compare
@@ -43,6 +43,7 @@ class DeviceStates:
     reshard: Reshard | None
     tokenizer: Tokenizer
     tools: ToolSettings | None = None
+    games: GameSettings | None = None
 
     def sampling(self, batch: BatchName) -> Sampling:
         """How responses are drawn: the rollout's way in training, its set's to held-out prompts."""
@@ -60,6 +61,7 @@ class DeviceStates:
             eos_ids=self.tokenizer.eos_ids,
             stopped=self._stopped(),
             tools=self.tools,
+            games=self.games,
         )
 
     def sync(self, version: int) -> SyncReport:

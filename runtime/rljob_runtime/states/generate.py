@@ -17,18 +17,25 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling, ToolSettings
-from rljob_runtime.flow import RESPONSE_MASK
+from rljob_runtime.engines.base import (
+    GameSettings,
+    Generated,
+    PromptGroup,
+    Sampling,
+    ToolSettings,
+)
+from rljob_runtime.environments.columns import game_of, outcome_row
+from rljob_runtime.flow import OUTCOME, RESPONSE_MASK
 from rljob_runtime.seeds import derive_seed
 from rljob_runtime.spans import Span
-from rljob_runtime.states.reports import GenerateReport, ToolFigures
+from rljob_runtime.states.reports import GameFigures, GenerateReport, ToolFigures
 from rljob_runtime.states.rollout_replica import RolloutReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generate:
     """Generates one replica's shares. prompts: of a step, for the seeds of candidates. masked: whether a
-    column says which tokens were drawn."""
+    column says which tokens were drawn. played: whether prompts are games, which end with an outcome."""
 
     replica: RolloutReplica
     dock: DockClient
@@ -36,6 +43,7 @@ class Generate:
     prompts: int
     timeout_seconds: float
     masked: bool = False
+    played: bool = False
 
     def run(self, batch: BatchName, sampling: Sampling, share: tuple[int, int]) -> GenerateReport:
         """Generate every sample of the share: (number of the replica, their number).
@@ -70,12 +78,14 @@ class Generate:
             lengths=Counter(len(sample.logprobs) for sample in made),
             clipped=sum(sample.finish == "length" for sample in made),
             tools=tool_figures(made, sampling.tools) if sampling.tools else None,
+            games=game_figures(made, sampling.games) if sampling.games else None,
             span=Span.since(started),
         )
 
     def _groups(self, batch: BatchName, rows: Sequence[RowMeta]) -> list[PromptGroup]:
         candidates = batch.kind == "candidates"
-        columns = self.dock.read(rows, ["prompt", *(["position"] if candidates else [])])
+        more = ["position"] * candidates + ["task"] * self.played
+        columns = self.dock.read(rows, ["prompt", *more])
         prompts = columns["prompt"]
         groups: dict[str, PromptGroup] = {}
         # An evaluation draws the same noise every time, so that its curve moves by the weights alone.
@@ -83,7 +93,11 @@ class Generate:
         for i, row in enumerate(rows):
             if row.group not in groups:
                 groups[row.group] = PromptGroup(
-                    group=row.group, token_ids=prompts.row(i).tolist(), uids=[], seeds=[]
+                    group=row.group,
+                    token_ids=prompts.row(i).tolist(),
+                    uids=[],
+                    seeds=[],
+                    game=game_of(columns["task"].row(i)) if self.played else None,
                 )
             groups[row.group].uids.append(row.uid)
             kind, index = batch.kind, row.group_index
@@ -114,6 +128,8 @@ class Generate:
             columns[RESPONSE_MASK] = [
                 np.asarray(sample.drawn, dtype=np.uint8) for sample in finished
             ]
+        if self.played:
+            columns[OUTCOME] = [outcome_row(sample.outcome) for sample in finished]
         self.dock.write(
             [rows[sample.uid] for sample in finished],
             {name: Ragged.from_rows(values) for name, values in columns.items()},
@@ -135,3 +151,18 @@ def tool_figures(made: Sequence[Generated], tools: ToolSettings) -> ToolFigures:
         figures.timeouts[call.tool] += call.outcome == "timeout"
         figures.seconds[call.tool] = figures.seconds.get(call.tool, 0.0) + call.seconds
     return figures
+
+
+def game_figures(made: Sequence[Generated], games: GameSettings) -> GameFigures:
+    """Sums over samples. Takes the idle time that `games` has counted."""
+    outcomes = [sample.outcome for sample in made if sample.outcome is not None]
+    return GameFigures(
+        tokens=sum(len(sample.token_ids) - len(sample.logprobs) for sample in made),
+        turns=sum(sample.turns for sample in made),
+        moves=sum(len(outcome.seconds) for outcome in outcomes),
+        seconds=sum(sum(outcome.seconds) for outcome in outcomes),
+        cut=sum(sample.finish == "turns" for sample in made),
+        done=sum(outcome.done for outcome in outcomes),
+        errors=sum(bool(outcome.error) for outcome in outcomes),
+        idle_seconds=games.idle.take(),
+    )

@@ -57,8 +57,8 @@ class Inference:
     """Scores one replica's share. ranks: of the model's layout. temperature: of log-probs.
 
     column: what it writes: of each response token, or with `adapt`, of the last token of each sample that
-    it makes. masked: whether responses hold tools' tokens, which are read and not scored. pass_groups: of one
-    forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
+    it makes. masked: whether responses hold tokens of others, which are read and not scored. pass_groups: of
+    one forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
     pass; a reference that shares the policy's weights has them on the device then.
     """
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from rljob_api.environment_rules import environments
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl
@@ -16,6 +17,7 @@ from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.engines.base import (
+    GameSettings,
     RolloutEngine,
     SwitchingEngine,
     ToolSettings,
@@ -27,6 +29,8 @@ from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.environments.conversation import Conversation
+from rljob_runtime.environments.pool import GamePool
 from rljob_runtime.flow import MODEL_SCORE
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
@@ -127,6 +131,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
         reshard=reshard,
         tokenizer=tokenizer,
         tools=_tools(spec, tokenizer) if rollout else None,
+        games=_games(spec, tokenizer) if rollout else None,
     )
 
 
@@ -183,17 +188,29 @@ def _generate(around: Surroundings, replica: RolloutReplica) -> Generate:
         run_seed=spec.seed,
         prompts=spec.batch.global_batch_size,
         timeout_seconds=spec.flow.stage_timeout_seconds,
-        masked=spec.rollout.has_tools,
+        masked=spec.has_turns,
+        played=spec.data.environment is not None,
     )
 
 
 def _tools(spec: RLJobSpec, tokenizer: Tokenizer) -> ToolSettings | None:
-    if not spec.rollout.has_tools:
+    if not spec.rollout.tools:
         return None
     return ToolSettings(
         form=CallFormat(tokenizer, spec.rollout.tools),
         pool=ToolPool(spec.rollout.tools),
-        most_turns=spec.rollout.turns,
+        most_turns=spec.most_turns,
+    )
+
+
+def _games(spec: RLJobSpec, tokenizer: Tokenizer) -> GameSettings | None:
+    played = [environment for _, environment in environments(spec)]
+    if not played:
+        return None
+    return GameSettings(
+        form=Conversation(tokenizer, chat=spec.data.chat),
+        pool=GamePool(played),
+        most_turns=spec.most_turns,
     )
 
 
@@ -297,7 +314,7 @@ def make_inference(
             ranks=ranks,
             temperature=heat,
             adapt=adapt,
-            masked=adapt is None and spec.rollout.has_tools,
+            masked=adapt is None and spec.has_turns,
             ledger=around.backend.ledger,
             resting=resting,
             sizes=spec.batch,

@@ -27,13 +27,30 @@ class ToolFigures:
     idle_seconds: float = 0.0
 
 
+@dataclass(slots=True, kw_only=True)
+class GameFigures:
+    """What the samples of a share played. tokens: of observations. moves: turns that the game answered.
+    seconds: of these, from a move to what followed. cut: samples that ended with their last turn and not with
+    their game; done: that ended with it; errors: whose game failed. idle_seconds: in which the device had
+    nothing to do but to wait."""
+
+    tokens: int = 0
+    turns: int = 0
+    moves: int = 0
+    seconds: float = 0.0
+    cut: int = 0
+    done: int = 0
+    errors: int = 0
+    idle_seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateReport:
     """Sums over one worker's share of a batch; of a replica's devices, the first alone has any.
 
     response_tokens: that were drawn; sample_tokens: of the samples' responses, which a partial rollout
     has made in several steps. lengths: of the samples, by sample_tokens. going_on: groups that were put into
-    the next step's pool. tools: of jobs with tools, whose tokens no other count has.
+    the next step's pool. tools, games: of jobs with either, whose tokens no other count has.
     """
 
     samples: int = 0
@@ -44,6 +61,7 @@ class GenerateReport:
     clipped: int = 0
     going_on: int = 0
     tools: ToolFigures | None = None
+    games: GameFigures | None = None
     span: Span
 
 

@@ -198,7 +198,7 @@ class Update:
             rows,
             fields=params.fields,
             scalars=params.scalars,
-            masked=self.spec.rollout.has_tools,
+            masked=self.spec.has_turns,
         )
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.tools import RESULT, Tool
-from rljob_runtime.models.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer
-
-CUT = "..."
+from rljob_runtime.models.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer, cut_to_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,18 +50,7 @@ class CallFormat:
     def answer_ids(self, tool: str, text: str) -> list[int]:
         """Tokens of an answer, at most the tool's maxAnswerTokens; cut text ends in three dots. None of them
         is a special token, whatever the text says."""
-        limit = self._tools[tool].max_answer_tokens
-        ids = self._tagged(text)
-        if len(ids) <= limit:
-            return ids
-        shortest, longest = 0, min(len(text), limit * MAX_BYTES_OF_CHARACTER * 8)
-        while shortest < longest:  # the longest beginning that fits
-            middle = -(-(shortest + longest) // 2)
-            if len(self._tagged(text[:middle] + CUT)) <= limit:
-                shortest = middle
-            else:
-                longest = middle - 1
-        return self._tagged(text[:shortest] + CUT)[:limit]
+        return cut_to_fit(text, self._tools[tool].max_answer_tokens, self._tagged)
 
     def _tagged(self, text: str) -> list[int]:
         return self._tokenizer.plain(f"<{RESULT}>{text}</{RESULT}>")

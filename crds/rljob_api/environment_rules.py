@@ -1,0 +1,88 @@
+"""Rules on environments: what a game needs, what it has no use for, and who scores it.
+
+Pure functions from a spec to problems, called by `load`.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.environment import Environment
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+
+PATH = "spec.data.environment"
+
+
+def environment_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Each environment of the job can be made, and its moves fit a response and a stage."""
+    for path, played in environments(spec):
+        if played.name == "textarena" and not isinstance((played.params or {}).get("game"), str):
+            yield Problem(
+                f"{path}.params.game",
+                "is missing; name a game of textarena for one player, such as GuessTheNumber-v0",
+            )
+        longest, stage = spec.batch.max_response_length, spec.flow.stage_timeout_seconds
+        if played.max_observation_tokens >= longest:
+            yield Problem(
+                f"{path}.maxObservationTokens",
+                f"is {played.max_observation_tokens}, which leaves no room for a move in a response of "
+                f"{longest} tokens (spec.batch.maxResponseLength, which counts observations, too); lower it, "
+                "or raise maxResponseLength",
+            )
+        if played.timeout_seconds >= stage:
+            yield Problem(
+                f"{path}.timeoutSeconds",
+                f"is {played.timeout_seconds:g}, but a whole stage of a step has {stage:g} s "
+                "(spec.flow.stageTimeoutSeconds); lower it",
+            )
+
+
+def environment_data_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Games have no expected answers, and are evaluated by games."""
+    played = spec.data.environment is not None
+    if played and spec.data.few_shot is not None:
+        yield Problem(
+            "spec.data.fewShot",
+            f"has no use with {PATH}, whose prompts have no answers; leave it out, and say in "
+            "spec.data.template how to play",
+        )
+    for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
+        if (suite.environment is not None) != played:
+            path = f"spec.evaluation.suites[{index}]"
+            yield Problem(
+                path,
+                f"has no environment, but the job plays games ({PATH}); give it one"
+                if played
+                else f"has an environment, but the job plays no games; set {PATH}, or leave it out",
+            )
+
+
+def environment_reward_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Only games give a reward of their own, and one is enough."""
+    ours = [index for index, reward in enumerate(spec.rewards) if reward.type == "environment"]
+    if ours and spec.data.environment is None:
+        yield Problem(
+            f"spec.rewards[{ours[0]}].type",
+            f"environment needs {PATH}, whose games give it; with other data use exact, math-verify, regex, "
+            "format or python",
+        )
+    for index in ours[1:]:
+        yield Problem(
+            f"spec.rewards[{index}].type", "environment is there already; keep one reward of it"
+        )
+
+
+def environments(spec: RLJobSpec) -> Iterator[tuple[str, Environment]]:
+    """Every environment of the job and its place: that of training, and those of suites."""
+    if spec.data.environment is not None:
+        yield PATH, spec.data.environment
+    for index, suite in enumerate(spec.evaluation.suites if spec.evaluation else []):
+        if suite.environment is not None:
+            yield f"spec.evaluation.suites[{index}].environment", suite.environment
+
+
+ENVIRONMENT_RULES: tuple[Rule, ...] = (
+    environment_rule,
+    environment_data_rule,
+    environment_reward_rule,
+)

@@ -1,0 +1,76 @@
+"""Rules on samples of several turns, with tools or a game: who can generate them, and who goes with them.
+
+Pure functions from a spec to problems, called by `load`.
+"""
+
+from collections.abc import Iterator
+
+from rljob_api.extensions import is_extension
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJobSpec
+from rljob_api.rules import Rule
+
+TOOLS, GAME = "spec.rollout.tools", "spec.data.environment"
+
+
+def turns_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """One kind of turns at most, and a number of them where there are any."""
+    most = spec.rollout.max_turns
+    if most is not None and not spec.has_turns:
+        yield Problem(
+            "spec.rollout.maxTurns",
+            f"is {most}, but without spec.rollout.tools and spec.data.environment a sample has one turn; "
+            "name either, or leave it out",
+        )
+    if spec.rollout.tools and spec.data.environment is not None:
+        yield Problem(
+            GAME,
+            f"and {TOOLS} exclude each other: a turn ends with a call or with a move; leave one of both out",
+        )
+
+
+def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Engines that stop one row for an answer and read it behind what they drew."""
+    rollout = spec.rollout
+    if not spec.has_turns:
+        return
+    path, whose = (TOOLS, "tools") if rollout.tools else (GAME, "the game")
+    need = "need" if rollout.tools else "needs"
+    if rollout.engine != "torch":
+        why = (
+            "vLLM's public interface takes no tokens into a response that it is generating"
+            if rollout.engine == "vllm"
+            else f"the protocol of a package's engine has no answers of {whose}"
+        )
+        yield Problem(path, f"{need} spec.rollout.engine torch, not {rollout.engine}: {why}")
+    if rollout.parallelism.shared:
+        yield Problem(
+            path,
+            f"{need} a whole model on each device that generates: answers come when they come, and devices "
+            "that share a model must all take the same step; use tensor, pipeline and expert 1 in "
+            "spec.rollout.parallelism",
+        )
+    if is_extension(spec.update.engine):
+        yield Problem(
+            path,
+            f"{need} spec.update.engine torch or mindspeed, not {spec.update.engine}: an engine of a package "
+            f"would train on the tokens of {whose}",
+        )
+
+
+def turn_flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """Somebody generates, and every sample to its end."""
+    if not spec.has_turns:
+        return
+    path, whose = (TOOLS, "its tools'") if spec.rollout.tools else (GAME, "its game's")
+    if spec.has_pairs and spec.rollout.tools:
+        yield Problem(path, "have no use with spec.data.preferences, which generates nothing")
+    if spec.flow.partial_rollout is not None:
+        yield Problem(
+            path,
+            "and spec.flow.partialRollout exclude each other: a sample that goes on in the next step has no "
+            f"column for {whose} tokens; leave one of both out (flow.mode: async hides slow samples, too)",
+        )
+
+
+TURN_RULES: tuple[Rule, ...] = (turns_rule, turn_engines_rule, turn_flow_rule)

@@ -1,0 +1,77 @@
+"""Games as prompts: the first observation of the game of each seed.
+
+Called by the data source, by `problems` before a run, and by the warm-up. Games are begun in a child process.
+"""
+
+import atexit
+from collections.abc import Sequence
+
+from rljob_api.environment import Environment
+from rljob_api.problems import Problem
+from rljob_runtime.data.question import Question
+from rljob_runtime.environments.base import GameSeed
+from rljob_runtime.environments.columns import game_entry
+from rljob_runtime.environments.player import Player
+from rljob_runtime.errors import ConfigError
+
+KEPT_GAMES = 65_536
+"""Whose first observations are kept."""
+
+
+class GameItems:
+    """The endless games of one environment, by seed."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._player: Player | None = None
+        self._begun: dict[int, str] = {}
+
+    def __getitem__(self, seed: int) -> Question:
+        """The game of this seed. Raises ConfigError where it cannot be begun."""
+        if seed not in self._begun:
+            self.begin([seed])
+        game = GameSeed(environment=self._environment, seed=seed)
+        return Question(fields={"question": self._begun[seed]}, answer="", entry=game_entry(game))
+
+    def begin(self, seeds: Sequence[int]) -> None:
+        """Begin these games at once, which is faster than one by one. Raises ConfigError."""
+        new = [seed for seed in dict.fromkeys(seeds) if seed not in self._begun]
+        if len(self._begun) + len(new) > KEPT_GAMES:
+            self._begun.clear()
+        for seed, text in zip(new, self._playing().firsts(new), strict=True):
+            if not text.strip():
+                raise ConfigError(
+                    f"environment {self._environment.name} shows nothing when the game of seed {seed} "
+                    "begins; its first observation is the prompt"
+                )
+            self._begun[seed] = text
+
+    def demonstrations(self, seeds: Sequence[int]) -> list[list[tuple[str, str]]]:
+        """Moves that the environment shows, each with the observation behind it. Raises ConfigError."""
+        return self._playing().demonstrations(seeds)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._player is not None:
+            self._player.end()
+            self._player = None
+            atexit.unregister(self.close)
+
+    def _playing(self) -> Player:
+        if self._player is None:
+            self._player = Player(self._environment)
+            atexit.register(self.close)
+        return self._player
+
+
+def game_problems(environment: Environment) -> list[Problem]:
+    """What is wrong with an environment that is installed; empty where a game can be begun."""
+    path = "spec.data.environment"
+    items = GameItems(environment)
+    try:
+        items[0]
+    except ConfigError as error:
+        return [Problem(path, str(error))]
+    finally:
+        items.close()
+    return []

@@ -1,0 +1,117 @@
+"""The games of a device: moves go out in threads, and what follows comes back, each by its deadline.
+
+Made with the device's states; used by the `torch` rollout engine through `game_turns`. A game whose process
+hangs, dies or raises ends with an error; others go on.
+"""
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from rljob_api.environment import Environment
+from rljob_runtime.environments.base import GameSeed, Moved
+from rljob_runtime.environments.player import Player, Session
+from rljob_runtime.line_child import START_SECONDS
+
+log = logging.getLogger(__name__)
+
+
+class GamePool:
+    """Players of the job's environments. Raises ConfigError where one cannot work here."""
+
+    def __init__(self, environments: Sequence[Environment]) -> None:
+        self._tables = {_key(environment): _Table(environment) for environment in environments}
+
+    def begin(self, game: GameSeed) -> "OpenGame":
+        """A game of its own, which begins with its first move."""
+        return self._tables[_key(game.environment)].begin(game.seed)
+
+    def close(self) -> None:
+        """End all processes; moves on their way are not answered."""
+        for table in self._tables.values():
+            table.close()
+
+
+class OpenGame:
+    """A sample's game, always with the same player."""
+
+    def __init__(self, seat: "_Seat", session: Session) -> None:
+        self._seat, self._session = seat, session
+
+    def move(self, text: str, done: Callable[[Moved], None]) -> None:
+        """Make a move; `done` gets what follows, once, in a thread of the pool."""
+        called = time.monotonic()
+        self._seat.threads.submit(lambda: done(self._seat.move(self._session, text, called)))
+
+    def close(self) -> None:
+        """The sample has ended, and its game goes on no more."""
+        self._seat.threads.submit(self._seat.forget, self._session)
+
+    def most_seconds(self) -> float:
+        """By when its player has answered something for certain, a game that is played again among it."""
+        return self._seat.most_seconds(len(self._session.moves))
+
+
+class _Table:
+    """One environment: its players, made as they are needed, the first at once."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._seats = [_Seat(environment) for _ in range(environment.concurrency)]
+        self._seats[0].player()
+        self._turn = itertools.count()
+
+    def begin(self, seed: int) -> OpenGame:
+        number = next(self._turn)
+        seat = self._seats[number % len(self._seats)]
+        return OpenGame(seat, Session(name=str(number), seed=seed))
+
+    def close(self) -> None:
+        for seat in self._seats:
+            seat.close()
+
+
+class _Seat:
+    """A player and its thread."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._player: Player | None = None
+        self._closed, self._lock = False, threading.Lock()
+        self.threads = ThreadPoolExecutor(1, f"environment-{environment.name}")
+
+    def player(self) -> Player:
+        with self._lock:
+            assert not self._closed, "a pool that was closed plays no more"
+            if self._player is None:
+                self._player = Player(self._environment)
+            return self._player
+
+    def move(self, session: Session, text: str, called: float) -> Moved:
+        try:
+            moved = self.player().move(session, text)
+        except Exception as error:  # a thread that raises would leave the sample waiting for ever
+            log.warning("environment=%s could not be played: %s", self._environment.name, error)
+            moved = Moved(error=f"it could not be played: {error}")
+        return replace(moved, seconds=time.monotonic() - called)
+
+    def forget(self, session: Session) -> None:
+        if self._player is not None:
+            self._player.forget(session)
+
+    def most_seconds(self, moves: int) -> float:
+        return 2 * START_SECONDS + self._environment.timeout_seconds * (moves + 2)
+
+    def close(self) -> None:
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            self._closed = True
+            if self._player is not None:
+                self._player.end()
+
+
+def _key(environment: Environment) -> str:
+    return environment.model_dump_json()

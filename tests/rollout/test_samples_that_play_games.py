@@ -1,0 +1,239 @@
+"""Samples that play games: trained on is what was drawn and seen, and a game's end is the sample's."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rollouts import make_groups, run, sampling
+from syllables import ENDS, LETTERS
+
+from rljob_api.environment import Environment
+from rljob_runtime.engines.base import GameSettings, Generated, PromptGroup
+from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.environments.base import GameSeed, Moved
+from rljob_runtime.environments.conversation import Conversation
+from rljob_runtime.errors import WorkerError
+from rljob_runtime.models.loading import load_policy
+from rljob_runtime.sample import SampleBatch
+
+SaveReference = Callable[..., tuple[Any, Path]]
+GAME = Environment(name="acme.echo", max_observation_tokens=8)
+BEFORE, AFTER = [5, 6], [7]
+
+
+class Letters:
+    """71 tokens, each a sign of its own; a message of the chat stands between BEFORE and AFTER."""
+
+    eos_ids = ENDS
+    vocab_size = 71
+
+    def decode(self, ids: Any) -> str:
+        return "".join(chr(token + 40) for token in ids if token not in ENDS)
+
+    def plain(self, text: str) -> list[int]:
+        return [max(ord(sign) - 40, 0) for sign in text]
+
+    def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
+        return ([] if ended else [ENDS[0]]) + BEFORE, AFTER
+
+    def encode(self, text: str) -> list[int]:
+        raise NotImplementedError
+
+    continuation = chat = encode
+
+
+class Echo:
+    """A game that shows how long the moves were so far, and is over behind `length` moves; all at once, in
+    the calling thread."""
+
+    def __init__(self, log: list[Any], seed: int, length: int) -> None:
+        self.log, self.seed, self.left = log, seed, length
+        self.moves: list[str] = []
+
+    def move(self, text: str, done: Callable[[Moved], None]) -> None:
+        self.moves.append(text)
+        self.left -= 1
+        seen = "".join(chr(47 + 40 + len(move) % 20) for move in self.moves)
+        done(Moved(observation=seen, reward=float(len(text)), done=self.left == 0, seconds=0.1))
+
+    def close(self) -> None:
+        self.log.append(("closed", self.seed))
+
+    def most_seconds(self) -> float:
+        return 60.0
+
+
+class Echoes:
+    def __init__(self, length: int = 3, game: type[Echo] = Echo) -> None:
+        self.length, self.game = length, game
+        self.games: list[Echo] = []
+        self.log: list[Any] = []
+
+    def begin(self, game: GameSeed) -> Echo:
+        self.games.append(self.game(self.log, game.seed, self.length))
+        return self.games[-1]
+
+
+class Silent(Echo):
+    def move(self, text: str, done: Callable[[Moved], None]) -> None:
+        """Never answered."""
+
+    def most_seconds(self) -> float:
+        return 0.01
+
+
+class Failing(Echo):
+    def move(self, text: str, done: Callable[[Moved], None]) -> None:
+        done(Moved(error="it ended its process"))
+
+
+def games_of() -> list[PromptGroup]:
+    groups = make_groups()
+    return [
+        replace(group, game=GameSeed(environment=GAME, seed=number))
+        for number, group in enumerate(groups)
+    ]
+
+
+def how(pool: Any, *, turns: int = 4, chat: bool = False, **changes: Any) -> Any:
+    settings = GameSettings(form=Conversation(Letters(), chat=chat), pool=pool, most_turns=turns)
+    given: dict[str, Any] = {"eos_ids": ENDS, "max_response_length": 40, "stopped": stopped}
+    return sampling(games=settings, **(given | changes))
+
+
+def stopped(ids: list[int]) -> bool:
+    """As a stop string would: at 8 of the 71 tokens."""
+    return ids[-1] in LETTERS and ids[-1] >= 63
+
+
+def engine_of(path: Path, **changes: Any) -> TorchRollout:
+    arguments: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 7, "max_length": 64}
+    return TorchRollout(path, **(arguments | changes))
+
+
+def drawn_ids(sample: Generated) -> list[int]:
+    return [t for t, drawn in zip(sample.token_ids, sample.drawn, strict=True) if drawn]
+
+
+@pytest.fixture
+def model(save_reference: SaveReference) -> Path:
+    return save_reference("qwen3")[1]
+
+
+def test_drawn_tokens_have_the_logprobs_that_training_finds_behind_the_observations(
+    model: Path,
+) -> None:
+    groups = games_of()
+
+    found = run(engine_of(model), groups, how(Echoes()))
+
+    samples = [found[uid] for group in groups for uid in group.uids]
+    assert sum(sample.turns > 1 for sample in samples) > 10
+    batch = SampleBatch(
+        prompts=[torch.tensor(group.token_ids) for group in groups],
+        group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
+        responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
+        whole=[torch.tensor(sample.token_ids) for sample in samples],
+        drawn=[torch.tensor(sample.drawn) for sample in samples],
+    )
+    with torch.no_grad():
+        policy = load_policy(model, dtype=torch.float32)
+        trained = policy.logprobs(batch, temperature=1.0).logprobs_T
+    rolled = torch.tensor([x for sample in samples for x in sample.logprobs])
+    torch.testing.assert_close(trained, rolled, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_conversation_is_what_was_drawn_and_what_was_seen_and_nothing_else(
+    model: Path, chat: bool
+) -> None:
+    pool = Echoes()
+
+    found = run(engine_of(model), games_of(), how(pool, chat=chat))
+
+    played = {tuple(game.moves) for game in pool.games}
+    for sample in found.values():
+        rest, moves, lengths = list(sample.token_ids), [], ""
+        for place in range(sample.turns):
+            turn = rest[: next(n for n in range(len(rest) + 1) if at_end(rest, n))]
+            rest = rest[len(turn) :]
+            if place == sample.turns - 1:
+                moves += [Letters().decode(turn)] * (sample.outcome.done)
+                break
+            moves.append(Letters().decode(turn))
+            lengths += chr(47 + 40 + len(moves[-1]) % 20)
+            before, after = Letters().between_turns(ended=turn[-1] in ENDS)
+            put = [*before, *Letters().plain(lengths), *after] if chat else Letters().plain(lengths)
+            assert rest[: len(put)] == put
+            rest = rest[len(put) :]
+        assert rest == []
+        if sample.outcome.done:
+            assert tuple(moves) in played
+            assert sample.outcome.reward == sum(map(len, moves))
+        assert len(sample.logprobs) == sum(sample.drawn)
+
+
+def at_end(tokens: list[int], count: int) -> bool:
+    """Whether the first tokens are a turn."""
+    turn = tokens[:count]
+    return (bool(turn) and (turn[-1] in ENDS or stopped(turn))) or count == len(tokens)
+
+
+def test_the_last_turn_is_played_and_the_game_is_left(model: Path) -> None:
+    pool = Echoes(length=9)
+
+    found = run(engine_of(model), games_of(), how(pool, turns=2, max_response_length=40))
+
+    cut = [sample for sample in found.values() if sample.finish == "turns"]
+    assert cut
+    for sample in cut:
+        assert (sample.turns, len(sample.outcome.seconds), sample.outcome.done) == (2, 2, False)
+        assert sample.drawn[-1]
+    assert len(pool.log) == len(found) == len(pool.games)
+
+
+def test_a_move_that_the_longest_response_cuts_is_not_made(model: Path) -> None:
+    pool = Echoes()
+
+    found = run(engine_of(model), games_of(), how(pool, max_response_length=6))
+
+    cut = [s for s in found.values() if s.finish == "length" and s.turns == 1]
+    assert any(not sample.outcome.seconds for sample in cut)
+    assert all(len(sample.token_ids) <= 6 and sample.drawn[-1] for sample in found.values())
+
+
+def test_samples_of_a_group_play_the_same_game_each_for_itself(model: Path) -> None:
+    pool, groups = Echoes(), games_of()
+
+    run(engine_of(model), groups, how(pool))
+
+    seeds = sorted(game.seed for game in pool.games)
+    assert seeds == sorted(group.game.seed for group in groups for _ in group.uids)
+
+
+def test_a_game_that_fails_ends_its_sample_with_the_error(model: Path) -> None:
+    found = run(engine_of(model), games_of(), how(Echoes(game=Failing)))
+
+    failed = [sample for sample in found.values() if sample.outcome.error]
+    assert failed
+    for sample in failed:
+        assert (sample.outcome.error, sample.outcome.reward) == ("it ended its process", 0.0)
+        assert (sample.turns, sample.finish) == (1, "stop")
+
+
+def test_moves_that_nobody_answers_are_an_error(model: Path) -> None:
+    with pytest.raises(WorkerError, match=r"games \(spec.data.environment\) answered a move in"):
+        run(engine_of(model), games_of(), how(Echoes(game=Silent)))
+
+
+def test_a_long_observation_is_cut_and_the_template_stays_around_it() -> None:
+    def observation(chat: bool) -> list[int]:
+        form = Conversation(Letters(), chat=chat)
+        return form.observation_ids(" " * chat + "W" * 30, limit=8, ended=False)
+
+    cut = Letters().plain("WWWWW...")
+    assert observation(chat=False) == cut
+    assert observation(chat=True) == [ENDS[0], *BEFORE, *cut, *AFTER]

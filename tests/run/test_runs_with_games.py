@@ -1,0 +1,60 @@
+"""A whole run whose samples play a game, on a model that knows nothing: its moves are bytes by chance."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import game_package
+import pytest
+import whole_runs
+
+
+@pytest.mark.ray
+def test_samples_play_games_and_what_failed_there_is_told(
+    job_file: Callable[..., Path], tmp_path: Path, untrained_model: Path
+) -> None:
+    folder = game_package.install(tmp_path / "games")
+    file = job_file(
+        steps=2,
+        model={"path": untrained_model.name},
+        data={
+            "environment": {
+                "name": "acme.countdown",
+                "params": {"start": 3, "fails": 5},
+                "timeoutSeconds": 60,
+                "maxObservationTokens": 8,
+            },
+            "stop": [chr(sign) for sign in range(32, 48)],
+        },
+        rewards=[
+            {"name": "game", "type": "environment"},
+            {"name": "short", "type": "format", "pattern": {"pattern": "^.{0,9}$"}, "weight": 0.1},
+        ],
+        rollout={"maxTurns": 3},
+        batch__maxResponseLength=40,
+        algorithm={"name": "grpo", "params": {"klCoefficient": 0.01, "minGroupsWithSignal": 0}},
+        evaluation={"prompts": 8},
+        checkpoint={},
+    )
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+
+    process = whole_runs.start(file, tmp_path / "run", environment={"PYTHONPATH": path})
+    finished = whole_runs.finish(process, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = [event["metrics"] for event in finished.of_kind("step")]
+    assert len(steps) == 2
+    for metrics in steps:
+        assert metrics["turns/mean"] > 1
+        assert metrics["mismatch/max"] < 1e-3  # the update's log-probs are the rollout's
+        assert metrics["reward/game"] < 0  # every wrong move costs a half
+        assert 0 < metrics["environment/error_share"] < 1
+        assert metrics["environment/error_share"] == metrics["reward/error_share"]
+        assert metrics["environment/done_share"] > 0
+        drawn = metrics["response_length/mean"]
+        assert drawn < metrics["response_length/with_observations"] <= 40
+    assert "reward game: RuntimeError: no such move" in finished.output
+    shown = finished.of_kind("step")[0]["samples"][0]
+    assert shown["prompt"] in ("1:", "2:", "3:")
+    assert all(response["parts"].keys() == {"game", "short"} for response in shown["responses"])
+    assert [event["n"] for event in finished.of_kind("evaluation")] == [8, 8]
