@@ -15,7 +15,7 @@ from rljob_api.rljob import RLJobSpec
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 KEYS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}
-SOURCES = {"reasoningGym", "jsonl", "source", "preferences"}
+SOURCES = {"reasoningGym", "jsonl", "source", "preferences", "environment"}
 BLOCKS = [block for page in PAGES for block in blocks_of(page) if block.language == "yaml"]
 
 
@@ -44,6 +44,8 @@ def around(part: dict[str, Any]) -> dict[str, Any]:
     del spec["algorithm"]
     if SOURCES & set(part.get("data", ())):
         del spec["data"]
+    if part.get("data", {}).get("chat"):
+        spec["model"] = {"builtin": "smollm2-135m-instruct"}
     if "preferences" in part.get("data", ()):
         del spec["rewards"]
     return job | {"spec": spec}
@@ -78,7 +80,6 @@ def test_every_other_block_is_known() -> None:
     assert others == {
         "README.md": "RLJob",
         "docs/device-plugin.md": "emulatedDevicePlugin",
-        "docs/operator.md": "PodMonitor",
     }
 
 

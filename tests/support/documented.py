@@ -96,9 +96,13 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_of(block: Block) -> list[Command]:
-    """The commands of a block for a shell; in `console`, the lines behind a prompt."""
+    """The commands of a block for a shell, each in the line that it begins in; in `console`, those behind a
+    prompt."""
     found = []
-    for number, line in enumerate(block.text.splitlines(), block.line):
+    lines = enumerate(block.text.splitlines(), block.line)
+    for number, line in lines:
+        while line.endswith("\\"):
+            line = f"{line[:-1]} {next(lines)[1].strip()}"
         if block.language == "console" and not line.startswith("$ "):
             continue
         found += commands_in(line.removeprefix("$ "), page=block.page, line=number)

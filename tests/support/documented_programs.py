@@ -23,6 +23,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = set(PROJECT["project"]["optional-dependencies"])
 MAKEFILE = (ROOT / "Makefile").read_text()
 E2E_SCRIPT = (ROOT / "scripts" / "e2e.sh").read_text()
+CI = (ROOT / ".ci" / "run").read_text()
 SUBCOMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 CLIENTS = ("kubectl", "helm")
 NUMBERS = {"N": "2"}
@@ -116,7 +117,12 @@ def read_pytest(command: Command) -> None:
 def read_export(command: Command) -> None:
     name, equals, _ = command.words[1].partition("=")
     assert equals
-    assert name in E2E_SCRIPT
+    assert name in E2E_SCRIPT + CI
+
+
+def read_package(command: Command) -> None:
+    """Continuous integration takes the same package, by the same program; only its folder is another."""
+    assert set(command.words[:3]) <= set(CI.split())
 
 
 def read_setup(command: Command) -> None:
@@ -160,6 +166,7 @@ def read_uv(command: Command) -> None:
 READERS: dict[str, Callable[[Command], None]] = {
     "rljob": read_rljob, "make": read_make, "python": read_python, "pip": read_pip, "pytest": read_pytest,
     "export": read_export, "scripts/setup.sh": read_setup, "images/build.sh": read_image,
-    "source": read_source, "cp": read_copy, "base64": read_decoding, "uv": read_uv,
+    "source": read_source, "apt-get": read_package, "dpkg": read_package,
+    "cp": read_copy, "base64": read_decoding, "uv": read_uv,
     "rljob-operator": read_script, "rljob-device-plugin": read_script,
 }  # fmt: skip
