@@ -72,7 +72,6 @@ PICTURES = {
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {
-    "learning": "learning.py --seeds 0 1",
     "rollout_135M": "rollout.py --sizes 135M",
     "precision": "precision.py --size 0.8M --seeds 0 --steps 40",
 }
