@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from example_plugin import PLUGIN, path_with
 
-from rljob_api.load import read_job
+from rljob_api.load import load_job, read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_api.run_rules import refusals
+from rljob_api.topology import resolve
 from rljob_api.workload import Data, Reward
 from rljob_runtime.data.problems import data_problems
 from rljob_runtime.engines.rollout import make_rollout
@@ -67,6 +69,19 @@ def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> N
 def test_an_installed_package_lacks_nothing_and_is_named_with_its_version() -> None:
     assert missing(spec(**NAMED)) == []
     assert packages(spec(**NAMED)) == {"rljob-example-plugin": "0.1.0"}
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("file", sorted(PLUGIN.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_job_of_the_example_package_can_run_where_it_is_installed(
+    file: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", path_with(installed))  # of the processes that play its game
+    found = load_job(file)
+
+    assert missing(found.spec) == []
+    assert refusals(resolve(found)) == []
+    assert data_problems(found.spec.data, base_dir=PLUGIN) == []
 
 
 @pytest.mark.usefixtures("plugin")
