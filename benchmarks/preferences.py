@@ -107,6 +107,7 @@ def learn_from_reward_model(folder: Path, seed: int, size: Size) -> dict[str, An
     told_apart = train_reward_model(read_job(job), start, scorer, steps=size.scorer_steps)
     liked = {"name": "liked", "type": "model", "model": {"path": str(scorer)}}
     spec["rewards"] = [TRUTH, liked]
+    spec["algorithm"]["params"]["klCoefficient"] = 0.02
     found = learned(job, folder, f"scored-{seed}")
     return found | {
         "told_apart": told_apart,

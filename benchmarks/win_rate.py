@@ -9,7 +9,7 @@ from statistics import mean, stdev
 import torch
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.source import PromptSource
+from rljob_runtime.data.source import Prompt, PromptSource
 from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import make_torch_rollout
 from rljob_runtime.models.tokenizer import load_tokenizer
@@ -54,6 +54,27 @@ def held_out_rewards(job: RLJob, model: Path, *, noise: str = "eval") -> list[fl
     any other word something else."""
     spec, tokenizer = job.spec, load_tokenizer(model)
     prompts = held_out_prompts(job, model).heldout()
+    texts = [tokenizer.decode(ids) for ids in responses(job, model, prompts, noise=noise)]
+    pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=model)
+    try:
+        scored = pool.score(
+            [
+                RewardRequest(
+                    prompt=prompt.text, response=text, answer=prompt.answer, entry=prompt.entry
+                )
+                for prompt, text in zip(prompts, texts, strict=True)
+            ]
+        )
+    finally:
+        pool.close()
+    return [result.total for result in scored]
+
+
+def responses(
+    job: RLJob, model: Path, prompts: Sequence[Prompt], *, noise: str, temperature: float = 1.0
+) -> list[list[int]]:
+    """One response to each prompt, as token ids; with its end token, if it has ended."""
+    spec, tokenizer = job.spec, load_tokenizer(model)
     engine = make_torch_rollout(
         model,
         dtype=torch.float32,
@@ -70,30 +91,15 @@ def held_out_rewards(job: RLJob, model: Path, *, noise: str = "eval") -> list[fl
         for number, prompt in enumerate(prompts)
     ]
     sampling = Sampling(
-        temperature=1.0,
+        temperature=temperature,
         top_p=1.0,
         top_k=0,
         max_response_length=spec.batch.max_response_length,
         eos_ids=tokenizer.eos_ids,
     )
-    texts = {
-        sample.uid: tokenizer.decode(sample.token_ids)
+    drawn = {
+        sample.uid: list(sample.token_ids)
         for ended in engine.generate(groups, sampling)
         for sample in ended
     }
-    pool = RewardPool(spec.rewards, spec.data, processes=1, base_dir=model)
-    try:
-        scored = pool.score(
-            [
-                RewardRequest(
-                    prompt=prompt.text,
-                    response=texts[str(number)],
-                    answer=prompt.answer,
-                    entry=prompt.entry,
-                )
-                for number, prompt in enumerate(prompts)
-            ]
-        )
-    finally:
-        pool.close()
-    return [result.total for result in scored]
+    return [drawn[str(number)] for number in range(len(prompts))]
