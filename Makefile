@@ -66,6 +66,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/dock_metadata.py --quick
 	$(PY) benchmarks/dock_cluster.py --quick
 	$(PY) benchmarks/dock_churn.py --quick
+	$(PY) benchmarks/soak.py --quick
 	$(PY) benchmarks/controller.py --quick
 
 setup: .venv/.dev-ready

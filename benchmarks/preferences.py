@@ -3,14 +3,14 @@
 Whole runs of the quickstart's task from the same warmed-up `tiny`: DPO on pairs of its own rollouts, with
 the held-out win rate against the policy that it began with; GRPO whose only reward is a reward model that is
 trained here, with the true accuracy beside its score; a weaker `tiny` that learns from a stronger one.
-`--json FILE` writes what `write_docs.py` shows.
+`--json FILE` writes what `write_docs.py` shows, after every run; other subjects that the file has stay in it.
 """
 
 import argparse
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,22 +33,33 @@ TRUTH = {"name": "correct", "type": "dataset", "threshold": 1.0, "weight": 0.0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """steps: of each run. scorer_steps: of the reward model. start, weak, strong: accuracy that warm-ups
-    aim at. warm_up_steps: at most. longest: word."""
+    """steps: of each run. scorer_steps: of the reward model. start, weak, strong, best: accuracy that
+    warm-ups aim at. warm_up_steps: at most. longest: word; of those that a reward model judges, easy_longest:
+    a model of this size cannot compare longer ones."""
 
     steps: int = 60
-    scorer_steps: int = 300
+    scorer_steps: int = 900
     start: float = 0.5
     weak: float = 0.25
     strong: float = 0.8
+    best: float = 0.9
     warm_up_steps: int = 400
     longest: int = 9
+    easy_longest: int = 5
     prompts: int = 512
 
 
 QUICK = Size(
-    steps=8, scorer_steps=40, start=0.2, weak=0.1, strong=0.4, longest=4, prompts=128
-)  # fmt: skip
+    steps=8,
+    scorer_steps=40,
+    start=0.2,
+    weak=0.1,
+    strong=0.4,
+    best=0.4,
+    longest=4,
+    easy_longest=4,
+    prompts=128,
+)
 
 
 def quickstart(seed: int, size: Size) -> dict[str, Any]:
@@ -100,14 +111,15 @@ def learn_pairs(folder: Path, seed: int, size: Size) -> dict[str, Any]:
 
 
 def learn_from_reward_model(folder: Path, seed: int, size: Size) -> dict[str, Any]:
-    """GRPO by the score of a reward model alone."""
-    job = quickstart(seed, size)
+    """GRPO by the score of a reward model alone, near the policy that the model has seen responses of."""
+    job = quickstart(seed, replace(size, longest=size.easy_longest))
     spec, scorer = job["spec"], folder / f"reward-model-{seed}"
+    best = start_from(job, size.best, size, folder)
     start = start_from(job, size.start, size, folder)
-    told_apart = train_reward_model(read_job(job), start, scorer, steps=size.scorer_steps)
+    told_apart = train_reward_model(read_job(job), start, best, scorer, steps=size.scorer_steps)
     liked = {"name": "liked", "type": "model", "model": {"path": str(scorer)}}
     spec["rewards"] = [TRUTH, liked]
-    spec["algorithm"]["params"]["klCoefficient"] = 0.02
+    spec["algorithm"]["params"]["klCoefficient"] = 0.1
     found = learned(job, folder, f"scored-{seed}")
     return found | {
         "told_apart": told_apart,
@@ -160,7 +172,9 @@ def main() -> None:
     parser.add_argument("--subjects", nargs="+", choices=[*SUBJECTS], default=[*SUBJECTS])
     options = parser.parse_args()
     size = QUICK if options.quick else Size()
-    runs: dict[str, list[dict[str, Any]]] = {}
+    runs = _known(options.json)
+    for subject in options.subjects:
+        runs.pop(subject, None)
     with tempfile.TemporaryDirectory() as folder:
         for seed in options.seeds[:1] if options.quick else options.seeds:
             for subject in options.subjects:
@@ -169,11 +183,22 @@ def main() -> None:
                 runs.setdefault(subject, []).append(run)
                 (_, before, _), (_, after, _) = run["accuracy"][0], run["accuracy"][-1]
                 print(f"{subject}, seed {seed}: {before:.1%} → {after:.1%}", flush=True)
-    machine = describe_machine(["rljob", "torch", "transformers", "ray"])
-    document = {"steps": size.steps, "runs": runs, "machine": machine}
+                document = {
+                    "steps": size.steps,
+                    "runs": {name: runs[name] for name in SUBJECTS if name in runs},
+                    "machine": describe_machine(["rljob", "torch", "transformers", "ray"]),
+                }
+                if options.json is not None:
+                    options.json.write_text(json.dumps(document) + "\n")
     print("\n\n".join(preferences_parts(document)))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document) + "\n")
+
+
+def _known(file: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Runs that the file has, by subject."""
+    if file is None or not file.exists():
+        return {}
+    runs: dict[str, list[dict[str, Any]]] = json.loads(file.read_text())["runs"]
+    return runs
 
 
 if __name__ == "__main__":

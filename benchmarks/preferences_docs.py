@@ -114,9 +114,12 @@ TABLES = {
         _pairs,
     ),
     "reward model": (
-        "**GRPO by a reward model**: a classifier that was trained beforehand to tell right responses from "
-        "edited ones, by transformers. Its score is the only reward; true accuracy is measured, and teaches "
-        "nothing:",
+        "**GRPO by a reward model**, on words of up to five letters: a classifier was trained beforehand, by "
+        "transformers, to tell right responses from edited ones and from the policy's own wrong ones. Its "
+        "score is the only reward; a KL term (0.1) keeps the policy near the one whose responses the "
+        "classifier has seen. True accuracy is measured, and teaches nothing (without responses of the "
+        "policy among what the classifier learns from, and with less KL, its score rose as well, and true "
+        "accuracy fell to nothing: the policy had found the letters that it does not mind):",
         _scored,
     ),
     "teacher": (

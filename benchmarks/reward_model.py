@@ -4,7 +4,7 @@ Called by `preferences.py`. What it saves is a sequence classifier with one labe
 as `rewards: [{type: model}]` takes it.
 """
 
-# B responses, T tokens
+# B responses, T tokens of prompt and response
 
 import itertools
 import random
@@ -23,44 +23,60 @@ from rljob_runtime.data.source import Prompt
 from rljob_runtime.models.tokenizer import EOS_ID, PAD_ID, ByteTokenizer, save_byte_tokenizer
 
 PROMPTS_OF_A_STEP = 64
-LEARNING_RATE = 1e-3
-RISE_STEPS = 20
+LEARNING_RATE, RISE_STEPS = 1.5e-3, 20
 TEMPERATURES = (1.0, 1.5)
 """Of the policy's own responses: its mistakes, and some that it makes later."""
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
+OWN_SHARE = 2 / 3
+"""Of the steps have the policy's own responses beside edited ones; drawing them takes most of the time."""
+LETTERS = "eeeeaaaarrriiiooottttnnnsssslllcudpmhgbfywkvxzjqABCDEFGHIJKLMNOPQRSTUVWXYZ"
+"""About as often as in words: what is rare in edits, a policy finds out."""
 
 
-def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) -> float:
-    """Train one from the weights of `policy`, the built-in `tiny`, and save it in `folder`: on right answers,
-    edited ones, and what the policy itself responds. Returns the share of held-out prompts whose right
+def train_reward_model(job: RLJob, policy: Path, start: Path, folder: Path, *, steps: int) -> float:
+    """Train one from the weights of `start`, a built-in `tiny`, and save it in `folder`: on right answers,
+    edited ones, and what the policy itself responds. Every token is told whether the response is right as
+    far as there; a job uses the last token's score. Returns the share of held-out prompts whose right
     response it scores above an edited one."""
     torch.manual_seed(job.spec.seed)
     logging.set_verbosity_error()  # it tells that the head is new
     logging.disable_progress_bar()
     draw, source = random.Random(job.spec.seed), held_out_prompts(job, policy)
     model = AutoModelForSequenceClassification.from_pretrained(
-        policy, num_labels=1, pad_token_id=PAD_ID, dtype=torch.float32
+        start, num_labels=1, pad_token_id=PAD_ID, dtype=torch.float32
     ).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
     most = job.spec.batch.max_response_length
     drawn = [source.draw("reward-model", step, PROMPTS_OF_A_STEP) for step in range(1, steps + 1)]
-    own = _own_responses(job, policy, drawn)
+    own = _own_responses(job, policy, drawn[: round(steps * OWN_SHARE)])
     for step, prompts in enumerate(drawn):
         for group in optimizer.param_groups:
-            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / RISE_STEPS)
-        right, edited = _right(prompts), _edited(prompts, draw, most)
-        found = [*right, *edited, *own[step]]
-        labels_B = torch.tensor(
-            [float(ids == right[i % len(right)]) for i, ids in enumerate(found)]
-        )
+            group["lr"] = LEARNING_RATE * min(1.0, (step + 1) / RISE_STEPS) * (1 - step / steps)
+        right = _right(prompts)
+        found = [*right, *_edited(prompts, draw, most), *(own[step] if step < len(own) else [])]
+        rows = [*zip(prompts, right, strict=True)] * (len(found) // len(right))
         optimizer.zero_grad()
-        scores_B = _score(model, [*prompts] * 3, found)
-        binary_cross_entropy_with_logits(scores_B, labels_B).backward()
+        logits_BT = _logits(model, [prompt for prompt, _ in rows], found)
+        labels_BT = torch.full_like(logits_BT, torch.nan)
+        for row_T, (prompt, answer), response in zip(labels_BT, rows, found, strict=True):
+            first = len(prompt.token_ids)
+            row_T[first : first + len(response)] = _right_so_far(response, answer)
+        responded_BT = ~labels_BT.isnan()
+        binary_cross_entropy_with_logits(
+            logits_BT[responded_BT], labels_BT[responded_BT]
+        ).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     with torch.no_grad():
         prompts = source.heldout()
         found = [*_right(prompts), *_edited(prompts, draw, most)]
-        scores_B = _score(model.eval(), [*prompts] * 2, found)
+        logits_BT = _logits(model.eval(), [*prompts] * 2, found)
+        lasts_B = torch.tensor(
+            [
+                len(prompt.token_ids) + len(response) - 1
+                for prompt, response in zip([*prompts] * 2, found, strict=True)
+            ]
+        )
+        scores_B = logits_BT.gather(1, lasts_B[:, None])[:, 0]
     right_B, wrong_B = scores_B.chunk(2)
     model.save_pretrained(folder)
     save_byte_tokenizer(folder)
@@ -68,20 +84,24 @@ def train_reward_model(job: RLJob, policy: Path, folder: Path, *, steps: int) ->
 
 
 def wrong_response(answer: str, draw: random.Random) -> str:
-    """The answer after one to three edits: letters that are swapped, replaced, left out, doubled."""
+    """The answer after one edit, or after two or three: letters that are swapped, replaced by others of any
+    word or of this one, left out, doubled, put behind."""
     letters = list(answer)
-    edits = draw.randint(1, 3)
+    edits = draw.choice((1, 1, 1, 2, 3))
     while edits > 0 or "".join(letters) == answer:
         edits -= 1
-        place = draw.randrange(len(letters))
-        edit = draw.choice(("swap", "replace", "drop", "double"))
+        place, other = draw.randrange(len(letters)), draw.randrange(len(letters))
+        edit = draw.choice(("swap", "replace", "repeat", "drop", "double", "append"))
         if edit == "swap":
-            other = draw.randrange(len(letters))
             letters[place], letters[other] = letters[other], letters[place]
         elif edit == "replace":
             letters[place] = draw.choice(LETTERS)
+        elif edit == "repeat":
+            letters[place] = letters[other]
         elif edit == "double":
             letters.insert(place, letters[place])
+        elif edit == "append":
+            letters.append(draw.choice(LETTERS))
         elif len(letters) > 1:
             del letters[place]
     return "".join(letters)
@@ -108,19 +128,28 @@ def _own_responses(
     return own
 
 
-def _score(
+def _logits(
     model: PreTrainedModel, prompts: Sequence[Prompt], found: Sequence[Sequence[int]]
 ) -> Tensor:
-    """Scores [B] of a response to each prompt."""
+    """The head's logits [B, T] at all tokens of a prompt and a response to it."""
     rows = [
         torch.tensor([*prompt.token_ids, *response])
         for prompt, response in zip(prompts, found, strict=True)
     ]
     ids_BT = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
-    scores_B: Tensor = model(input_ids=ids_BT, attention_mask=(ids_BT != PAD_ID).long()).logits[
-        :, 0
-    ]
-    return scores_B
+    hidden = model.model(input_ids=ids_BT, attention_mask=(ids_BT != PAD_ID).long())
+    logits_BT: Tensor = model.score(hidden.last_hidden_state)[..., 0]
+    return logits_BT
+
+
+def _right_so_far(response: Sequence[int], answer: Sequence[int]) -> Tensor:
+    """1 for each token up to the first that the answer has not, 0 from there [T]."""
+    same_T = torch.zeros(len(response))
+    for place, (ours, theirs) in enumerate(zip(response, answer, strict=False)):
+        if ours != theirs:
+            break
+        same_T[place] = 1.0
+    return same_T
 
 
 def _right(prompts: Sequence[Prompt]) -> list[list[int]]:

@@ -41,6 +41,7 @@ LIMITED = {
     "dock_cluster": "Transfer dock: several machines",
     "dock_metadata": "Transfer dock: what its metadata costs",
     "dock_churn": "Transfer dock: thousands of steps, and deaths",
+    "soak": "Soak: what hours of training keep, and what deaths leave",
     "controller": "The operator: a thousand RLJobs on a real API server",
     "clients": "The operator's client: what each of them costs beside kopf",
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
