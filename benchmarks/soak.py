@@ -1,10 +1,10 @@
 """A long run under random deaths: what its processes keep, and whether anything is lost.
 
 First a run that nobody disturbs: each process's own memory, by a line through the second half of its time.
-Then the same job while random processes of it are killed with SIGKILL: warehouses, controllers, feeder,
-reward worker, device workers, the driver. A run that ends is resumed. Every step must be done, and the
-weights at the end must be those of the first run in every bit. `--json FILE` writes what `write_docs.py`
-shows.
+Then the same job, of fewer steps, while random processes of it are killed with SIGKILL: warehouses,
+controllers, feeder, reward worker, device workers, the driver. A run that ends is resumed. Every step must
+be done, and the weights at the end must be those that the first run had there, in every bit. `--json FILE`
+writes what `write_docs.py` shows.
 """
 
 import argparse
@@ -43,18 +43,20 @@ WAIT_SECONDS = 600.0
 """For the next step."""
 LEAVE_SECONDS = 60.0
 """For the last processes of a run that has ended."""
-STEPS = 20_000
+STEPS, DISTURBED_STEPS = 60_000, 6_000
+"""Of the two runs: about six hours, where a step takes 0.3 s."""
+CHECKPOINT_STEPS, EVALUATION_STEPS = 50, 500
 
 
-def job_of(steps: int) -> dict[str, Any]:
-    """The quickstart with small batches and two copies of each row; its guards only warn."""
+def job_of(steps: int, kept: int) -> dict[str, Any]:
+    """The quickstart with small batches and two copies of each row. kept: checkpoints."""
     job: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
     spec = job["spec"]
     spec |= {
         "steps": steps,
         "dock": {"warehouses": 2, "replicas": 2},
-        "checkpoint": {"every": max(2, min(100, steps // 20)), "keep": 2},
-        "evaluation": {"prompts": 64, "every": max(1, steps // 10)},
+        "checkpoint": {"every": CHECKPOINT_STEPS, "keep": kept},
+        "evaluation": {"prompts": 64, "every": EVALUATION_STEPS},
     }
     spec["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 4}
     spec["algorithm"] = {"name": "grpo", "params": {"clipHigh": 0.28}}
@@ -69,8 +71,9 @@ class Run:
     step. sessions: of all drivers.
     """
 
-    def __init__(self, file: Path, folder: Path) -> None:
-        self.file, self.folder = file, folder
+    def __init__(self, job: dict[str, Any], folder: Path) -> None:
+        self.file, self.folder = folder.with_suffix(".yaml"), folder
+        self.file.write_text(yaml.safe_dump(job))
         self.steps: list[int] = []
         self.seconds_away: list[float] = []
         self.sessions: list[int] = []
@@ -85,7 +88,7 @@ class Run:
             start_new_session=True,
         )
         self.sessions.append(self.process.pid)
-        atexit.register(self.process.kill)  # its guardian ends the others
+        atexit.register(_kill, self.process)  # its guardian ends the others
 
     def lives(self) -> bool:
         """Whether its driver does."""
@@ -141,10 +144,10 @@ class Run:
                 continue
         return found
 
-    def model(self) -> bytes:
-        """The weights of its last checkpoint."""
-        last = max((self.folder / "checkpoints").glob("step-*"))
-        return (last / "model" / "model.safetensors").read_bytes()
+    def model(self, step: int) -> bytes:
+        """The weights of a checkpoint."""
+        folder = self.folder / "checkpoints" / f"step-{step:06d}" / "model"
+        return (folder / "model.safetensors").read_bytes()
 
 
 def role_of(words: list[str]) -> str:
@@ -235,7 +238,8 @@ def measure_deaths(figures: Figures, run: Run, quiet: Run, steps: int, seed: int
     figures.add("longest from there to a step", max(run.seconds_away, default=0.0), "s")
     figures.add("steps that were done again", len(run.steps) - len(set(run.steps)), "")
     figures.add("steps that are missing", len({*range(1, steps + 1)} - set(run.steps)), "", 0)
-    figures.add("weights other than the quiet run's", run.model() != quiet.model(), "", 0)
+    other = run.model(steps) != quiet.model(steps)
+    figures.add("weights other than the quiet run's", other, "", 0)
 
 
 def kill_one(run: Run, draw: random.Random) -> str:
@@ -248,6 +252,11 @@ def kill_one(run: Run, draw: random.Random) -> str:
     with contextlib.suppress(ProcessLookupError):
         os.kill(draw.choice(sorted(by_role[role])), signal.SIGKILL)
     return role
+
+
+def _kill(process: psutil.Popen) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
 def left_behind(sessions: Container[int]) -> list[str]:
@@ -286,22 +295,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a few hundred steps")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of each of the two runs")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the quiet run")
+    parser.add_argument("--disturbed-steps", type=int, default=DISTURBED_STEPS, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1, help="of the deaths")
     options = parser.parse_args()
-    steps = 200 if options.quick else options.steps
+    steps, disturbed_steps = options.steps, options.disturbed_steps
+    if options.quick:
+        steps, disturbed_steps = 200, 100
+    assert steps >= disturbed_steps and disturbed_steps % CHECKPOINT_STEPS == 0
     figures, before = Figures(), shared_files()
     with tempfile.TemporaryDirectory() as place:
-        file = Path(place) / "soak.yaml"
-        file.write_text(yaml.safe_dump(job_of(steps)))
-        quiet, disturbed = (Run(file, Path(place) / name) for name in ("quiet", "disturbed"))
+        quiet, disturbed = (
+            Run(
+                job_of(number, kept=steps // CHECKPOINT_STEPS if name == "quiet" else 2),
+                Path(place) / name,
+            )
+            for name, number in (("quiet", steps), ("disturbed", disturbed_steps))
+        )
         measure_quiet(figures, quiet)
-        measure_deaths(figures, disturbed, quiet, steps, options.seed)
+        measure_deaths(figures, disturbed, quiet, disturbed_steps, options.seed)
         left = left_behind({*quiet.sessions, *disturbed.sessions})
     figures.add("processes that are left", len(left), "", 0)
     figures.add("files in /dev/shm that are left", len(shared_files() - before), "", 0)
     if options.json is not None:
-        facts = {"steps": steps, "seed": options.seed}
+        facts = {"steps": steps, "disturbed steps": disturbed_steps, "seed": options.seed}
         figures.write(options.json, packages=["rljob", "torch", "ray"], facts=facts)
 
 
