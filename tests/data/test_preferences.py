@@ -102,7 +102,7 @@ def test_parquet_without_pyarrow_is_refused_with_the_remedy(
 
 
 def test_parquet_has_the_same_pairs(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow", reason="the extra parquet is not installed")
+    import pyarrow
     import pyarrow.parquet as parquet
 
     parquet.write_table(pyarrow.Table.from_pylist(PAIRS), tmp_path / "pairs.parquet")
