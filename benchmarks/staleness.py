@@ -4,7 +4,8 @@
 sampling of tokens between rollout and update (`rolloutCorrection`), and without. The job is
 `examples/quickstart.yaml` on a device that generates and one that trains, with small batches in small
 micro-batches: generation is the faster side, and always as far ahead as it may be. All runs of a seed begin
-with the same warmed-up model. `--json FILE` writes what `write_docs.py` shows.
+with the same warmed-up model. `--json FILE` writes what `write_docs.py` shows; other seeds that the file has
+stay in it.
 """
 
 import argparse
@@ -95,7 +96,7 @@ def main() -> None:
         "rate": options.rate,
         "quick": options.quick,
     }
-    runs = []
+    runs = [run for run in _known(options.json) if run["seed"] not in seeds]
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
             for bound in bounds:
@@ -108,11 +109,20 @@ def main() -> None:
                         f"{run['before']:.1%} → {run['after']:.1%}",
                         flush=True,
                     )
+    runs.sort(key=lambda run: run["seed"])
     machine = describe_machine(["rljob", "torch", "ray"])
     document = {"rate": options.rate, "runs": runs, "machine": machine}
     print("\n\n".join(staleness_parts(document)))
     if options.json is not None:
         options.json.write_text(json.dumps(document) + "\n")
+
+
+def _known(file: Path | None) -> list[dict[str, Any]]:
+    """Runs that the file has."""
+    if file is None or not file.exists():
+        return []
+    runs: list[dict[str, Any]] = json.loads(file.read_text())["runs"]
+    return runs
 
 
 if __name__ == "__main__":
