@@ -16,7 +16,6 @@ DRIVER = "driver"
 MORTAL = (
     "WarehouseActor",
     "ControllerActor",
-    "PromptFeeder",
     "RewardWorker",
     "DeviceWorker",
     DRIVER,
