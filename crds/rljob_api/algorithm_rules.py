@@ -39,10 +39,11 @@ def kl_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def sequence_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """A loss of whole sequences is a mean over sequences."""
-    if spec.algorithm.name == "gspo" and spec.algorithm.params.loss_aggregation == "token-mean":
+    aggregation = spec.algorithm.params.loss_aggregation
+    if spec.algorithm.name == "gspo" and aggregation != "sequence-mean":
         yield Problem(
             f"{PATH}.lossAggregation",
-            "is token-mean, which weights GSPO's one ratio a sequence by the sequence's length; use "
+            f"is {aggregation}, which weights GSPO's one ratio a sequence by the sequence's length; use "
             "sequence-mean, or algorithm grpo",
         )
 
@@ -69,6 +70,21 @@ def truncated_sampling_rule(spec: RLJobSpec) -> Iterator[Problem]:
         f"the ratio of {using} is biased; use topP 1 and topK 0, or leave the correction out "
         "(rolloutCorrection.weight: none)",
     )
+
+
+def rollout_logprobs_rule(spec: RLJobSpec) -> Iterator[Problem]:
+    """What is corrected by the rollout's log-probs reads them."""
+    params = spec.algorithm.params
+    if not isinstance(spec.algorithm, PackageAlgorithm) or "rollout_logprobs" in params.fields:
+        return
+    using = _uses_rollout_ratio(params, older=off_policy(spec))
+    if using is not None:
+        yield Problem(
+            using,
+            f"needs the column 'rollout_logprobs', which is not among the fields of {spec.algorithm.name}, "
+            "so that nothing corrects for the policy that drew the tokens; add it to them, or leave the "
+            "correction out (rolloutCorrection.weight: none, mask: none, ratioAgainst: update)",
+        )
 
 
 def ratio_rule(spec: RLJobSpec) -> Iterator[Problem]:
@@ -159,6 +175,7 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     kl_rule,
     sequence_rule,
     truncated_sampling_rule,
+    rollout_logprobs_rule,
     ratio_rule,
     overlong_rule,
     dynamic_sampling_rule,

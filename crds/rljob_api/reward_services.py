@@ -42,7 +42,7 @@ class HttpReward(Section):
     """Requests at the same time."""
 
     token_variable: Variable | None = None
-    """Environment variable of the driver's pod with the bearer token."""
+    """Environment variable with the bearer token; on a cluster, of worker pods (podTemplates.worker.env)."""
 
 
 class JudgeReward(HttpReward):

@@ -14,7 +14,8 @@ run_started   name, steps; [model, algorithm, dataset, devices, placement, rollo
 progress      message; [fraction]                            set-up work, e.g. the warm-up of `tiny`
 phase         name, step, start, end (unix s); [role, device, waited_seconds (of it, without
               samples to work on), evaluation]
-              name: generate, reward, reference, update, sync, evaluate or checkpoint
+              name: generate, reward-model, reference, teacher, values, compare, reward, critic,
+              update or sync
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
               staleness {versions behind: rows}, passes {count, tokens [], seconds []}]
               passes: of the update, with gradient, on the rank whose took longest; the first of them timed

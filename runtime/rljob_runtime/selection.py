@@ -56,9 +56,12 @@ def select_groups(
 def batch_rows(
     batch: BatchName, place: int, group: ScoredGroup, *, reserve_bytes: int
 ) -> Iterator[NewRow]:
-    """Rows of a scored group in a step's batch; each as old as it was."""
+    """Rows of a scored group in a step's batch; each as old as it was. A group without a signal has its
+    mean as the reward of all."""
+    mean = sum(group.rewards) / len(group.rewards)
+    rewards = group.rewards if group.signal else [mean] * len(group.rows)
     for number, (row, columns) in enumerate(zip(group.rows, group.columns, strict=True)):
-        reward = np.asarray([group.rewards[number]], dtype=np.float32)
+        reward = np.asarray([rewards[number]], dtype=np.float32)
         yield NewRow(
             uid=batch.row(place, number),
             group=batch.group(place),

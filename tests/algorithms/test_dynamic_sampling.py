@@ -1,11 +1,18 @@
 """Which groups a step takes, which go into the next one, and which prompts a round draws."""
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rljob_api.algorithms.dapo import DAPOParams
+from rljob_runtime.algorithms import ALGORITHMS
+from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import Candidates
-from rljob_runtime.selection import has_signal, select_groups
+from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.sample import SampleBatch
+from rljob_runtime.selection import ScoredGroup, batch_rows, has_signal, select_groups
 
 
 def candidates(**changes) -> Candidates:
@@ -19,6 +26,46 @@ def test_a_group_is_kept_by_raw_accuracy_though_its_rewards_differ():
     assert not has_signal(rewards, passes, by="accuracy")
     assert has_signal(rewards, passes, by="reward")
     assert has_signal(rewards, [False, True, False], by="accuracy")
+
+
+def scored(rewards: list[float], *, signal: bool) -> ScoredGroup:
+    rows = [
+        RowMeta("a", "b", "g", 0, len(rewards), i, 0, 0, {}, 1, "l") for i in range(len(rewards))
+    ]
+    return ScoredGroup(
+        rows=rows,
+        shared={"position": np.asarray([0])},
+        columns=[{} for _ in rewards],
+        rewards=rewards,
+        signal=signal,
+    )
+
+
+@pytest.mark.parametrize("signal", ["accuracy", "reward"])
+def test_groups_that_fill_places_have_no_advantage_though_rewards_or_lengths_differ(signal):
+    rewards = [[1.0, 0.2, 0.2], [0.1, 0.2, 0.3] if signal == "accuracy" else [0.1] * 3]
+    batch, lengths = BatchName(kind="train", step=1), [2, 3, 4]
+    rows = [
+        row
+        for place, group in enumerate(rewards)
+        for row in batch_rows(batch, place, scored(group, signal=place == 0), reserve_bytes=0)
+    ]
+    samples = SampleBatch(
+        prompts=[torch.tensor([1]), torch.tensor([2])],
+        group_of_B=torch.tensor([row.group_index for row in rows]),
+        responses=[torch.zeros(length, dtype=torch.int64) for length in lengths * 2],
+        scalars={"reward": torch.tensor([float(row.columns["reward"][0]) for row in rows])},
+    )
+    params = DAPOParams.model_validate(
+        {"dynamicSampling": {"signal": signal}, "overlong": {"bufferTokens": 3}}
+    )
+
+    ALGORITHMS["dapo"].prepare(samples, params.resolved(max_response_length=4))
+
+    advantages_B = samples.scalars["advantage"]
+    assert samples.scalars["reward"][:3].tolist() == pytest.approx(rewards[0])
+    assert advantages_B[:3].count_nonzero() == 3
+    assert advantages_B[3:].tolist() == [0.0, 0.0, 0.0]
 
 
 def test_what_is_kept_beyond_the_missing_ones_is_left_over_in_order():

@@ -7,6 +7,7 @@ from rljob_api.problems import InvalidJob
 
 PARAMS = "spec.algorithm.params"
 NAME = "spec.algorithm.name"
+ONE = "spec.batch.samplesPerPrompt"
 KL = {f"{PARAMS}.klCoefficient": 0.1}
 OLDER = {
     "spec.accelerator.devicesPerNode": 4,
@@ -34,6 +35,11 @@ WRONG = [
         "use sequence-mean, or algorithm grpo",
     ),
     (
+        {NAME: "gspo", f"{PARAMS}.lossAggregation": "sequence-sum"},
+        f"{PARAMS}.lossAggregation",
+        "is sequence-sum, which weights",
+    ),
+    (
         {f"{PARAMS}.rolloutCorrection": {"weight": "token"}, "spec.rollout.topP": 0.9},
         "spec.rollout.topP",
         "truncated distribution",
@@ -59,7 +65,9 @@ WRONG = [
         f"{PARAMS}.overlong.bufferTokens",
         "every response costs something",
     ),
-    ({NAME: "rloo", "spec.batch.samplesPerPrompt": 1}, "spec.batch.samplesPerPrompt", "at least 2"),
+    ({NAME: "rloo", ONE: 1}, ONE, "at least 2"),
+    ({NAME: "grpo", f"{PARAMS}.scaleAdvantages": True, ONE: 1}, ONE, "grpo compares the samples"),
+    ({NAME: "dapo", f"{PARAMS}.dynamicSampling": {}, ONE: 1}, ONE, "dapo compares the samples"),
     (
         {f"{PARAMS}.sampleFilter": {}, f"{PARAMS}.batchReweighting": {}},
         f"{PARAMS}.batchReweighting",

@@ -1,11 +1,13 @@
 """What follows what: one decision each, on a world that is written down in full."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import aiohttp
 import pytest
 from cluster_jobs import make_job
 
-from rljob_api.guards import AlarmReport
+from rljob_api.guards import AlarmReport, Guards
 from rljob_api.problems import Problem
 from rljob_api.status import Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.decide import decide
@@ -23,7 +25,16 @@ from rljob_operator.model import (
     StopSubmission,
     Submit,
 )
+from rljob_operator.progress import ask_driver
 from rljob_operator.ray_jobs import RayJob, RayJobStatus
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.events import EventLog
+from rljob_runtime.guarding import Guarding
+from rljob_runtime.guards import AlarmWatch
+from rljob_runtime.run_figures import RunFigures
+from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.status_server import StatusServer
+from rljob_runtime.watch.runs import LocalRun
 
 NOW = 1_000_000.0
 SUBMISSION = "rljob-01234567-0"
@@ -267,6 +278,41 @@ def test_alarms_are_a_condition_from_the_first_one_on() -> None:
     assert (after.status, after.reason) == ("False", "NoAlarm")
     unasked = decide(replace(running(), status=raised.status), NOW + 9)
     assert holds(unasked.status, "GuardAlarm")
+
+
+async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    watch = AlarmWatch(guards=Guards(), compares=True)
+    store = CheckpointStore(folder=tmp_path / "checkpoints", keep=1)
+    guarding = Guarding(watch=watch, log=log, store=store)
+    server = StatusServer(
+        port=0,
+        token="token",
+        total_steps=9,
+        desk=ScaleDesk(make_job(), clock=lambda: NOW),
+        figures=RunFigures(),
+        run=LocalRun(tmp_path),
+        host="127.0.0.1",
+    )
+    log.subscribe(server.on_event)
+    told = []
+    async with aiohttp.ClientSession() as session:
+        for step, cut in enumerate([0.75] * 5 + [0.0], 1):
+            guarding.look(step, {"response_length/clipped_share": cut})
+            report = await ask_driver(session, f"http://127.0.0.1:{server.port}", "token")
+            assert report is not None
+            seen = running() if not told else replace(running(), status=told[-1])
+            told.append(decide(replace(seen, alarms=report.alarms), NOW).status)
+    server.close()
+    log.close()
+
+    calm, raised, over = (condition(told[i], "GuardAlarm") for i in (3, 4, 5))
+    assert calm is None
+    assert raised is not None
+    assert (raised.status, raised.reason) == ("True", "Truncation")
+    assert raised.message.startswith("step 5: 75% of the responses are cut at")
+    assert over is not None
+    assert (over.status, over.reason) == ("False", "NoAlarm")
 
 
 def test_a_job_that_a_guard_stopped_is_not_tried_again() -> None:

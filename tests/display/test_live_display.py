@@ -74,6 +74,25 @@ def test_the_screen_fits_any_terminal(events_of, width: int, height: int) -> Non
         assert max(len(line) for line in lines) <= width
 
 
+def test_alarms_that_last_and_the_last_rollback_are_on_the_screen(events_of) -> None:
+    alarm = {"time": 1.0, "kind": "alarm", "state": "raised", "policy": "warn"}
+    over = {**alarm, "step": 5, "alarm": "truncation", "message": "cut", "since": 4}
+    events = [
+        {**over, "step": 6, "policy": "rollback", "alarm": "nonFinite", "rolled_back_to": 6},
+        over,
+        {**over, "state": "cleared", "step": 6},
+        {**over, "step": 6, "alarm": "entropyCollapse", "message": "entropy 0\nnats"},
+    ]
+    history = RunHistory.of([*events_of(steps=6, finished=None), *events])
+
+    told = [line.rstrip() for line in drawn(history) if line.startswith("!!")]
+
+    assert told == [
+        "!! alarm nonFinite at step 6: cut; rolled back to step 6",
+        "!! alarm entropyCollapse at step 6: entropy 0⏎nats",
+    ]
+
+
 def test_set_up_messages_stand_until_the_first_step(events_of) -> None:
     history = RunHistory.of(events_of(steps=1)[:3])
 

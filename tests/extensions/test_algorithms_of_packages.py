@@ -19,7 +19,7 @@ from rljob_runtime.states.lessons import policy_lesson
 PATH = "spec.algorithm.packageParams"
 
 
-def job(algorithm: dict[str, Any]) -> RLJob:
+def job(algorithm: dict[str, Any], **changes: Any) -> RLJob:
     spec = {
         "steps": 1,
         "model": {"builtin": "tiny"},
@@ -32,6 +32,7 @@ def job(algorithm: dict[str, Any]) -> RLJob:
             "maxResponseLength": 8,
         },
         "algorithm": {"name": "example.opo", **algorithm},
+        **changes,
     }
     header = {"apiVersion": "rljob.io/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
     return read_job({**header, "spec": spec})
@@ -42,9 +43,9 @@ def sent(given: RLJob) -> RLJob:
     return RLJob.model_validate_json(resolve(given).model_dump_json(by_alias=True))
 
 
-def problem(algorithm: dict[str, Any]) -> str:
+def problem(algorithm: dict[str, Any], **changes: Any) -> str:
     with pytest.raises(InvalidJob) as refused:
-        job(algorithm)
+        job(algorithm, **changes)
     (found,) = refused.value.problems
     return str(found)
 
@@ -148,3 +149,35 @@ def test_an_algorithm_that_cannot_run_is_refused_with_the_reason(
     package(code, ALGORITHM_PARAMS="acme.algorithm")
 
     assert told in problem({"name": "acme.algorithm"})
+
+
+PARTIAL = {"partialRollout": {"budgetTokens": 4}}
+
+
+@pytest.mark.parametrize(
+    ("params", "flow", "path"),
+    [
+        ({}, PARTIAL, "rolloutCorrection.weight"),
+        ({"rolloutCorrection": {"mask": "token"}}, {}, "rolloutCorrection.mask"),
+        ({"ratioAgainst": "rollout"}, {}, "ratioAgainst"),
+    ],
+)
+def test_a_correction_that_reads_no_rollout_log_probs_is_refused(
+    package: Any, params: dict[str, Any], flow: dict[str, Any], path: str
+):
+    package(NEEDS.format(member="fields", value="()"), ALGORITHM_PARAMS="acme.algorithm")
+
+    told = problem({"name": "acme.algorithm", "params": params}, flow=flow)
+
+    assert told.startswith(f"spec.algorithm.params.{path}: needs the column 'rollout_logprobs'")
+
+
+def test_without_a_correction_no_rollout_log_probs_are_needed(package: Any):
+    package(NEEDS.format(member="fields", value="()"), ALGORITHM_PARAMS="acme.algorithm")
+    algorithm = {
+        "name": "acme.algorithm",
+        "params": {"rolloutCorrection": {"weight": "none"}},
+    }
+
+    assert job(algorithm, flow=PARTIAL).spec.algorithm.params.fields == ()
+    assert job({"name": "acme.algorithm"}).spec.algorithm.params.fields == ()

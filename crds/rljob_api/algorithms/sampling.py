@@ -19,8 +19,8 @@ class DynamicSampling(Section):
     """Rounds of a step, each of at most globalBatchSize prompts."""
 
     when_short: Literal["fill", "go-on", "stop"] = "fill"
-    """After the last round, when groups are missing: `fill` takes groups without a signal, which move no
-    weight; `go-on` draws more; `stop` fails the run."""
+    """After the last round, when groups are missing: `fill` takes groups without a signal, whose advantages
+    are 0; `go-on` draws more; `stop` fails the run."""
 
 
 class SampleFilter(Section):

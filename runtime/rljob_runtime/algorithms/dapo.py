@@ -3,7 +3,7 @@
 import torch
 
 from rljob_api.algorithms.dapo import DAPOParams
-from rljob_runtime.algorithms.functional import group_advantages
+from rljob_runtime.algorithms.functional import group_advantages, of_groups_with_signal
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import overlong_penalty, rewards_less_kl
 from rljob_runtime.sample import SampleBatch
@@ -12,9 +12,16 @@ __all__ = ["loss", "prepare"]
 
 
 def prepare(samples: SampleBatch, params: DAPOParams) -> None:
-    """Add `advantage` of the rewards less what their length costs; every group must be whole."""
+    """Add `advantage` of the rewards less what their length costs; every group must be whole.
+
+    With dynamic sampling, a group that fills a place has one reward (`selection.batch_rows`) and advantage 0.
+    """
     rewards_B = rewards_less_kl(samples, params)
     if params.overlong is not None:
         lengths_B = torch.tensor([len(response) for response in samples.responses])
         rewards_B = rewards_B - overlong_penalty(lengths_B, params.overlong)
-    samples.scalars["advantage"] = group_advantages(rewards_B, samples.group_of_B, scale=True)
+    advantages_B = group_advantages(rewards_B, samples.group_of_B, scale=True)
+    if params.dynamic_sampling is not None:
+        teaches_B = of_groups_with_signal(samples.scalars["reward"], samples.group_of_B)
+        advantages_B = advantages_B.where(teaches_B, 0.0)
+    samples.scalars["advantage"] = advantages_B

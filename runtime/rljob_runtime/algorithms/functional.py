@@ -57,6 +57,12 @@ def groups_with_signal(rewards_B: Tensor, group_of_B: Tensor) -> int:
     return int(differ_G.where(sizes_G > 1, reward_G != 0).sum())
 
 
+def of_groups_with_signal(rewards_B: Tensor, group_of_B: Tensor) -> Tensor:
+    """Whether the rewards of each sample's group differ, bool [B]."""
+    group_B, sizes_G = _count_groups(group_of_B)
+    return _has_signal(rewards_B, group_B, sizes_G)[group_B]
+
+
 def clipped_surrogate(
     logprobs_T: Tensor,
     old_logprobs_T: Tensor,
