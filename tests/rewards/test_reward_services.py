@@ -142,12 +142,13 @@ def test_a_service_that_hangs_is_given_up_within_the_deadline(tmp_path, serve):
     assert "did not answer in 2 attempts (timed out)" in result.errors["served"]
 
 
-def test_an_answer_without_a_number_is_an_error(tmp_path, serve):
-    service = serve(lambda *_: (200, {"score": "good"}))
+@pytest.mark.parametrize("answered", ["good", float("nan"), float("inf"), None])
+def test_an_answer_without_a_number_is_an_error(tmp_path, serve, answered):
+    service = serve(lambda *_: (200, {"score": answered}))
 
     (result,) = score(tmp_path, ["x"], type="http", http={"url": service.address})
 
-    assert "which has no number as `score`" in result.errors["served"]
+    assert "which has no finite number as `score`" in result.errors["served"]
 
 
 def test_a_token_comes_from_the_environment_and_into_no_message(tmp_path, serve, monkeypatch):

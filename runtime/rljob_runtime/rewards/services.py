@@ -5,6 +5,7 @@ names address and status, never headers or tokens.
 """
 
 import json
+import math
 import os
 import re
 import time
@@ -39,10 +40,10 @@ def service_scorer(
             sent["transcript"] = request.transcript
         found = post(settings.url, sent, settings, deadline_seconds=deadline_seconds)
         number = found.get("score") if isinstance(found, dict) else None
-        if isinstance(number, bool | int | float):
+        if isinstance(number, bool | int | float) and math.isfinite(number):
             return float(number)
         raise ServiceError(
-            f"{settings.url} answered {str(found)[:200]!r}, which has no number as `score`"
+            f"{settings.url} answered {str(found)[:200]!r}, which has no finite number as `score`"
         )
 
     return score
