@@ -108,9 +108,10 @@ TITLES = {
 TABLES = {
     "pairs": (
         "**DPO on pairs of rollouts**: of eight responses to a word, the one with the most letters in their "
-        "place is preferred to the one with the fewest. *margin*: β·h of the step's pairs. *win rate*: share "
-        "of held-out words where the policy's response has the higher reward than one of the policy that it "
-        "began with, ties half:",
+        "place is preferred to the one with the fewest. *margin*: β·h of the step's pairs; below 0, since a "
+        "wrong response that the policy draws is often one that it likes better than its reference does. "
+        "*win rate*: share of held-out words where the policy's response has the higher reward than one of "
+        "the policy that it began with, ties half:",
         _pairs,
     ),
     "reward model": (
