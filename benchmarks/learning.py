@@ -78,9 +78,10 @@ def learning_run(job: dict[str, Any], folder: Path, name: str) -> dict[str, Any]
 
 
 def _sets(check: Mapping[str, Any]) -> dict[str, list[float]]:
-    """Accuracy and its standard error on each set of held-out prompts; that of the job itself is `own`."""
+    """Accuracy, its standard error and the number of prompts of each held-out set; that of the job itself
+    is `own`."""
     sets = {"own": check, **check.get("suites", {})}
-    return {name: [found["accuracy"], found["stderr"]] for name, found in sets.items()}
+    return {name: [found["accuracy"], found["stderr"], found["n"]] for name, found in sets.items()}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from pictures import Panel, panels_svg
 
 PICTURE = "images/learning.svg"
+PRETRAINED_PICTURE = "images/pretrained.svg"
 POINTS = 24
 Run = Mapping[str, Any]
 
@@ -26,8 +27,8 @@ def learning_parts(document: Mapping[str, Any]) -> list[str]:
 
 
 def pretrained_parts(document: Mapping[str, Any]) -> list[str]:
-    """For each model: what every algorithm has changed on each set of held-out prompts."""
-    parts = []
+    """The picture, then for each model what every algorithm has changed on each set of held-out prompts."""
+    parts = [f"![Held-out accuracy by generated tokens]({PRETRAINED_PICTURE})"]
     for task, algorithms in document["runs"].items():
         first = next(iter(algorithms.values()))[0]
         curve = "; ".join(
@@ -44,13 +45,17 @@ def pretrained_parts(document: Mapping[str, Any]) -> list[str]:
 
 
 def _sets_table(algorithms: Mapping[str, Sequence[Run]]) -> str:
-    before = next(iter(algorithms.values()))[0]["sets"][0]
+    first = next(iter(algorithms.values()))[0]
     heads = ["", "before", *algorithms]
     lines = [heads, ["---"] * len(heads)]
-    for name, start in before.items():
+    for name, start in first["sets"][0].items():
         after = [runs[0]["sets"][1][name] for runs in algorithms.values()]
         said = "trained task" if name == "own" else name
-        lines.append([said, *(f"{share:.1%} ± {error:.1%}" for share, error in [start, *after])])
+        counted = {int(n) for _, _, *ns in [start, *after] for n in ns} - {first["prompts"]}
+        said += f" ({', '.join(map(str, sorted(counted)))} prompts)" if counted else ""
+        lines.append(
+            [said, *(f"{share:.1%} ± {error:.1%}" for share, error, *_ in [start, *after])]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

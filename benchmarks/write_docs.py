@@ -67,6 +67,7 @@ PICTURES = {
     "dock_cluster": ("dock-linearity.svg", linearity_picture),
     "reshard": ("reshard-peaks.svg", peaks_picture),
     "learning": ("learning.svg", learning_picture),
+    "pretrained": ("pretrained.svg", learning_picture),
     "ablation": ("ablation.svg", ablation_picture),
     "staleness": ("staleness.svg", staleness_picture),
     "preferences": ("preferences.svg", preferences_picture),

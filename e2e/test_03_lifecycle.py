@@ -1,5 +1,7 @@
 """Suspend, resume, delete at any time, two jobs at once, too few devices."""
 
+import hashlib
+import json
 import re
 import subprocess
 import time
@@ -7,15 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
-from support.jobs import STARTED_SECONDS, condition, ended, holds, small, step
+import yaml
+from support.cluster import Cluster, Manifest
+from support.jobs import STARTED_SECONDS, condition, ended, events_of, holds, small, step
 from support.tools import ROOT, run
 
 GONE_SECONDS = 120.0
 COMMAND_SECONDS = 180.0
+ALONE_SECONDS = 400.0
 RLJOB = ".venv/bin/rljob"
-SECOND: dict[str, Any] = {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}}
-"""Of the second of two jobs: another algorithm than all other jobs have."""
+THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
+"""Of the driver, which makes the model; devices share the machine's processors."""
+JOBS: dict[str, dict[str, Any]] = {
+    "first": {"steps": 2000},
+    "second": {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}},
+}
+"""Two that train at once: by GRPO, as all other jobs do, and by RLOO."""
+FIGURES = ("reward/mean", "response_length/mean", "entropy", "loss", "gradient_norm")
 OWNED = (
     ("v1", "Pod"),
     ("v1", "Secret"),
@@ -53,14 +63,14 @@ def started(cluster: Cluster, name: str) -> None:
 def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(
     cluster: Cluster,
 ) -> None:
-    cluster.apply(small("first", steps=2000))
-    cluster.apply(small("second", **SECOND))
+    for name, spec in JOBS.items():
+        cluster.apply(small(name, podTemplates={"head": {"env": [THREADS]}}, **spec))
 
-    for name in ("first", "second"):
+    for name in JOBS:
         started(cluster, name)
     tokens = {
         secret["data"]["auth_token"]
-        for name in ("first", "second")
+        for name in JOBS
         for secret in cluster.objects("Secret", selector=f"rljob.io/job={name}")
     }
     done = cluster.wait_for_job("second", "the second has ended", ended, seconds=300)
@@ -68,6 +78,75 @@ def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(
     assert len(tokens) == 2
     assert holds(done, "Succeeded"), cluster.dump("second")
     assert holds(cluster.job("first"), "Running")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs on this machine keep the warmed-up model, which both jobs begin with."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.mark.parametrize(("name", "steps"), [("first", 4), ("second", 12)])
+def test_pods_train_as_one_machine_does(
+    cluster: Cluster, cache: Path, tmp_path: Path, name: str, steps: int
+) -> None:
+    reached = cluster.wait_for_job(
+        name, f"{name} has done {steps} steps", lambda job: step(job) >= steps, seconds=180
+    )
+    in_pods = events_of(cluster, name)
+
+    alone = events_alone(small(name, **JOBS[name] | {"steps": steps}), tmp_path, cache)
+
+    if (there := built_on(in_pods)) != (here := built_on(alone)):
+        pytest.skip(f"bits repeat on one kind of machine: {there} in the pods, {here} here")
+    found, expected = figures(in_pods, steps), figures(alone, steps)
+    assert len(expected) == steps * len(FIGURES)
+    differ = {
+        place: f"{found.get(place)} in the pods, {value} on one machine"
+        for place, value in expected.items()
+        if found.get(place) != value
+    }
+    assert differ == {}
+    if ended(reached):
+        trained, digest = checkpoint_of(in_pods), sha256(checkpoint_of(alone))
+        assert cluster.run(cluster.head(name), "sha256sum", trained).split()[0] == digest
+
+
+def events_alone(job: Manifest, folder: Path, cache: Path) -> list[dict[str, Any]]:
+    """Those of the same job by `rljob run` on this machine."""
+    file, output = folder / "job.yaml", folder / "run"
+    file.write_text(yaml.safe_dump(job))
+    variables = [f"RLJOB_CACHE={cache}", f"{THREADS['name']}={THREADS['value']}"]
+    command = [RLJOB, "run", str(file), "--output", str(output)]
+    run(["env", *variables, *command], seconds=ALONE_SECONDS)
+    return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
+
+
+def built_on(events: list[dict[str, Any]]) -> dict[str, str]:
+    """What a run's bits follow from beside the job, as its driver sees it."""
+    begun = next(event for event in events if event["kind"] == "run_started")
+    machine = {name: begun["machine"][name] for name in ("processor", "cores")}
+    return machine | {"torch": begun["versions"]["torch"]}
+
+
+def figures(events: list[dict[str, Any]], steps: int) -> dict[str, float]:
+    """Metrics of the first steps, by step and name."""
+    return {
+        f"step {event['step']}, {name}": event["metrics"][name]
+        for event in events
+        if event["kind"] == "step" and event["step"] <= steps
+        for name in FIGURES
+    }
+
+
+def checkpoint_of(events: list[dict[str, Any]]) -> str:
+    """The weights that a run ended with."""
+    path = [event["path"] for event in events if event["kind"] == "checkpoint"][-1]
+    return f"{path}/model/model.safetensors"
+
+
+def sha256(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
 
 
 def test_stacks_of_a_running_job_tell_where_its_processes_stand(cluster: Cluster) -> None:
