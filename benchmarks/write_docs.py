@@ -74,7 +74,6 @@ PICTURES = {
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {
-    "pretrained": "pretrained.py --algorithms GRPO RLOO",
     "rollout_135M": "rollout.py --sizes 135M",
     "precision": "precision.py --size 0.8M --seeds 0 --steps 40",
 }
