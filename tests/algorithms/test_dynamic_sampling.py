@@ -1,18 +1,27 @@
 """Which groups a step takes, which go into the next one, and which prompts a round draws."""
 
+import json
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from whole_runs import SMALL_JOB
 
 from rljob_api.algorithms.dapo import DAPOParams
+from rljob_api.load import read_job
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import Candidates
 from rljob_runtime.dock.rows import RowMeta
+from rljob_runtime.dynamic_sampling import draw_candidates
+from rljob_runtime.errors import WorkerError
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.selection import ScoredGroup, batch_rows, has_signal, select_groups
+from rljob_runtime.stages import BatchCalls
 
 
 def candidates(**changes) -> Candidates:
@@ -157,3 +166,68 @@ def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
         assert len(rounds.carried) < 8
 
     assert drawn == list(range(len(drawn)))
+
+
+class FakeStages:
+    """Rounds of which each keeps so many groups, and takes so long."""
+
+    def __init__(self, spec, *, kept, seconds=0.0):
+        self.job, self.rounds = SimpleNamespace(spec=spec), 0
+        self.candidates, self.kept, self.seconds = Candidates.of(spec), kept, seconds
+
+    def start(self, calls, stages):
+        calls.of_stage.update({stage: [] for stage in stages})
+
+    def finish(self, calls, stages):
+        if "reward" in stages:
+            time.sleep(self.seconds)
+            self.rounds += 1
+            self.candidates.selected(taken=self.kept, kept=self.kept, left_over=[])
+
+    def draw(self):
+        self.candidates.begin(replicas=1)
+        draw_candidates(self.candidates, self, BatchCalls(batch=BatchName(kind="train", step=1)))
+
+
+def fake_stages(*, timeout=3600.0, mode="streaming", kept=1, seconds=0.0, **sampling):
+    job = json.loads(json.dumps(SMALL_JOB))
+    job["spec"]["flow"] = {"mode": mode, "stageTimeoutSeconds": timeout}
+    job["spec"]["algorithm"] = {"name": "dapo", "params": {"dynamicSampling": sampling}}
+    return FakeStages(read_job(job).spec, kept=kept, seconds=seconds)
+
+
+@pytest.mark.parametrize("mode", ["sync", "streaming"])
+def test_a_run_that_stops_when_short_says_what_it_kept_and_what_helps(mode):
+    stages = fake_stages(whenShort="stop", maxRounds=3, mode=mode)
+
+    with pytest.raises(WorkerError) as stopped:
+        stages.draw()
+
+    told = "step 1: 3 of 8 groups have a signal after 3 rounds of dynamic sampling (24 drawn, 12% kept)"
+    assert str(stopped.value).startswith(told)
+    assert "dynamicSampling.maxRounds, or set whenShort: fill" in str(stopped.value)
+
+
+def test_a_run_that_goes_on_when_short_draws_past_its_rounds_until_the_step_is_full():
+    stages = fake_stages(whenShort="go-on", maxRounds=3)
+
+    stages.draw()
+
+    assert stages.rounds == 8
+
+
+def test_a_run_that_goes_on_when_short_stops_at_the_stages_deadline():
+    stages = fake_stages(whenShort="go-on", maxRounds=3, kept=0, timeout=0.05, seconds=0.03)
+
+    with pytest.raises(WorkerError, match=r"0 of 8 groups have a signal after 0\.05 s of dynamic"):
+        stages.draw()
+
+    assert stages.rounds == 2
+
+
+def test_a_step_that_is_full_at_its_deadline_is_not_short():
+    stages = fake_stages(whenShort="go-on", maxRounds=3, kept=8, timeout=0.001, seconds=0.01)
+
+    stages.draw()
+
+    assert stages.candidates.filled == 8

@@ -12,13 +12,19 @@ from whole_runs import finish, start
 pytestmark = [pytest.mark.ray]
 
 PROMPTS, SAMPLES = 8, 4
+EASY = 6
 LEDGER = '''
-import json
+import fcntl, json
 def reward(prompt, response, answer):
-    """Scores as it should, and notes what it was asked."""
-    with open({file!r}, "a") as ledger:
+    """The first prompts teach nothing; of each later group, the sample that is scored first passes."""
+    with open({file!r}, "a+") as ledger:
+        fcntl.flock(ledger, fcntl.LOCK_EX)
+        ledger.seek(0)
+        before = [json.loads(line) for line in ledger]
         ledger.write(json.dumps(prompt) + "\\n")
-    return float(response.strip() == answer)
+    prompts = list(dict.fromkeys([*before, prompt]))
+    first = before.count(prompt) % {samples} == 0
+    return float(first and prompts.index(prompt) >= {easy})
 '''
 
 
@@ -26,7 +32,7 @@ def test_dapo_fills_each_step_with_groups_that_can_teach(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     ledger = tmp_path / "ledger.jsonl"
-    (tmp_path / "ledger.py").write_text(LEDGER.format(file=str(ledger)))
+    (tmp_path / "ledger.py").write_text(LEDGER.format(file=str(ledger), samples=SAMPLES, easy=EASY))
     job = job_file(
         steps=4,
         rewards=[
@@ -51,6 +57,9 @@ def test_dapo_fills_each_step_with_groups_that_can_teach(
     for before, after in pairwise(range(4)):
         left_over = int(metrics[before]["dynamic_sampling/left_over"])
         assert steps[after]["staleness"].get("1", 0) == left_over * SAMPLES
+    assert (
+        metrics[0]["dynamic_sampling/left_over"] == PROMPTS - EASY
+    )  # a second round keeps all of 8
     assert metrics[3]["dynamic_sampling/left_over"] == 0  # no step comes that could take them
     asked = Counter(json.loads(line) for line in ledger.read_text().splitlines())
     assert {times % SAMPLES for times in asked.values()} == {0}

@@ -28,6 +28,17 @@ PPO = {
 }
 
 
+@pytest.fixture
+def critic_model(tmp_path: Path) -> Path:
+    """The directory of a model that is narrower than the policy, and of half as many layers."""
+    config = {**CONFIG, "hidden_size": 64, "num_hidden_layers": 2}
+    decoder = Decoder(read_architecture(config))
+    decoder.initialize(1)
+    save_hf(decoder.named_hf_parameters(), folder=tmp_path / "critic", config=config)
+    save_byte_tokenizer(tmp_path / "critic")
+    return tmp_path / "critic"
+
+
 def step_metrics(finished: Finished) -> dict[int, dict[str, Any]]:
     return {event["step"]: event["metrics"] for event in finished.of_kind("step")}
 
@@ -37,11 +48,12 @@ def weights(folder: Path, step: int, model: str) -> dict[str, torch.Tensor]:
 
 
 def test_a_critic_on_ranks_of_its_own_learns_and_a_resumed_run_goes_on_bit_by_bit(
-    job_file: Callable[..., Path], tmp_path: Path
+    job_file: Callable[..., Path], critic_model: Path, tmp_path: Path
 ) -> None:
-    whole = run(job_file(**PPO), tmp_path / "whole")
+    job = job_file(**PPO, critic__path=str(critic_model))
+    whole = run(job, tmp_path / "whole")
     killed_copy(whole, 2, tmp_path / "half")
-    resumed = run(job_file(**PPO), tmp_path / "half", "--resume")
+    resumed = run(job, tmp_path / "half", "--resume")
 
     for finished in (whole, resumed):
         assert finished.code == 0, finished.output
@@ -54,6 +66,9 @@ def test_a_critic_on_ranks_of_its_own_learns_and_a_resumed_run_goes_on_bit_by_bi
         assert any(not torch.equal(first[name], last[name]) for name in last)
         assert last.keys() == again.keys()
         assert all(torch.equal(last[name], again[name]) for name in last)
+        shape = read_config(tmp_path / "whole" / "checkpoints" / "step-000004" / model)
+        expected = (128, 4) if model == "model" else (64, 2)
+        assert (shape["hidden_size"], shape["num_hidden_layers"]) == expected
     name = "kl/coefficient"
     assert [steps[s][name] for s in (3, 4)] == [step_metrics(resumed)[s][name] for s in (3, 4)]
 
@@ -98,13 +113,28 @@ def test_a_policy_comes_to_please_a_reward_model_on_ranks_of_its_own(
     assert after > before
 
 
+VOWELS = """
+def reward(prompt, response, answer):
+    return float(sum(letter in "aeiou" for letter in response))
+"""
+
+
 def test_dpo_on_pairs_from_rollouts_raises_their_margin(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=3, algorithm={"name": "dpo", "params": {"beta": 0.1}}, batch__epochs=4)
+    (tmp_path / "vowels.py").write_text(VOWELS)
+    job = job_file(
+        steps=4,
+        algorithm={"name": "dpo", "params": {"beta": 0.1}},
+        rewards=[{"name": "vowels", "type": "python", "python": {"path": "vowels.py"}}],
+        batch__epochs=4,
+    )
 
     finished = run(job, tmp_path / "run")
 
     assert finished.code == 0, finished.output
-    margins = [metrics["pairs/margin"] for metrics in step_metrics(finished).values()]
+    steps = list(step_metrics(finished).values())
+    margins = [metrics["pairs/margin"] for metrics in steps]
     assert margins[0] > 0  # over the epochs: in the first the policy is the reference
+    assert margins[-1] > margins[0]
+    assert steps[-1]["reward/mean"] > steps[0]["reward/mean"]

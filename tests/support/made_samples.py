@@ -21,31 +21,41 @@ def make_spec(
     algorithm="grpo",
     kl=0.0,
     params=None,
+    mode=None,
     max_staleness=None,
     devices=RANKS,
     degrees=None,
+    balance="none",
     **batch,
 ):
     job = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"]}}
     given = {"klCoefficient": kl, **(params or {})}
     job["spec"]["algorithm"] = {"name": algorithm, "params": given}
     job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": devices}
-    job["spec"]["update"] = {**SMALL_JOB["spec"]["update"], "parallelism": degrees or {}}
+    of_update = {"parallelism": degrees or {}, "balance": balance}
+    job["spec"]["update"] = {**SMALL_JOB["spec"]["update"], **of_update}
     one = {} if "microBatchTokens" in batch else {"microBatchSize": 1}
     job["spec"]["batch"] = {**SMALL_JOB["spec"]["batch"], **one, **batch}
+    if algorithm == "distillation":
+        job["spec"]["teacher"] = {"path": "larger"}
+    if mode is not None:
+        job["spec"]["flow"] = {"mode": mode}
     if max_staleness is not None:
-        job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": RANKS + 1}
-        job["spec"]["placement"] = {"mode": "separated", "updateDevices": RANKS}
+        job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": devices + 1}
+        job["spec"]["placement"] = {"mode": "separated", "updateDevices": devices}
         job["spec"]["flow"] = {"mode": "async", "maxStaleness": max_staleness}
     return resolve(read_job(job)).spec
 
 
 @dataclass
 class Samples:
-    """Made-up samples of a batch, which every run gets alike."""
+    """Made-up samples of a batch, which every run gets alike. versions: that drew them, in turn. more:
+    tokens that the groups' responses have beside their own, in turn."""
 
     spec: object
     batch: BatchName
+    versions: tuple[int, ...] = (0,)
+    more: tuple[int, ...] = (0,)
 
     def rows(self):
         prompts = np.random.default_rng(1).integers(0, 48, (GROUPS, 5), dtype=np.int32)
@@ -55,6 +65,7 @@ class Samples:
                 uid=self.batch.row(g, s),
                 group=self.batch.group(g),
                 group_index=g,
+                version=self.versions[(g * SAMPLES + s) % len(self.versions)],
                 group_columns={"prompt": prompts[g], "task": task},
             )
             for g in range(GROUPS)
@@ -64,7 +75,8 @@ class Samples:
     def columns(self, rows):
         def values(row, name, length):
             numbers = np.random.default_rng([row.group_index, row.sample])
-            tokens = numbers.integers(0, 48, 2 + row.sample, dtype=np.int32)
+            more = self.more[row.group_index % len(self.more)]
+            tokens = numbers.integers(0, 48, 2 + row.sample + more, dtype=np.int32)
             if name == "response":
                 return tokens
             if name == "reward":  # a third of the groups teach nothing

@@ -16,9 +16,10 @@ from rljob_runtime.flow import state_graph
 from rljob_runtime.states.update import Update
 
 
-def train(bench, spec, *, order, pause, early, drop=False, step=1):
-    """Weights, report and failure of each rank; early: the update begins before the first sample is there."""
-    samples = Samples(spec, BatchName(kind="train", step=step))
+def train(bench, spec, *, order, pause, early, drop=False, step=1, more=(0,)):
+    """Weights, report and failure of each rank; early: the update begins before the first sample is there.
+    more: see Samples."""
+    samples = Samples(spec, BatchName(kind="train", step=step), more=more)
     with LocalDock(state_graph(spec).states) as dock:
         feeder = dock.client("feed", "feeder")
         feeder.put_rows(str(samples.batch), samples.rows(), total=GROUPS * SAMPLES)
@@ -116,3 +117,27 @@ def test_samples_are_as_old_as_the_bound_allows_and_no_older(both):
         assert isinstance(failure, DockStale)
         assert "weights version 0; the oldest that may be used is 1" in str(failure)
         assert all(torch.equal(weights[name], start[name]) for name in start)
+
+
+def test_ranks_that_share_by_length_train_on_as_many_tokens_and_learn_the_same(both):
+    bench = both[0]
+    shuffled = random.Random(3).sample(range(GROUPS), GROUPS)
+    uneven = {"more": (0, 20), "order": range(GROUPS), "pause": 0, "early": False}
+    sizes = {"miniBatchSize": 4}
+    by_length = make_spec(balance="length", **sizes)
+
+    in_turn = train(bench, make_spec(**sizes), **uneven)
+    shared = train(bench, by_length, **uneven)
+    streamed = train(bench, by_length, **{**uneven, "order": shuffled, "early": True})
+
+    def tokens(results):
+        return [report.tokens for _, report, _ in results]
+
+    assert tokens(in_turn)[1] - tokens(in_turn)[0] == 20 * GROUPS * SAMPLES // RANKS
+    assert tokens(shared)[0] == tokens(shared)[1] == sum(tokens(in_turn)) // RANKS
+    for (_, report, _), (weights, told, _), (again, _, _) in zip(
+        in_turn, shared, streamed, strict=True
+    ):
+        assert told.rows_by_age == {0: GROUPS * SAMPLES // RANKS}
+        assert told.metrics == pytest.approx(report.metrics, rel=1e-3, abs=1e-6)
+        assert all(torch.equal(weights[name], again[name]) for name in weights)
