@@ -80,11 +80,10 @@ def test_an_interrupted_run_ahead_of_ppo_goes_on_from_its_last_whole_step(
     assert resumed.code == 0, resumed.output
     assert [event["step"] for event in resumed.of_kind("step")] == [*range(1, done + 5)]
     assert max(ages(resumed)) in (1, BOUND)
-    for event in resumed.of_kind("step"):
-        metrics, stale = event["metrics"], set(event["staleness"]) != {"0"}
-        assert metrics["critic/gradient_norm"] > 0
-        assert math.isfinite(metrics["critic/explained_variance"])
-        assert (metrics["correction/mean"] != 1) or not stale
+    metrics = [event["metrics"] for event in resumed.of_kind("step")]
+    assert all(step["critic/gradient_norm"] > 0 for step in metrics)
+    assert all(math.isfinite(step["critic/error"]) for step in metrics)
+    assert any(step["correction/mean"] != 1 for step in metrics)
 
 
 def test_rollout_devices_come_and_go_while_batches_are_ahead(
