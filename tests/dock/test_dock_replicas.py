@@ -93,7 +93,7 @@ def test_clients_wait_for_a_warehouse_that_is_away(make_mortal, rows_of) -> None
     dock.kill("warehouse/1")
     dock.start("warehouse/0")
 
-    with pytest.raises(DockTimeout, match=r"read waited 0\.5 s for warehouse/0"):
+    with pytest.raises(DockTimeout, match=r"read waited 0\.5 s for warehouse/[01]"):
         dock.client("generate", timeout_seconds=0.5).read(rows, ["prompt"])
 
 
