@@ -118,9 +118,7 @@ TABLES = {
         "**GRPO by a reward model**, on words of up to five letters: a classifier was trained beforehand, by "
         "transformers, to tell right responses from edited ones and from the policy's own wrong ones. Its "
         "score is the only reward; a KL term (0.1) keeps the policy near the one whose responses the "
-        "classifier has seen. True accuracy is measured, and teaches nothing (without responses of the "
-        "policy among what the classifier learns from, and with less KL, its score rose as well, and true "
-        "accuracy fell to nothing: the policy had found the letters that it does not mind):",
+        "classifier has seen. True accuracy is measured, and teaches nothing:",
         _scored,
     ),
     "teacher": (

@@ -70,13 +70,11 @@ def train_reward_model(job: RLJob, policy: Path, start: Path, folder: Path, *, s
         prompts = source.heldout()
         found = [*_right(prompts), *_edited(prompts, draw, most)]
         logits_BT = _logits(model.eval(), [*prompts] * 2, found)
-        lasts_B = torch.tensor(
-            [
-                len(prompt.token_ids) + len(response) - 1
-                for prompt, response in zip([*prompts] * 2, found, strict=True)
-            ]
-        )
-        scores_B = logits_BT.gather(1, lasts_B[:, None])[:, 0]
+        lasts = [
+            len(prompt.token_ids) + len(response) - 1
+            for prompt, response in zip([*prompts] * 2, found, strict=True)
+        ]
+        scores_B = logits_BT[torch.arange(len(lasts)), lasts]
     right_B, wrong_B = scores_B.chunk(2)
     model.save_pretrained(folder)
     save_byte_tokenizer(folder)

@@ -44,7 +44,7 @@ WAIT_SECONDS = 600.0
 LEAVE_SECONDS = 60.0
 """For the last processes of a run that has ended."""
 STEPS, DISTURBED_STEPS = 60_000, 6_000
-"""Of the two runs: about six hours, where a step takes 0.3 s."""
+"""Of the two runs: about six hours together, where a step takes 0.3 s."""
 CHECKPOINT_STEPS, EVALUATION_STEPS = 50, 500
 
 
