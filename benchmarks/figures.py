@@ -41,6 +41,15 @@ class Figures:
         bound = bound if least is None else f"≥ {least:g}"
         print(f"{name:56} {value:10,.2f} {unit:9} {bound}", flush=True)
 
+    def missed(self) -> list[Figure]:
+        """Those that are not what is wanted of them."""
+        return [
+            found
+            for found in self._found
+            if (found.limit is not None and found.value > found.limit)
+            or (found.least is not None and found.value < found.least)
+        ]
+
     def write(
         self, file: Path, *, packages: Sequence[str], facts: dict[str, int], **sections: Any
     ) -> None:

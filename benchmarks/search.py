@@ -2,8 +2,9 @@
 
 The parallel decoder with its optimizer, and the rollout engine `torch`, a thread each over gloo on this
 machine; samples have the longest lengths, as the prediction takes them to have. Layouts take turns; every
-turn forks its ranks anew. Rates of `rljob_api.machines` are what the prediction goes by, and `rates`
-measures the same here, beside them. Spearman's rank correlation is 1 where both orders agree.
+turn forks its ranks anew. The prediction goes by rates that are measured here beforehand, which a user
+would give by `--rate`. A step is a layout's update and another's generation, without the reshard between
+them. Spearman's rank correlation is 1 where both orders agree.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from scaling import shape_of
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import read_job
-from rljob_api.machines import rates_of
+from rljob_api.machines import Machine, rates_of
 from rljob_api.performance import generating_parts, training_parts
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
@@ -186,13 +187,26 @@ def generate(job: Job, degrees: Mapping[str, int], rank: int) -> float:
 
 
 def rates(rank: int) -> dict[str, float]:
-    """What `rljob_api.machines` has of this machine, by rank, both at work at the same time."""
+    """What `rljob_api.machines` has of this machine, by rank, both at work at the same time.
+
+    latency_seconds: what a collective adds to a small product, as between layers, where a rank has to wake
+    up for it.
+    """
     size, times = 768, 8
-    a, wide = torch.randn(size, size), torch.randn(2**24)
+    a, small, wide = torch.randn(size, size), torch.randn(64, 256), torch.randn(2**24)
+    square = torch.randn(256, 256)
     flops = 2 * size**3 / median_seconds(lambda: torch.mm(a, a), times)
     read = wide.nbytes / median_seconds(lambda: wide.sum(), times)
     number, many = torch.zeros(1), torch.zeros(2**21)
-    latency = median_seconds(lambda: dist.all_reduce(number), 50)
+
+    def layers(*, meet: bool) -> None:
+        for _ in range(100):
+            torch.mm(small, square)
+            if meet:
+                dist.all_reduce(number)
+
+    latency = median_seconds(lambda: layers(meet=True), times)
+    latency = (latency - median_seconds(lambda: layers(meet=False), times)) / 100
     link = many.nbytes / median_seconds(lambda: dist.all_reduce(many), times)
     return {
         "flops": flops,
@@ -223,16 +237,19 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return 1 - 6 * apart / (number * (number**2 - 1))
 
 
-def compare(size: str, figures: Figures, *, prompts: int, turns: int, steps: int) -> None:
-    """Measured and predicted seconds of every layout, and how far their orders agree."""
+def compare(
+    size: str, figures: Figures, own: Machine, *, prompts: int, turns: int, steps: int
+) -> None:
+    """Measured and predicted seconds of every layout, and how far their orders agree. own: this machine."""
     with tempfile.TemporaryDirectory() as scratch:
         path = make_model(Path(scratch) / "model", SIZES[size])
         job = Job(path=path, shape=shape_of(path), prompts=prompts, steps=steps)
-        machine = rates_of("emulated")
+        shares = rates_of("emulated")[1]
         kinds: list[tuple[str, Mapping[str, Mapping[str, Any]], Any, Any]] = [
             ("training", UPDATES, train, training_parts),
             ("generation", ROLLOUTS, generate, generating_parts),
         ]
+        found: list[tuple[dict[str, float], dict[str, float]]] = []
         for kind, layouts, measure, predict in kinds:
             measured: dict[str, list[float]] = {name: [] for name in layouts}
             for _ in range(turns):
@@ -240,12 +257,23 @@ def compare(size: str, figures: Figures, *, prompts: int, turns: int, steps: int
                     measured[name].append(max(on_ranks(RANKS, partial(measure, job, degrees))))
             predicted = {}
             for name, degrees in layouts.items():
-                own = {"data": 1, **degrees}
-                both = {"update": own} if kind == "training" else {"rollout": own}
+                layout = {"data": 1, **degrees}
+                both = {"update": layout} if kind == "training" else {"rollout": layout}
                 spec = job.spec(**({"update": {}, "rollout": {}} | both))
-                predicted[name] = sum(predict(spec, job.shape, *machine).values())
-            found = {name: statistics.median(seconds) for name, seconds in measured.items()}
-            add(f"{size}, {kind}", found, predicted, figures)
+                predicted[name] = sum(predict(spec, job.shape, own, shares).values())
+            medians = {name: statistics.median(seconds) for name, seconds in measured.items()}
+            add(f"{size}, {kind}", medians, predicted, figures)
+            found.append((medians, predicted))
+        measured_steps, predicted_steps = (
+            [update + rollout for update in updates.values() for rollout in rollouts.values()]
+            for updates, rollouts in zip(*found, strict=True)
+        )
+        number = len(measured_steps)
+        agreement = spearman(measured_steps, predicted_steps)
+        figures.add(f"{size}, {number} steps: rank correlation", agreement, "", least=0.7)
+        best = min(range(number), key=predicted_steps.__getitem__)
+        lost = measured_steps[best] / min(measured_steps)
+        figures.add(f"{size}: the step that is proposed, in times of the best", lost, "", 1.2)
 
 
 def add(
@@ -275,11 +303,14 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # before the first fork: threads do not survive one
     figures = Figures()
-    for name, value in sorted(on_ranks(RANKS, rates)[0].items()):
-        figures.add(f"this machine, a rank: {name}", value, "")
-    turns, steps = (1, 1) if arguments.quick else (5, 3)
+    measured = on_ranks(RANKS, rates)[0]
+    own = replace(rates_of("emulated")[0], **measured)
+    for name, value in sorted(measured.items()):
+        micro = name == "latency_seconds"
+        figures.add(f"a rank's {name}", value * (1e6 if micro else 1e-9), "µs" if micro else "G")
+    turns, steps = (1, 1) if arguments.quick else (3, 3)
     for size in ("0.8M",) if arguments.quick else ("0.8M", "24.7M"):
-        compare(size, figures, prompts=4 if arguments.quick else 8, turns=turns, steps=steps)
+        compare(size, figures, own, prompts=4 if arguments.quick else 8, turns=turns, steps=steps)
     if arguments.json:
         figures.write(arguments.json, packages=["rljob", "torch"], facts={"threads a rank": 1})
 

@@ -1,27 +1,30 @@
-"""A long run under random deaths: what its processes keep, and whether anything is lost.
+"""Hours of training under random deaths: what its processes keep, and whether anything is lost.
 
-First a run that nobody disturbs: each process's own memory, by a line through the second half of its time.
-Then the same job, of fewer steps, while random processes of it are killed with SIGKILL: warehouses,
-controllers, feeder, reward worker, device workers, the driver. A run that ends is resumed. Every step must
-be done, and the weights at the end must be those that the first run had there, in every bit. `--json FILE`
-writes what `write_docs.py` shows.
+Three runs at once, all of the same small job:
+
+- steady: nobody disturbs it. Each process's resident memory (RSS) is a line through the second half of its
+  time.
+- async: likewise, with a device for each role and weights that are a step old.
+- disturbed: random processes of it are killed with SIGKILL: warehouses, controllers, feeder, reward worker,
+  device workers, the driver. When it ends, it is resumed. No step may be missing, and its weights must be
+  those that the steady run had after the same step, in every bit.
+
+`--folder DIR --hours H` lets all three go on for so long from where the last part left them; what was seen
+is kept in `DIR/soak.jsonl`, and the figures are of all parts. `--json FILE` writes what `write_docs.py`
+shows.
 """
 
 import argparse
-import atexit
-import contextlib
 import json
 import os
 import random
-import re
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,234 +32,207 @@ from typing import Any
 import numpy as np
 import psutil
 import yaml
-from dock_churn import own_mib
 from figures import Figures
+from soak_run import Run, role_of
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "examples" / "quickstart.yaml"
-MORTAL = ("WarehouseActor", "ControllerActor", "PromptFeeder", "RewardWorker", "DeviceWorker")
-DRIVER = "driver"
-SECONDS_BETWEEN_DEATHS = (5.0, 30.0)
-SAMPLE_SECONDS = 5.0
+STEADY, ASYNC, DISTURBED = "steady", "async", "disturbed"
+HOURS = 2.0
+"""Of each run: six of training."""
+STEPS = 1_000_000
+"""More than there is time for."""
+SECONDS_BETWEEN_DEATHS = (10.0, 60.0)
+SAMPLES_A_PART = 200
+"""Of each process's memory, but not more than one in LEAST_SAMPLE_SECONDS."""
+LEAST_SAMPLE_SECONDS = 2.0
 LEAST_SAMPLES = 20
 """Of a process whose memory is drawn a line through."""
-WAIT_SECONDS = 600.0
-"""For the next step."""
 LEAVE_SECONDS = 60.0
 """For the last processes of a run that has ended."""
-STEPS, DISTURBED_STEPS = 60_000, 6_000
-"""Of the two runs: about six hours together, where a step takes 0.3 s."""
-CHECKPOINT_STEPS, EVALUATION_STEPS = 50, 500
+CHECKPOINT_STEPS, EVALUATION_STEPS = 100, 500
+KEPT = {STEADY: 300, ASYNC: 2, DISTURBED: 4}
+"""Checkpoints: the disturbed run's last steps must be among the steady one's."""
 
 
-def job_of(steps: int, kept: int) -> dict[str, Any]:
-    """The quickstart with small batches and two copies of each row. kept: checkpoints."""
+def job_of(name: str) -> dict[str, Any]:
+    """The quickstart with small batches and two copies of each row."""
     job: dict[str, Any] = yaml.safe_load(QUICKSTART.read_text())
     spec = job["spec"]
     spec |= {
-        "steps": steps,
+        "steps": STEPS,
         "dock": {"warehouses": 2, "replicas": 2},
-        "checkpoint": {"every": CHECKPOINT_STEPS, "keep": kept},
+        "checkpoint": {"every": CHECKPOINT_STEPS, "keep": KEPT[name]},
         "evaluation": {"prompts": 64, "every": EVALUATION_STEPS},
     }
     spec["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 4}
     spec["algorithm"] = {"name": "grpo", "params": {"clipHigh": 0.28}}
     spec["update"]["optimizer"]["learningRate"] = 3e-5
+    if name == ASYNC:
+        spec["placement"] = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+        spec["flow"] = {"mode": "async", "maxStaleness": 1}
     return job
 
 
-class Run:
-    """`rljob run` in a folder, as often as it takes.
+class Record:
+    """What was seen in all parts: a file of JSON lines, each of which says what it is and of which part."""
 
-    steps: numbers of those that were done, repeated ones too. seconds_away: from each resumption to its first
-    step. sessions: of all drivers.
-    """
+    def __init__(self, file: Path) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self.lines: list[dict[str, Any]] = []
+        if file.exists():
+            self.lines = [json.loads(line) for line in file.read_text().splitlines()]
+        self.part = max((line["part"] for line in self.lines), default=0)
 
-    def __init__(self, job: dict[str, Any], folder: Path) -> None:
-        self.file, self.folder = folder.with_suffix(".yaml"), folder
-        self.file.write_text(yaml.safe_dump(job))
-        self.steps: list[int] = []
-        self.seconds_away: list[float] = []
-        self.sessions: list[int] = []
-        self._read = 0
+    def add(self, what: str, run: str, **facts: Any) -> None:
+        """Take down what was seen of a run."""
+        line = {"what": what, "part": self.part, "run": run, **facts}
+        with self._lock, self._file.open("a") as file:
+            self.lines.append(line)
+            file.write(json.dumps(line) + "\n")
 
-    def start(self, *options: str) -> None:
-        """Start or resume it as a process of its own session."""
-        command = [str(Path(sys.executable).with_name("rljob")), "run", str(self.file)]
-        self.process = psutil.Popen(
-            [*command, "--output", str(self.folder), *options],
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self.sessions.append(self.process.pid)
-        atexit.register(_kill, self.process)  # its guardian ends the others
+    def hours(self, run: str) -> float:
+        """Of all parts."""
+        last = {line["part"]: line["hours"] for line in self.of("hours", run)}
+        return sum(last.values())
 
-    def lives(self) -> bool:
-        """Whether its driver does."""
-        return self.process.poll() is None
+    def of(self, what: str, run: str) -> list[dict[str, Any]]:
+        """All lines that say this of it."""
+        return [line for line in self.lines if (line["what"], line["run"]) == (what, run)]
 
-    def failed(self) -> bool:
-        """Whether it has ended before its time."""
-        return self.process.poll() not in (None, 0)
-
-    def look(self) -> None:
-        """Read the events that are new; a line that is being written waits for its end."""
-        file = self.folder / "events.jsonl"
-        if not file.exists():
-            return
-        with file.open("rb") as opened:
-            opened.seek(self._read)
-            whole, end, _ = opened.read().rpartition(b"\n")
-        self._read += len(whole) + len(end)
-        for line in whole.splitlines():
-            event = _event(line)
-            if event.get("kind") == "step":
-                self.steps.append(event["step"])
-
-    def wait_for_step(self) -> None:
-        """Until there is one more, or the run has ended."""
-        self.look()
-        known, deadline = len(self.steps), time.monotonic() + WAIT_SECONDS
-        while len(self.steps) == known and self.lives():
-            assert time.monotonic() < deadline, f"{self.folder}: no step in {WAIT_SECONDS:g} s"
-            time.sleep(0.2)
-            self.look()
-
-    def go_on(self, seconds: float) -> None:
-        """Look on for so long, or until it has ended; steps must be done meanwhile."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and self.lives():
-            self.wait_for_step()
-
-    def resume(self) -> None:
-        """Start it again, and wait for its next step."""
-        began = time.monotonic()
-        self.start("--resume")
-        self.wait_for_step()
-        self.seconds_away.append(time.monotonic() - began)
-
-    def processes(self) -> dict[int, str]:
-        """Roles of all its processes, by number."""
-        found = {self.process.pid: DRIVER}
-        for child in self.process.children(recursive=True):
-            try:
-                found[child.pid] = role_of(child.cmdline())
-            except psutil.Error:  # it has just ended
-                continue
-        return found
-
-    def model(self, step: int) -> bytes:
-        """The weights of a checkpoint."""
-        folder = self.folder / "checkpoints" / f"step-{step:06d}" / "model"
-        return (folder / "model.safetensors").read_bytes()
-
-
-def role_of(words: list[str]) -> str:
-    """What a process of a run is: Ray's name of the actor, else its program."""
-    line = " ".join(words)
-    if actor := re.search(r"ray::(?:IDLE|(\w+))", line):
-        return actor[1] or "idle worker"
-    if module := re.search(r"rljob_runtime\.([\w.]+)|([\w-]+)\.py", line):
-        return module[1] or module[2]
-    return Path(words[0]).name if words else "ended"
-
-
-class MemorySamples:
-    """Each process's own memory over time, taken by a thread."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._samples: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Take them while the body runs."""
-        ended = threading.Event()
-        thread = threading.Thread(target=self._take, args=(ended,))
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join(WAIT_SECONDS)
-
-    def _take(self, ended: threading.Event) -> None:
-        while not ended.wait(SAMPLE_SECONDS):
-            for pid, role in self._run.processes().items() if self._run.lives() else ():
-                try:
-                    sample = (time.monotonic(), own_mib(pid))
-                except (OSError, ValueError):  # it has just ended
-                    continue
-                self._samples[role, pid].append(sample)
-
-    def lines(self) -> dict[str, tuple[float, float]]:
+    def growth(self, run: str) -> dict[str, tuple[float, float]]:
         """MiB at the end and growth in MiB an hour over the second half, of each role's steepest process."""
+        samples: dict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
+        for line in self.of("memory", run):
+            whose = line["role"], line["part"], line["process"]
+            samples[whose].append((line["hours"], line["mib"]))
         found: dict[str, tuple[float, float]] = {}
-        for (role, _), samples in self._samples.items():
-            if len(samples) < LEAST_SAMPLES:
+        for (role, _, _), pairs in samples.items():
+            if len(pairs) < LEAST_SAMPLES:
                 continue
-            half = np.asarray(samples[len(samples) // 2 :])
-            slope = 3600 * float(np.polyfit(half[:, 0] - half[0, 0], half[:, 1], 1)[0])
+            half = np.asarray(pairs[len(pairs) // 2 :])
+            slope = float(np.polyfit(half[:, 0], half[:, 1], 1)[0])
             if role not in found or slope > found[role][1]:
                 found[role] = (float(half[-1, 1]), slope)
         return found
 
 
-def measure_quiet(figures: Figures, run: Run) -> None:
-    """Memory of a run that nobody disturbs."""
-    memory = MemorySamples(run)
-    began = time.monotonic()
+def leave_alone(run: Run, until: float, stop: threading.Event) -> None:
+    """A run that nobody disturbs must live until it is asked to stop."""
     run.start()
-    with memory.taken():
-        run.go_on(float("inf"))
-    run.look()
-    assert not run.failed(), f"the quiet run ended with {run.process.returncode}"
-    figures.add("hours of the quiet run", (time.monotonic() - began) / 3600, "h")
-    figures.add("its steps", len(run.steps), "")
-    for role, (mib, slope) in sorted(memory.lines().items()):
-        figures.add(f"{role}: memory at the end", mib, "MiB")
-        figures.add(f"{role}: memory grows in an hour", slope, "MiB", 1.0)
+    while run.lives() and time.monotonic() < until and not stop.is_set():
+        run.go_on(min(until, time.monotonic() + 1))
+    assert run.lives(), f"{run.folder}: ended, though nobody disturbed it"
+    run.interrupt()
 
 
-def measure_deaths(figures: Figures, run: Run, quiet: Run, steps: int, seed: int) -> None:
-    """The same job to its end, whoever dies."""
-    draw, deaths = random.Random(seed), Counter[str]()
-    began = time.monotonic()
+def disturb(run: Run, until: float, stop: threading.Event, record: Record, seed: int) -> None:
+    """Kill one process after the other; resume the run whenever it ends."""
+    draw = random.Random(seed + record.part)
     run.start()
-    run.wait_for_step()
-    while run.lives() or run.failed():
-        if run.failed():
-            run.resume()
-        run.go_on(draw.uniform(*SECONDS_BETWEEN_DEATHS))
-        if run.lives():
-            deaths[kill_one(run, draw)] += 1
-            run.go_on(draw.uniform(*SECONDS_BETWEEN_DEATHS))
-    run.look()
-    figures.add("hours of the disturbed run", (time.monotonic() - began) / 3600, "h")
+    while time.monotonic() < until and not stop.is_set():
+        pause = time.monotonic() + draw.uniform(*SECONDS_BETWEEN_DEATHS)
+        run.go_on(min(until, pause))
+        if run.lives() and time.monotonic() < until:
+            record.add("death", DISTURBED, role=run.kill_one(draw))
+            run.go_on(time.monotonic() + draw.uniform(*SECONDS_BETWEEN_DEATHS))
+        if not run.lives():
+            began = time.monotonic()
+            run.start()
+            record.add("resumed", DISTURBED, seconds=time.monotonic() - began)
+    if not run.lives():
+        run.start()
+    run.interrupt()
+
+
+@contextmanager
+def memory_taken(record: Record, runs: dict[str, Run], seconds: float) -> Iterator[None]:
+    """Take the time and each process's resident memory so often while the body runs."""
+    ended, began = threading.Event(), time.monotonic()
+
+    def take() -> None:
+        while not ended.wait(seconds):
+            hours = (time.monotonic() - began) / 3600
+            for name, run in runs.items():
+                record.add("hours", name, hours=hours)
+                if name == DISTURBED:  # none of its processes lives for long
+                    continue
+                for pid, role in run.processes().items() if run.lives() else ():
+                    try:
+                        memory = psutil.Process(pid).memory_info()
+                    except psutil.Error:  # it has just ended
+                        continue
+                    facts = {"mib": memory.rss / 2**20, "shared": memory.shared / 2**20}
+                    record.add("memory", name, role=role, process=pid, hours=hours, **facts)
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(LEAVE_SECONDS)
+
+
+def go_on(record: Record, runs: dict[str, Run], hours: float, seed: int) -> None:
+    """All runs at once for so long; the first failure ends the others."""
+    record.part += 1
+    before, stop = shared_files(), threading.Event()
+    until = time.monotonic() + 3600 * hours
+
+    def guarded(work: Callable[..., None], *arguments: Any) -> None:
+        try:
+            work(*arguments)
+        except BaseException:
+            stop.set()
+            raise
+
+    steady = [run for name, run in runs.items() if name != DISTURBED]
+    sampling = max(LEAST_SAMPLE_SECONDS, 3600 * hours / SAMPLES_A_PART)
+    with memory_taken(record, runs, sampling), ThreadPoolExecutor(len(runs)) as threads:
+        ends = [threads.submit(guarded, leave_alone, run, until, stop) for run in steady]
+        ends.append(threads.submit(guarded, disturb, runs[DISTURBED], until, stop, record, seed))
+    for end in ends:
+        end.result()
+    for name, run in runs.items():
+        left = left_behind(run.sessions)
+        record.add("end", name, left=left)
+    record.add("shared", STEADY, left=sorted(shared_files() - before))
+
+
+def report(record: Record, runs: dict[str, Run]) -> Figures:
+    """The figures of all parts."""
+    figures = Figures()
+    figures.add("parts", record.part, "")
+    for name, run in runs.items():
+        run.look()
+        ends = record.of("end", name)
+        figures.add(f"{name}: hours", record.hours(name), "h")
+        figures.add(f"{name}: steps", len(set(run.steps)), "")
+        missing = {*range(1, max(run.steps) + 1)} - set(run.steps)
+        figures.add(f"{name}: steps that are missing", len(missing), "", 0)
+        figures.add(
+            f"{name}: processes that are left", sum(len(line["left"]) for line in ends), "", 0
+        )
+    for name in (STEADY, ASYNC):
+        for role, (mib, slope) in sorted(record.growth(name).items()):
+            figures.add(f"{name}, {role}: memory at the end", mib, "MiB")
+            figures.add(f"{name}, {role}: memory grows in an hour", slope, "MiB", 1.0)
+    deaths = Counter(line["role"] for line in record.of("death", DISTURBED))
     for role, number in sorted(deaths.items()):
         figures.add(f"deaths: {role}", number, "")
-    figures.add("times that it was resumed", len(run.seconds_away), "")
-    figures.add("longest from there to a step", max(run.seconds_away, default=0.0), "s")
-    figures.add("steps that were done again", len(run.steps) - len(set(run.steps)), "")
-    figures.add("steps that are missing", len({*range(1, steps + 1)} - set(run.steps)), "", 0)
-    other = run.model(steps) != quiet.model(steps)
-    figures.add("weights other than the quiet run's", other, "", 0)
-
-
-def kill_one(run: Run, draw: random.Random) -> str:
-    """Kill a process of a random role. Returns the role."""
-    by_role = defaultdict(list)
-    for pid, role in run.processes().items():
-        if role in (*MORTAL, DRIVER):
-            by_role[role].append(pid)
-    role = draw.choice(sorted(by_role))
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(draw.choice(sorted(by_role[role])), signal.SIGKILL)
-    return role
-
-
-def _kill(process: psutil.Popen) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process.kill()
+    away = [line["seconds"] for line in record.of("resumed", DISTURBED)]
+    figures.add("times that the disturbed run was resumed", len(away), "")
+    figures.add("longest from there to a step", max(away, default=0.0), "s")
+    steps = runs[DISTURBED].steps
+    figures.add("steps that were done again", len(steps) - len(set(steps)), "")
+    steady, disturbed = runs[STEADY].weights(), runs[DISTURBED].weights()
+    both = sorted(steady.keys() & disturbed.keys())
+    others = [step for step in both if steady[step].read_bytes() != disturbed[step].read_bytes()]
+    figures.add("the last step whose weights are compared", max(both, default=0), "", least=1)
+    figures.add("weights other than the steady run's", len(others), "", 0)
+    shared = sum(len(line["left"]) for line in record.of("shared", STEADY))
+    figures.add("files in /dev/shm that are left", shared, "", 0)
+    return figures
 
 
 def left_behind(sessions: Container[int]) -> list[str]:
@@ -276,50 +252,34 @@ def _session(pid: int) -> int:
         return 0
 
 
-def _event(line: bytes) -> dict[str, Any]:
-    """An event, or nothing for a line that a killed run has torn."""
-    try:
-        event: dict[str, Any] = json.loads(line)
-    except json.JSONDecodeError:
-        return {}
-    return event
-
-
 def shared_files() -> set[str]:
     """What lies in shared memory."""
     return {path.name for path in Path("/dev/shm").iterdir()}
 
 
 def main() -> None:
-    """Both runs one after the other, and what they leave."""
+    """Let all runs go on, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a few hundred steps")
+    parser.add_argument("--quick", action="store_true", help="three minutes")
+    parser.add_argument("--hours", type=float, default=HOURS, help="for which each run goes on")
+    parser.add_argument("--report", action="store_true", help="only show what --folder has so far")
+    parser.add_argument("--folder", type=Path, help="where the runs stay, to go on with later")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the quiet run")
-    parser.add_argument("--disturbed-steps", type=int, default=DISTURBED_STEPS, metavar="STEPS")
     parser.add_argument("--seed", type=int, default=1, help="of the deaths")
     options = parser.parse_args()
-    steps, disturbed_steps = options.steps, options.disturbed_steps
-    if options.quick:
-        steps, disturbed_steps = 200, 100
-    assert steps >= disturbed_steps and disturbed_steps % CHECKPOINT_STEPS == 0
-    figures, before = Figures(), shared_files()
-    with tempfile.TemporaryDirectory() as place:
-        quiet, disturbed = (
-            Run(
-                job_of(number, kept=steps // CHECKPOINT_STEPS if name == "quiet" else 2),
-                Path(place) / name,
-            )
-            for name, number in (("quiet", steps), ("disturbed", disturbed_steps))
-        )
-        measure_quiet(figures, quiet)
-        measure_deaths(figures, disturbed, quiet, disturbed_steps, options.seed)
-        left = left_behind({*quiet.sessions, *disturbed.sessions})
-    figures.add("processes that are left", len(left), "", 0)
-    figures.add("files in /dev/shm that are left", len(shared_files() - before), "", 0)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder: Path = (options.folder or Path(scratch)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        record = Record(folder / "soak.jsonl")
+        runs = {name: Run(job_of(name), folder / name) for name in (STEADY, ASYNC, DISTURBED)}
+        if not options.report:
+            go_on(record, runs, 0.05 if options.quick else options.hours, options.seed)
+        figures = report(record, runs)
     if options.json is not None:
-        facts = {"steps": steps, "disturbed steps": disturbed_steps, "seed": options.seed}
+        facts = {"seed": options.seed}
         figures.write(options.json, packages=["rljob", "torch", "ray"], facts=facts)
+    if lost := [figure.name for figure in figures.missed() if figure.limit == 0]:
+        sys.exit(f"lost or left behind: {', '.join(lost)}")
 
 
 if __name__ == "__main__":

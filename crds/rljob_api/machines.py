@@ -51,12 +51,12 @@ ASCEND_910C = Machine(
 ASCEND_SHARES = Shares(products=0.45, reads=0.7, links=0.5)
 """Stated; `benchmarks/performance.py` solves for layer_seconds and fixed_seconds with them."""
 EMULATED = Machine(
-    flops=3.5e10,  # float32 of one thread; assumed, as all of these: benchmarks/search.py measures them
-    memory_bytes=1.0e10,
+    flops=9.0e10,  # float32 of one thread; this and what follows: benchmarks/search.py, one machine
+    memory_bytes=1.6e10,
     link_bytes=1.0e9,  # gloo over the loopback
-    swap_bytes=4e9,
+    latency_seconds=3e-4,  # likewise
+    swap_bytes=4e9,  # assumed, as the next
     dispatch_bytes=1e9,
-    latency_seconds=3e-4,
 )
 RATES: dict[str, tuple[Machine, Shares]] = {
     "emulated": (

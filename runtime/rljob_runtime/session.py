@@ -41,8 +41,9 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
             start_ray(
                 resources={device_resource(job.spec.accelerator): devices},
                 object_store_memory=OBJECT_STORE_BYTES,
-                # By default Ray's workers give way to everything else on the machine.
-                _system_config={"worker_niceness": 0},
+                # By default Ray's workers give way to everything else on the machine, and its server keeps
+                # what became of 100,000 calls for a dashboard.
+                _system_config={"worker_niceness": 0, "task_events_report_interval_ms": 0},
                 **options,
             )
         else:

@@ -5,7 +5,15 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import start_http_server
-from prometheus_server import JOB, OPERATOR, Prometheus, dashboard_queries, program, prometheus
+from prometheus_server import (
+    JOB,
+    OPERATOR,
+    Prometheus,
+    dashboard_choices,
+    dashboard_queries,
+    program,
+    prometheus,
+)
 from tracked_job import TRACKED
 from whole_runs import RunsOfAll, finish, free_port, start
 
@@ -117,6 +125,15 @@ def test_every_query_of_both_dashboards_is_answered(scraped: Prometheus) -> None
     told = {row["metric"]["__name__"] for row in scraped.series('{rljob="small"}')}
     rules = [rule for group in scraped.ask("rules")["groups"] for rule in group["rules"]]
 
+    choices = [
+        *dashboard_choices("job-dashboard.json", JOB),
+        *dashboard_choices("dashboard.json", OPERATOR),
+    ]
+    offered = [
+        scraped.ask(f"label/{label}/values", **{"match[]": selector}) for selector, label in choices
+    ]
+
+    assert offered == [[JOB["namespace"]], [JOB["rljob"]], [OPERATOR["namespace"]]]
     assert (len(job), len(operator)) == (56, 20)
     assert empty == []
     histogram = {"rljob_dock_row_age_versions"}

@@ -56,6 +56,20 @@ def dashboard_queries(name: str, values: Mapping[str, str]) -> list[tuple[str, s
     return asked
 
 
+def dashboard_choices(name: str, values: Mapping[str, str]) -> list[tuple[str, str]]:
+    """(selector, label) of each of the dashboard's variables: `label_values(selector, label)`."""
+    dashboard = json.loads((CHART / "files" / name).read_text())
+    queries = [v["query"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
+    found = []
+    for query in queries:
+        text = query["query"] if isinstance(query, dict) else query
+        for variable, value in values.items():
+            text = text.replace(f"${variable}", value)
+        selector, label = text.removeprefix("label_values(").removesuffix(")").rsplit(", ", 1)
+        found.append((selector, label))
+    return found
+
+
 class Prometheus:
     """One that scrapes these targets. Its clock and its rules are real."""
 
