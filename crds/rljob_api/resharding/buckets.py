@@ -6,6 +6,7 @@ both layouts come and go in the same proportion: what a device has given makes r
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import add, sub
 from typing import NamedTuple
 
 from rljob_api.resharding.loads import Loads
@@ -43,7 +44,7 @@ def cut_buckets(
     bucket: list[Member] = []
     filled = [0] * len(loads.kinds)
     for member in _in_order(stacks, loads):
-        more = [a + b for a, b in zip(filled, sizes[member.stack], strict=True)]
+        more = list(map(add, filled, sizes[member.stack]))
         if bucket and max(more) > bucket_bytes:
             buckets.append(tuple(bucket))
             bucket, more = [], sizes[member.stack]
@@ -73,14 +74,14 @@ def _in_order(stacks: Sequence[Stack], loads: Loads) -> Iterator[Member]:
     ]
 
     def left(stack: int) -> int:
-        return min(free - size for free, size in zip(room, taken[stack], strict=True))
+        return min(map(sub, room, taken[stack]))
 
     for stack, _ in turns:
         chosen = stack if waiting[stack] and left(stack) >= 0 else None
         if chosen is None:
             chosen = max((other for other in waiting if waiting[other]), key=left)
         yield Member(chosen, waiting[chosen].pop())
-        room = [free - size for free, size in zip(room, taken[chosen], strict=True)]
+        room = list(map(sub, room, taken[chosen]))
 
 
 def _in_turns(stacks: Sequence[Stack], loads: Loads) -> list[Member]:
