@@ -24,7 +24,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -191,6 +191,10 @@ def go_on(record: Record, runs: dict[str, Run], hours: float, seed: int) -> None
     with memory_taken(record, runs, sampling), ThreadPoolExecutor(len(runs)) as threads:
         ends = [threads.submit(guarded, leave_alone, run, until, stop) for run in steady]
         ends.append(threads.submit(guarded, disturb, runs[DISTURBED], until, stop, record, seed))
+        try:
+            wait(ends)
+        except KeyboardInterrupt:  # each run writes a checkpoint, to go on from later
+            stop.set()
     for end in ends:
         end.result()
     for name, run in runs.items():

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from rljob_runtime.display.display import make_display
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.display.history import FIRST_STEPS, MOST_STEPS, RunHistory
 from rljob_runtime.display.panels import Palette, screen
 from rljob_runtime.display.plain import PlainDisplay
 from rljob_runtime.display.terminal import LiveDisplay
@@ -225,3 +225,15 @@ def test_no_color_is_honoured(events_of) -> None:
 
     output = console.file.getvalue()
     assert not any(f"\x1b[{colour}m" in output for colour in range(30, 48))
+
+
+def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_ever_fewer_between():
+    history = RunHistory.of(events_of(steps=MOST_STEPS + 1, finished=None))
+
+    history.thin()
+
+    kept, last = sorted(history.steps), MOST_STEPS + 1
+    assert kept[:FIRST_STEPS] == list(range(1, FIRST_STEPS + 1))
+    assert kept[-MOST_STEPS // 2 :] == list(range(last - MOST_STEPS // 2 + 1, last + 1))
+    assert len(kept) < MOST_STEPS
+    assert history.phases.keys() <= set(kept)

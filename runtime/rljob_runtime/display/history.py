@@ -24,6 +24,9 @@ PHASES = (
     "sync",
 )
 Z95 = 1.96
+MOST_STEPS = 2000
+"""That a display of a run that goes on keeps, of which the first few are always there."""
+FIRST_STEPS = 10
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +104,8 @@ class RunHistory:
 
     def forget_details(self, *, before: int) -> None:
         """Drop samples and phases of earlier steps, and the course of their reshards: a live display shows
-        those of the last."""
+        those of the last. Also thins out."""
+        self.thin()
         for step in [s for s in self.phases if s < before]:
             del self.phases[step]
         dropped = (
@@ -113,6 +117,17 @@ class RunHistory:
             for step, event in events.items():
                 if step < before and detail in event:
                     events[step] = {k: v for k, v in event.items() if k != detail}
+
+    def thin(self) -> None:
+        """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
+        display of a long run stays small."""
+        by_steps: tuple[dict[int, Any], ...] = (
+            self.steps, self.phases, self.docks, self.reshards, self.in_flight,
+        )  # fmt: skip
+        while len(self.steps) > MOST_STEPS:
+            for step in sorted(self.steps)[FIRST_STEPS : MOST_STEPS // 2 : 2]:
+                for by_step in by_steps:
+                    by_step.pop(step, None)
 
     def _start(self, event: Event) -> None:
         if self.started:

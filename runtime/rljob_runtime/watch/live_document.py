@@ -129,6 +129,7 @@ class LiveRun:
             self._history = RunHistory()
         for event in news.events:
             self._history.add(event)
+            self._history.thin()
         self._standing = self._run.standing(self._pulse, self._clock())
         if news.events or news.afresh or not self._document.version:
             self._document.take(document(self._history, self._run.spec()))
