@@ -115,9 +115,7 @@ class LineChild:
             process_group=0,
             pass_fds=files,
         )
-        assert self._process.stdin is not None and self._process.stdout is not None, (
-            "both are pipes"
-        )
+        assert self._process.stdin is not None and self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)

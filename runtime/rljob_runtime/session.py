@@ -60,9 +60,8 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
         if end_ray():
             guardian.dismiss()
         else:
-            atexit.register(
-                guardian.dismiss
-            )  # the run's end is told first: Ray takes us along when it dies
+            # The run's end is told first: Ray takes this process along when it is killed.
+            atexit.register(guardian.dismiss)
 
 
 def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:
