@@ -5,6 +5,7 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+from programs import NAMES, REQUIRED, require
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -15,6 +16,19 @@ settings.register_profile(
 settings.load_profile("any-machine")
 
 LONG = ("ray", "vllm")
+
+
+def pytest_configure() -> None:
+    """A program that nobody knows would be required in vain."""
+    if unknown := REQUIRED - NAMES:
+        raise pytest.UsageError(f"RLJOB_REQUIRE: {sorted(unknown)} are none of {sorted(NAMES)}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before fixtures, which start the program."""
+    for marker in item.iter_markers("needs"):
+        require(*marker.args)
 
 
 @pytest.hookimpl(tryfirst=True)

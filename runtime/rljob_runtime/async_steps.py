@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from rljob_runtime.calls import results
 from rljob_runtime.delivery import Delivery
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import RollBack
@@ -118,9 +119,9 @@ class AsyncSteps:
         done, _ = ray.wait([*self.pending, *self.delivery.pending], timeout=TICK_SECONDS)
         self.delivery.look()
         for call in self.pending.keys() & set(done):
-            number, _ = self.pending.pop(call)
+            number, stage = self.pending.pop(call)
             try:
-                ray.get(call)
+                results(stage, [call])
             except DockError as error:
                 self._failed(number, error)
             else:

@@ -29,7 +29,9 @@ def dead_devices(members: Sequence[Member]) -> str:
 
 def _has_died(call: ray.ObjectRef) -> bool:
     try:
-        ray.get(call)
+        ray.get(call, timeout=NOTICE_SECONDS)
+    except ray.exceptions.GetTimeoutError:
+        return False
     except ray.exceptions.RayActorError:
         return True
     return False

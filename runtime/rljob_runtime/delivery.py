@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from rljob_runtime.calls import results
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.stages import Stages
 
@@ -39,14 +40,14 @@ class Delivery:
             return
         of_phase = len(self.pending)
         done, self.pending = ray.wait(self.pending, num_returns=of_phase, timeout=0)
-        ray.get(done)  # a failure of one shows at once
+        results("sync", done)  # a failure of one shows at once
         if self.pending:
             self._look_at_deadline()
         elif (version := self.run_ahead.sending) is not None:
             self.run_ahead.sent()
             self._wait_for(self.stages.switch(version))
         elif (version := self.run_ahead.switching) is not None:
-            self.stages.switched(version, ray.get(self.calls))
+            self.stages.switched(version, results("sync", self.calls))
             self.run_ahead.switched()
 
     def finish(self) -> None:

@@ -353,7 +353,7 @@ class Driver:
         place = draft if self.shared else None
         saving = [worker.save.remote(place) for worker in self.cast.updating()]
         for folder in self.stages.wait("checkpoint", saving, interruptible=False):
-            folder.copy_to(draft)
+            folder.copy_to(draft, seconds=self.job.spec.flow.stage_timeout_seconds)
         path = self.store.commit(
             RunState(
                 step=self.step,

@@ -6,6 +6,7 @@ Ray's object store; the store spills to disk what it cannot hold.
 
 import functools
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,11 @@ from typing import Any
 
 import ray
 
+from rljob_runtime.errors import DeadlineError
+
 PIECE_BYTES = 8 * 2**20
+FETCH_SECONDS = 1800.0
+"""Of a whole folder, where nobody says less: as long as a copy to remote storage may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +40,24 @@ class Folder:
         """Where this process finds the files; fetched once."""
         return _fetched(self) if self.pieces else self.path
 
-    def copy_to(self, target: Path) -> None:
-        """Write the files that travelled into `target`."""
+    def copy_to(self, target: Path, *, seconds: float = FETCH_SECONDS) -> None:
+        """Write the files that travelled into `target`. Raises DeadlineError when not all came in time."""
+        deadline = time.monotonic() + seconds
         for piece in self.pieces:
             file = target / piece.name
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("ab") as end:
-                end.write(ray.get(piece.data))
+                end.write(self._fetch(piece, deadline, seconds))
+
+    def _fetch(self, piece: Piece, deadline: float, seconds: float) -> Any:
+        try:
+            return ray.get(piece.data, timeout=max(deadline - time.monotonic(), 0.0))
+        except ray.exceptions.GetTimeoutError as error:
+            raise DeadlineError(
+                f"{piece.name} of {self.path} did not come from its pod within {seconds:g} s: Ray holds it "
+                "on a node that is gone or not reached",
+                stage="files",
+            ) from error
 
 
 def folder_for_all(path: Path, *, shared: bool) -> Folder:

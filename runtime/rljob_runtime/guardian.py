@@ -7,6 +7,7 @@ it gives them a moment first: an actor of Ray was seen to outlive all of Ray.
 """
 
 import contextlib
+import logging
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ LEAVE_SECONDS = 5.0
 """What is not gone so long after a goodbye is ended."""
 OF_TRACKERS = "rljob_runtime.tracking.child"
 """Processes of trackers have something to tell when Ray is gone, and end with the run by themselves."""
+
+log = logging.getLogger(__name__)
 
 
 class Guardian:
@@ -41,12 +44,15 @@ class Guardian:
                 self._say(process)
 
     def dismiss(self) -> None:
-        """Ray was shut down; returns when every process is gone."""
+        """Ray was shut down; returns when every process is gone, or a while later."""
         self._say(GOODBYE)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
-        self._process.wait(timeout=LEAVE_SECONDS + 10)
+        try:
+            self._process.wait(timeout=LEAVE_SECONDS + 10)
+        except subprocess.TimeoutExpired:
+            log.warning("guardian pid=%d still ends what the run left behind", self._process.pid)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

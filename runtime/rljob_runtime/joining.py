@@ -13,7 +13,7 @@ import ray
 
 from rljob_api.elastic import DevicePlace
 from rljob_runtime.actors.device import Seat
-from rljob_runtime.calls import START_DEADLINE_SECONDS
+from rljob_runtime.calls import RESULT_SECONDS, START_DEADLINE_SECONDS
 from rljob_runtime.device_pool import DevicePool
 from rljob_runtime.errors import describe
 from rljob_runtime.placement import Member
@@ -85,11 +85,11 @@ class Joiners:
         calls = list(joiner.prepared)
         done, pending = ray.wait(calls, num_returns=len(calls), timeout=0)
         try:
-            ray.get(done)
+            ray.get(done, timeout=RESULT_SECONDS)
         except ray.exceptions.RayError as error:
             return describe(error)
         if not pending:
-            joiner.places = ray.get(calls)
+            joiner.places = ray.get(calls, timeout=RESULT_SECONDS)
             return ""
         now = self.clock()
         if joiner.started is None:

@@ -6,6 +6,7 @@ process gets its configuration as its first line, and says that it is ready.
 
 import contextlib
 import json
+import logging
 import os
 import selectors
 import signal
@@ -19,6 +20,10 @@ START_SECONDS = 120.0
 READ_BYTES = 65_536
 STACKS_SECONDS = 0.5
 MAX_STACKS_BYTES = 32 << 10
+END_SECONDS = 5.0
+"""How long a process may still be there after it closed its output, and after SIGKILL."""
+
+log = logging.getLogger(__name__)
 
 
 class LineChild:
@@ -39,7 +44,7 @@ class LineChild:
         self._module, self._config, self._start_seconds = module, config, start_seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._selector = selectors.DefaultSelector()
-        self._buffer = b""
+        self._unsent, self._buffer = b"", b""
         self._ready = False
         self._stacks: IO[bytes] | None = None
         if tells_stacks:
@@ -47,25 +52,19 @@ class LineChild:
         self._start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Ask; what is sent to a process that has died is answered by `answer`. Raises StartFailed."""
+        """Ask; what the pipe does not take now goes out in `answer`, which tells too that the process has
+        died. Raises StartFailed."""
         if self._process is None:
             self._start()
         self._write(json.dumps(message))
 
     def answer(self, deadline_seconds: float) -> dict[str, Any]:
         """The next answer; `lost` with an error when the child hung (`hung`) or died."""
-        line = self._line(deadline_seconds)
-        if line is not None:
-            return dict(json.loads(line))
-        assert self._process is not None, "a lost child cannot answer"
-        code = self._process.poll()
-        what = (
-            f"took longer than {deadline_seconds:g} s (timeoutSeconds) and was killed"
-            if code is None
-            else f"ended its process with exit status {code}"
-        )
-        self.kill()
-        return {"lost": True, "hung": code is None, "error": what}
+        try:
+            return dict(json.loads(self._line(deadline_seconds)))
+        except _Lost as lost:
+            self.kill()
+            return {"lost": True, "hung": lost.hung, "error": str(lost)}
 
     def kill(self) -> None:
         """End the process with its process group, and reap it."""
@@ -73,13 +72,21 @@ class LineChild:
             return
         process, self._process, self._ready = self._process, None, False
         assert process.stdout is not None and process.stdin is not None
-        self._selector.unregister(process.stdout)
+        self._selector.close()
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        try:
+            process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            log.warning(
+                "module=%s pid=%d was there %g s after SIGKILL and is left alone",
+                self._module,
+                process.pid,
+                END_SECONDS,
+            )
         process.stdin.close()
         process.stdout.close()
-        self._buffer = b""
+        self._unsent, self._buffer = b"", b""
 
     def stacks(self) -> tuple[str, str] | None:
         """(process id, its threads' stacks); None where there is no process, or it tells none. From any
@@ -108,7 +115,9 @@ class LineChild:
             process_group=0,
             pass_fds=files,
         )
-        assert self._process.stdout is not None, "stdout is a pipe"
+        assert self._process.stdin is not None and self._process.stdout is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         told = {"stacks": files[0]} if files else {}
         self._write(json.dumps(json.loads(self._config) | told))
@@ -122,22 +131,52 @@ class LineChild:
 
     def _write(self, line: str) -> None:
         assert self._process is not None and self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # `answer` tells what became of it
-            self._process.stdin.write((line + "\n").encode())
+        waiting = bool(self._unsent)
+        self._unsent += (line + "\n").encode()
+        if not waiting and not self._push():
+            self._selector.register(self._process.stdin, selectors.EVENT_WRITE)
 
-    def _line(self, deadline_seconds: float) -> bytes | None:
-        """The next whole line, or None at the deadline or the pipe's end."""
+    def _push(self) -> bool:
+        """Write what the pipe takes; whether nothing is left."""
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            written = self._process.stdin.write(self._unsent) or 0  # None: the pipe is full
+        except BrokenPipeError:  # `answer` tells what became of it
+            written = len(self._unsent)
+        self._unsent = self._unsent[written:]
+        return not self._unsent
+
+    def _line(self, seconds: float) -> bytes:
+        """The next whole line, while what is unsent goes out. Raises _Lost at the deadline and at the pipe's
+        end."""
         assert self._process is not None and self._process.stdout is not None
+        left, deadline = max(seconds, 0.0), time.monotonic() + seconds
         while b"\n" not in self._buffer:
-            if not self._selector.select(deadline_seconds):
-                return None
-            data = self._process.stdout.read(READ_BYTES)
-            if not data:
-                self._process.wait()
-                return None
-            self._buffer += data
+            ready = self._selector.select(left) if left >= 0 else []
+            if not ready:
+                raise _Lost(f"took longer than {seconds:g} s (timeoutSeconds) and was killed", True)
+            for key, _ in ready:
+                if key.fileobj is self._process.stdout:
+                    self._read()
+                elif self._push():
+                    self._selector.unregister(key.fileobj)
+            left = deadline - time.monotonic()
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
+
+    def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        data = self._process.stdout.read(READ_BYTES)
+        self._buffer += data
+        if data:
+            return
+        try:
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise _Lost(
+                f"closed its output, was there {END_SECONDS:g} s after it, and was killed", False
+            ) from None
+        raise _Lost(f"ended its process with exit status {code}", False)
 
 
 def _size(file: IO[bytes]) -> int:
@@ -151,3 +190,11 @@ class StartFailed(Exception):
     def __init__(self, text: str, *, refused: bool) -> None:
         super().__init__(text)
         self.refused = refused
+
+
+class _Lost(Exception):
+    """No line comes from the process any more. hung: because it took too long."""
+
+    def __init__(self, text: str, hung: bool) -> None:
+        super().__init__(text)
+        self.hung = hung

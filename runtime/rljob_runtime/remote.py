@@ -62,7 +62,7 @@ class Deadline:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRun:
     """One run's folder. fs: an fsspec file system. root: the folder, as `fs` names it. uri: as users
-    name it. seconds: that copying one checkpoint may take. Every method raises StorageError."""
+    name it. seconds: that a method may take, e.g. to copy a checkpoint. Every method raises StorageError."""
 
     fs: Any
     root: str
@@ -71,33 +71,31 @@ class RemoteRun:
 
     def holds_run(self) -> bool:
         """Whether a run has left a checkpoint or its events here."""
-        with self._told("cannot be read"):
-            return bool(self.steps()) or self.fs.exists(f"{self.root}/{EVENTS_NAME}")
+        with self._told("cannot be read") as deadline:
+            return bool(self._steps(deadline)) or self.fs.exists(f"{self.root}/{EVENTS_NAME}")
 
     def steps(self) -> list[int]:
         """Steps whose checkpoints are here and whole, in rising order."""
-        with self._told("cannot be read"):
-            found = self._sizes()
-            return sorted(step for step, sizes in found.items() if self._is_whole(step, sizes))
+        with self._told("cannot be read") as deadline:
+            return self._steps(deadline)
 
     def put_checkpoint(self, step: int, source: Path) -> int:
         """Copy a checkpoint's folder; its bytes. Replaces what is here of that step."""
-        deadline = Deadline(self.seconds)
-        with self._told(f"cannot take the checkpoint of step {step}"):
+        with self._told(f"cannot take the checkpoint of step {step}") as deadline:
             target = self._folder(step)
-            self._remove(target)
+            self._remove(target, deadline)
             files = sorted(file for file in source.rglob("*") if file.is_file())
             sizes = {file.relative_to(source).as_posix(): file.stat().st_size for file in files}
             for name in sizes:
                 deadline.check()
                 self.fs.put_file(str(source / name), f"{target}/{name}", callback=deadline)
+            deadline.check()
             self.fs.pipe_file(f"{target}/{MARKER}", json.dumps(sizes, indent=1).encode())
             return sum(sizes.values())
 
     def fetch_checkpoint(self, step: int, store: CheckpointStore) -> Path:
         """Copy a whole checkpoint into the store; where it lies now."""
-        deadline = Deadline(self.seconds)
-        with self._told(f"cannot give the checkpoint of step {step}"):
+        with self._told(f"cannot give the checkpoint of step {step}") as deadline:
             draft = store.begin(step)
             for name, size in self._marked(step).items():
                 deadline.check()
@@ -110,42 +108,56 @@ class RemoteRun:
 
     def keep(self, number: int, *, also: Collection[int] = ()) -> None:
         """Drop all checkpoints but the newest whole ones, and those of steps in `also`."""
-        with self._told("cannot drop old checkpoints"):
-            kept = {*self.steps()[-number:], *also}
+        with self._told("cannot drop old checkpoints") as deadline:
+            kept = {*self._steps(deadline)[-number:], *also}
             for step in self._sizes():
                 if step not in kept:
-                    self._remove(self._folder(step))
+                    self._remove(self._folder(step), deadline)
 
     def drop_after(self, step: int) -> None:
         """Drop the checkpoints of later steps, which a run that was rolled back has undone."""
-        with self._told("cannot drop checkpoints that were rolled back"):
+        with self._told("cannot drop checkpoints that were rolled back") as deadline:
             for later in [found for found in self._sizes() if found > step]:
-                self._remove(self._folder(later))
+                self._remove(self._folder(later), deadline)
 
     def put_records(self, folder: Path) -> None:
         """Copy what the run says of itself, as far as it is there."""
+        deadline = Deadline(self.seconds)
         for name in RECORDS:
             if (folder / name).is_file():
-                with self._told(f"cannot take {name}"):
-                    self.fs.put_file(str(folder / name), f"{self.root}/{name}")
+                with self._told(f"cannot take {name}", deadline):
+                    self._put(folder / name, name, deadline)
         for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
-            self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}")
+            self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}", deadline)
 
-    def _put_hang(self, folder: Path, name: str) -> None:
+    def _put_hang(self, folder: Path, name: str, deadline: Deadline) -> None:
         """Copy it unless it is there: the summary comes last."""
-        with self._told(f"cannot take {name}"):
+        with self._told(f"cannot take {name}", deadline):
             if self.fs.exists(f"{self.root}/{name}/{SUMMARY}"):
                 return
             for file in sorted(folder.iterdir(), key=lambda file: (file.name == SUMMARY, file)):
-                self.fs.put_file(str(file), f"{self.root}/{name}/{file.name}")
+                self._put(file, f"{name}/{file.name}", deadline)
+
+    def _put(self, file: Path, name: str, deadline: Deadline) -> None:
+        deadline.check()
+        self.fs.put_file(str(file), f"{self.root}/{name}", callback=deadline)
 
     def fetch_events(self, folder: Path) -> None:
         """Replace the folder's events by those that are here, if there are any."""
-        with self._told(f"cannot give {EVENTS_NAME}"):
+        with self._told(f"cannot give {EVENTS_NAME}") as deadline:
             if self.fs.exists(f"{self.root}/{EVENTS_NAME}"):
+                deadline.check()
                 draft = folder / f".{EVENTS_NAME}"
-                self.fs.get_file(f"{self.root}/{EVENTS_NAME}", str(draft))
+                self.fs.get_file(f"{self.root}/{EVENTS_NAME}", str(draft), callback=deadline)
                 draft.replace(folder / EVENTS_NAME)
+
+    def _steps(self, deadline: Deadline) -> list[int]:
+        whole = []
+        for step, sizes in sorted(self._sizes().items()):
+            deadline.check()
+            if self._is_whole(step, sizes):
+                whole.append(step)
+        return whole
 
     def _folder(self, step: int) -> str:
         return f"{self.root}/checkpoints/step-{step:06d}"
@@ -171,15 +183,18 @@ class RemoteRun:
     def _marked(self, step: int) -> dict[str, int]:
         return dict(json.loads(self.fs.cat_file(f"{self._folder(step)}/{MARKER}")))
 
-    def _remove(self, folder: str) -> None:
+    def _remove(self, folder: str, deadline: Deadline) -> None:
+        deadline.check()
         if self.fs.find(folder):
+            deadline.check()
             self.fs.rm(folder, recursive=True)
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        """Every protocol has errors of its own: they leave here as StorageError."""
+    def _told(self, what: str, deadline: Deadline | None = None) -> Iterator[Deadline]:
+        """Every protocol has errors of its own: they leave here as StorageError. deadline: that of more than
+        this; without, one of its own."""
         try:
-            yield
+            yield deadline or Deadline(self.seconds)
         except StorageError as error:
             if str(error).startswith(self.uri):
                 raise

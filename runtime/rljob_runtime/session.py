@@ -3,10 +3,12 @@
 Called by `launch`.
 """
 
+import atexit
 import contextlib
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,11 +22,14 @@ from rljob_runtime.local_ray import start_ray
 from rljob_runtime.versions import check_nodes, connect
 
 OBJECT_STORE_BYTES = 128 * 2**20
+SHUTDOWN_SECONDS = 60.0
 QUIET: dict[str, Any] = {
     "log_to_driver": False,
     "logging_level": "error",
     "configure_logging": False,
 }
+
+log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -53,5 +58,29 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
         yield guardian
     finally:
         guardian.watch_descendants()  # actors that were started again, too
+        if end_ray():
+            guardian.dismiss()
+        else:
+            # The run's end is told first: Ray takes this process along when it is killed.
+            atexit.register(guardian.dismiss)
+
+
+def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:
+    """`ray.shutdown`, left to itself where it hangs; whether it ended."""
+    ending = threading.Thread(target=_shut_down, name="ray-shutdown", daemon=True)
+    ending.start()
+    ending.join(seconds)
+    if ending.is_alive():
+        atexit.unregister(ray.shutdown)  # it would wait for the one that hangs
+        log.warning(
+            "ray.shutdown did not end within %g s; Ray is killed when the run ends", seconds
+        )
+        return False
+    return True
+
+
+def _shut_down() -> None:
+    try:
         ray.shutdown()
-        guardian.dismiss()
+    except Exception as error:
+        log.warning("ray.shutdown failed: %s: %s", type(error).__name__, error)

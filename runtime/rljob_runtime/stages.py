@@ -14,6 +14,7 @@ import ray
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
+from rljob_runtime.calls import results
 from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.errors import DeadlineError, DockError, WorkerError
 from rljob_runtime.events import EventLog
@@ -60,7 +61,7 @@ class BatchCalls:
         found = []
         for call in self.of_stage.get(stage, []):
             try:
-                found.append(ray.get(call))
+                found += results(stage, [call])
             except DockError:
                 continue
         return found
@@ -238,15 +239,15 @@ class Stages:
         while pending:
             self.look()
             done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
-            ray.get(done)  # a failure of one shows at once, not when the last has ended
+            results(stage, done)  # a failure of one shows at once, not when the last has ended
             if beside:
                 ended, beside = ray.wait(list(beside), num_returns=len(beside), timeout=0)
-                ray.get(ended)
+                results(stage, ended)
             if pending and interruptible and self.stop():
                 raise Interrupted(stage)
             if pending and time.monotonic() > deadline:
                 raise self.late(stage, len(pending), len(calls))
-        return list(ray.get(list(calls)))
+        return results(stage, calls)
 
     def ended(self, stage: str, calls: Sequence[Any]) -> None:
         """Wait until the calls have ended, well or not."""

@@ -10,13 +10,19 @@ from contextlib import suppress
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, TaskUnschedulableError, WorkerCrashedError
+from ray.exceptions import (
+    GetTimeoutError,
+    NodeDiedError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rljob_runtime.errors import VersionError, WorkerError
 
 DEADLINE_SECONDS = 300.0
 ASK_AGAIN_SECONDS = 1.0
+LEFT_MEANWHILE = (TaskUnschedulableError, NodeDiedError, WorkerCrashedError, GetTimeoutError)
 REMEDY = "use one image for all pods of a job (spec.image, spec.podTemplates.*.image)"
 
 
@@ -67,8 +73,8 @@ def _versions_of_nodes(question: Callable[[], dict[str, str]]) -> dict[str, dict
         }
         answered, _ = ray.wait(list(calls), num_returns=len(calls), timeout=left)
         for call in answered:
-            with suppress(TaskUnschedulableError, NodeDiedError, WorkerCrashedError):
-                found[calls[call]] = ray.get(call)
+            with suppress(*LEFT_MEANWHILE):
+                found[calls[call]] = ray.get(call, timeout=max(deadline - time.monotonic(), 0))
         if len(answered) == len(calls) and not found.keys() >= missing.keys():
             time.sleep(ASK_AGAIN_SECONDS)
     return {address: found[node] for node, address in _living().items() if node in found}

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 import yaml
 from chart_manifests import CHART, KUBERNETES
+from programs import require
 
 HELM = shutil.which("helm")
 
@@ -25,8 +26,7 @@ def helm_template(folder, *options):
 
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory):
-    if HELM is None:
-        pytest.skip("there is no helm on PATH")
+    require("helm", HELM, "there is no helm on PATH")
     folder = str(tmp_path_factory.mktemp("helm"))
     return lambda *values: helm_template(
         folder, *(value if value.startswith("--") else f"--set={value}" for value in values)

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
+from programs import needs
 from prometheus_server import JOB, OPERATOR, alert_groups, program
 
 PROMTOOL = program("promtool")
-pytestmark = [pytest.mark.skipif(PROMTOOL is None, reason="there is no promtool")]
+pytestmark = needs("prometheus", PROMTOOL, "there is no promtool")
 
 K8S, RAY = "k8s_api_request_duration_seconds_count", "ray_api_request_duration_seconds_count"
 DROPPED = 'rljob_dock_dropped_rows_total{reason="lost"}'

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from api_server import ApiServer
 from documented import PAGES, ROOT, Command, blocks_of, code_of, commands_in, commands_of
+from programs import require
 
 JOB = "separated"
 FENCED = [command for page in PAGES for block in blocks_of(page) for command in commands_of(block)]
@@ -39,8 +40,7 @@ def kubectl(
     """kubectl("get", "rljobs"), in the test's namespace."""
     places = os.pathsep.join((os.environ.get("KUBEBUILDER_ASSETS", ""), os.environ.get("PATH", "")))
     program = shutil.which("kubectl", path=places)
-    if program is None:
-        pytest.skip("kubectl is neither in $KUBEBUILDER_ASSETS nor on PATH")
+    require("kubectl", program, "kubectl is neither in $KUBEBUILDER_ASSETS nor on PATH")
     config = yaml.safe_load(server.kubeconfig().read_text())
     config["contexts"][0]["context"]["namespace"] = namespace
     (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))

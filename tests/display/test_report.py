@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browser import MISSING, PROGRAM, Browser
+from programs import needs
 
 from rljob_runtime.display.document import document
 from rljob_runtime.display.figures import charts, moving_average, phase_chart, shown_steps
@@ -89,7 +90,7 @@ def test_texts_of_the_run_cannot_become_markup(tmp_path: Path, events_of) -> Non
     assert data["spec"] == data["name"] == data["notices"][0]["text"] == HOSTILE
 
 
-@pytest.mark.skipif(PROGRAM is None, reason=MISSING)
+@needs("browser", PROGRAM, MISSING)
 @pytest.mark.parametrize("case", ["hostile", "single"])
 def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, case: str) -> None:
     events = {

@@ -35,6 +35,7 @@ from documented_programs import (
     read_by_a_client_without_a_cluster,
     read_mention,
 )
+from programs import require
 
 OF_SCRIPTS = {
     "helm repo add kuberay https://ray-project.github.io/kuberay-helm/": "https://ray-project.github.io/kuberay-helm/",
@@ -88,8 +89,7 @@ def test_a_command_within_a_sentence_exists(command: Command, tmp_path: Path) ->
     elif program in CLIENTS and len(words) > 1:
         read_by_a_client_without_a_cluster(command, tmp_path)
     elif program in CLIENTS:
-        if shutil.which(program) is None:
-            pytest.skip(f"there is no {program} on PATH")
+        require(program, shutil.which(program), f"there is no {program} on PATH")
         subprocess.run([program, *words, "--help"], check=True, capture_output=True)
     else:
         READERS[program](command)

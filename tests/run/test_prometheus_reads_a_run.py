@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from programs import needs
 from prometheus_client import start_http_server
 from prometheus_server import (
     JOB,
@@ -29,7 +30,7 @@ pytest.importorskip("tensorboard")
 
 pytestmark = [
     pytest.mark.ray,
-    pytest.mark.skipif(program("prometheus") is None, reason="there is no prometheus"),
+    needs("prometheus", program("prometheus")),
 ]
 
 NOT_HERE = {"rljob_dock_replicated", "rljob_staleness_tokens"}

@@ -91,6 +91,29 @@ def test_a_copy_that_takes_too_long_is_given_up(remote, store):
     assert remote.steps() == []
 
 
+@pytest.mark.parametrize(
+    ("what", "call"),
+    [
+        ("take events.jsonl", lambda remote, folder: remote.put_records(folder)),
+        ("be read", lambda remote, folder: remote.steps()),
+        ("give events.jsonl", lambda remote, folder: remote.fetch_events(folder)),
+        ("drop old checkpoints", lambda remote, folder: remote.keep(0)),
+        ("drop checkpoints that were", lambda remote, folder: remote.drop_after(0)),
+    ],
+)
+def test_everything_on_remote_storage_has_a_deadline(disk, store, what, call):
+    remote = open_remote(disk, "run")
+    remote.put_checkpoint(1, save(store, 1))
+    folder = store.folder.parent
+    (folder / "events.jsonl").write_text("{}\n")
+    remote.put_records(folder)
+
+    with pytest.raises(StorageError, match=rf"/disk/run cannot {what}.*longer than 1e-09 s"):
+        call(dataclasses.replace(remote, seconds=1e-9), folder)
+
+    assert remote.steps() == [1]
+
+
 def test_a_bucket_that_is_missing_is_named(s3):
     missing = open_remote(RemoteStorage(uri="s3://no-such-bucket/a", endpoint=s3.endpoint), "run")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 from documented import ROOT, Command
+from programs import require
 from typer.exceptions import TyperException
 
 from rljob_runtime.cli import app
@@ -58,8 +59,7 @@ def read_mention(command: Command) -> None:
 def read_by_a_client_without_a_cluster(command: Command, folder: Path) -> None:
     """kubectl and Helm complain of words that they do not know before they miss a cluster."""
     program, *words = [NUMBERS.get(word, word) for word in command.words]
-    if shutil.which(program) is None:
-        pytest.skip(f"there is no {program} on PATH")
+    require(program, shutil.which(program), f"there is no {program} on PATH")
     (folder / "job.yaml").write_text((ROOT / "examples" / "quickstart.yaml").read_text())
     for name in ("examples", "helm"):
         (folder / name).symlink_to(ROOT / name)

@@ -17,7 +17,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime import async_steps, delivery, driver, guarding, stages
+from rljob_runtime import async_steps, calls, delivery, driver, guarding, stages
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.batches import BatchName
@@ -241,7 +241,7 @@ def crossed(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
         wait=lambda calls, num_returns=1, timeout=None: (calls[:num_returns], calls[num_returns:]),
         exceptions=ray.exceptions,
     )
-    for module in (stages, async_steps, delivery):
+    for module in (calls, stages, async_steps, delivery):
         monkeypatch.setattr(module, "ray", stand_in)
     for module in (driver, guarding):
         monkeypatch.setattr(module, "folder_for_all", lambda path, shared: Folder(path))

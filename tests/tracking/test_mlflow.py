@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from mlflow_server import MLflowServer, mlflow_server, program
+from programs import needs
 from whole_runs import free_port
 
-pytestmark = [pytest.mark.skipif(program() is None, reason="there is no mlflow")]
+pytestmark = needs("mlflow", program())
 
 
 @pytest.fixture(scope="module")

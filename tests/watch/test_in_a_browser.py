@@ -8,13 +8,14 @@ from http.server import ThreadingHTTPServer
 import pytest
 from browser import MISSING, PROGRAM, Browser
 from growing_run import GrowingRun
+from programs import needs
 
 from rljob_runtime.watch.live_document import LiveRun
 from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import LocalRun
 from rljob_runtime.watch.server import page_server
 
-pytestmark = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
+pytestmark = needs("browser", PROGRAM, MISSING)
 
 TOKEN = "the-token-of-this-run"
 READY = "document.documentElement.dataset.ready === 'true'"

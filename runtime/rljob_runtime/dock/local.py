@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import select
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import DockError
 
+LISTEN_SECONDS = 120.0
 STOP_SECONDS = 5.0
 
 
@@ -98,7 +100,7 @@ class LocalDock:
     def kill(self, role: str) -> None:
         """End a server at once, e.g. "controller/reward"; what it held in memory is gone."""
         self._processes[role].kill()
-        self._processes[role].wait()
+        self._processes[role].wait(STOP_SECONDS)
 
     def start(self, role: str) -> None:
         """Start a killed server again, on its port. Raises DockError when it does not listen."""
@@ -119,7 +121,7 @@ class LocalDock:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
+                process.wait(STOP_SECONDS)
             assert process.stdout is not None, "a server without its output"
             process.stdout.close()
         self._processes.clear()
@@ -146,5 +148,9 @@ class LocalDock:
     def _await(self, role: str) -> None:
         process = self._processes[role]
         assert process.stdout is not None, "a server without its output"
+        said, _, _ = select.select([process.stdout], [], [], LISTEN_SECONDS)
+        if not said:
+            raise DockError(f"{role} did not listen within {LISTEN_SECONDS:g} s")
         if not process.stdout.readline():
-            raise DockError(f"{role} ended with exit code {process.wait()} before it listened")
+            code = process.wait(STOP_SECONDS)
+            raise DockError(f"{role} ended with exit code {code} before it listened")

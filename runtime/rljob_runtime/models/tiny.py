@@ -5,17 +5,16 @@ the same model as an idle one; cached by everything that decides it. Imports no 
 find the model in the cache. Called by `builtin`.
 """
 
-import fcntl
 import hashlib
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Warmup
+from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.models.tokenizer import (
     BYTE_VOCABULARY,
     EOS_ID,
@@ -62,10 +61,11 @@ def make_tiny(
     progress: Callable[[str], None],
     recipe: Recipe | None = None,
 ) -> Path:
-    """Directory of the model for this job's task. Raises ConfigError if it learns nothing at all."""
+    """Directory of the model for this job's task; one process makes it. Raises ConfigError if it learns
+    nothing at all."""
     recipe = recipe or Recipe()
     folder = cache_dir / "tiny" / _key(job, recipe)
-    with _locked(folder.with_suffix(".lock")):
+    with one_maker(folder.with_suffix(".lock"), progress):
         if not (folder / "config.json").is_file():
             from rljob_runtime.models.warmup import warm_up
             from rljob_runtime.models.weights import save_hf
@@ -99,12 +99,3 @@ def _key(job: RLJob, recipe: Recipe) -> str:
         decided["demonstrations"] = True
     text = json.dumps(decided, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-@contextmanager
-def _locked(file: Path) -> Iterator[None]:
-    """One maker at a time; the others wait and find the model made."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -5,6 +5,7 @@ boundary: it shares the kernel with the job.
 """
 
 import json
+import logging
 import math
 import os
 import selectors
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from rljob_runtime.tools.answers import Failed, TookTooLong
 from rljob_runtime.tools.restricted import NOT_RESTRICTED
@@ -21,6 +23,9 @@ from rljob_runtime.tools.restricted import NOT_RESTRICTED
 MAX_OUTPUT_BYTES = 64 * 1024
 """Of stdout; a program that prints more is killed, and the answer has so much of it."""
 PROGRAM = Path(__file__).with_name("restricted.py")
+REAP_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
 
 
 def run_python(code: str, *, timeout_seconds: float, memory_bytes: int) -> str:
@@ -73,30 +78,47 @@ def _exchange(
 ) -> tuple[bytes, bool]:
     """Everything that the program prints, and whether that was cut. Raises TimeoutExpired."""
     assert process.stdin is not None and process.stdout is not None, "both are pipes"
-    try:
-        process.stdin.write(request)
-        process.stdin.close()
-    except BrokenPipeError:
-        pass  # its exit status says more
+    os.set_blocking(process.stdin.fileno(), False)
     output = b""
     with selectors.DefaultSelector() as selector:
+        selector.register(process.stdin, selectors.EVENT_WRITE)
         selector.register(process.stdout, selectors.EVENT_READ)
         while len(output) <= MAX_OUTPUT_BYTES:
             left = deadline - time.monotonic()
-            if left <= 0 or not selector.select(left):
+            ready = selector.select(left) if left > 0 else []
+            if not ready:
                 raise subprocess.TimeoutExpired(process.args, left)
-            data = os.read(process.stdout.fileno(), MAX_OUTPUT_BYTES)
-            if not data:
-                return output, False
-            output += data
+            if any(key.fileobj is process.stdin for key, _ in ready):
+                request = _push(process.stdin, request)
+                if not request:
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+            if any(key.fileobj is process.stdout for key, _ in ready):
+                data = os.read(process.stdout.fileno(), MAX_OUTPUT_BYTES)
+                if not data:
+                    return output, False
+                output += data
     return output[:MAX_OUTPUT_BYTES], True
+
+
+def _push(pipe: IO[bytes], request: bytes) -> bytes:
+    """What of the request the pipe does not take yet."""
+    try:
+        return request[os.write(pipe.fileno(), request) :]
+    except BlockingIOError:
+        return request
+    except BrokenPipeError:
+        return b""  # its exit status says more
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """Kill what is left of its session, and reap it."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)  # it has not been reaped, so the number is its own
-    process.wait()
+    try:
+        process.wait(REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        log.warning("pid=%d was there %g s after SIGKILL", process.pid, REAP_SECONDS)
     for pipe in (process.stdin, process.stdout):
         if pipe is not None and not pipe.closed:
             pipe.close()
