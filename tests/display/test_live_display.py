@@ -227,7 +227,9 @@ def test_no_color_is_honoured(events_of) -> None:
     assert not any(f"\x1b[{colour}m" in output for colour in range(30, 48))
 
 
-def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_ever_fewer_between():
+def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_ever_fewer_between(
+    events_of,
+) -> None:
     history = RunHistory.of(events_of(steps=MOST_STEPS + 1, finished=None))
 
     history.thin()
