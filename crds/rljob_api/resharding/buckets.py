@@ -74,7 +74,8 @@ def _in_order(stacks: Sequence[Stack], loads: Loads) -> Iterator[Member]:
     ]
 
     def left(stack: int) -> int:
-        return min(map(sub, room, taken[stack]))
+        least: int = min(map(sub, room, taken[stack]))
+        return least
 
     for stack, _ in turns:
         chosen = stack if waiting[stack] and left(stack) >= 0 else None
