@@ -56,6 +56,7 @@ def test_more_devices_than_a_node_has_are_named_with_the_number_that_fits(
     job = small("greedy", nodes=2)
     job["spec"]["accelerator"]["devicesPerNode"] = 16
     job["spec"]["batch"]["globalBatchSize"] = 32
+    job["spec"]["podTemplates"] = {"worker": {"imagePullSecrets": [{"name": "absent"}]}}
 
     code, found = doctor(job, "--probe")
 
@@ -64,15 +65,21 @@ def test_more_devices_than_a_node_has_are_named_with_the_number_that_fits(
         "set accelerator.devicesPerNode to at most 8, or add nodes"
     )
     assert found["probe-pods"]["status"] == "skipped"
+    assert "no Secret absent" in found["secrets"]["text"]
 
 
 def test_an_image_that_does_not_exist_is_named_by_the_probe(cluster: Cluster, doctor: Any) -> None:
     image = "localhost/rljob-nothing:1"
+    job = small("imageless", image=image)
+    everywhere = {"name": "kube-root-ca.crt", "key": "ca.crt"}
+    variable = {"name": "CA", "valueFrom": {"configMapKeyRef": everywhere}}
+    job["spec"]["podTemplates"] = {"worker": {"env": [variable]}}
 
-    code, found = doctor(small("imageless", image=image), "--probe")
+    code, found = doctor(job, "--probe")
 
     assert code == 1
     assert found["placement"]["status"] == "ok"
+    assert found["secrets"]["text"] == "ConfigMap kube-root-ca.crt: there"
     assert found["probe-pods"]["status"] == "fail"
     assert image in found["probe-pods"]["text"]
     assert no_pods_are_left(cluster)

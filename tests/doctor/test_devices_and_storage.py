@@ -4,7 +4,7 @@ import pytest
 from clusters import NPU, RUNTIME, claim, cluster, deployment, found, need, node, only, pod
 from clusters import storage_class as kind
 
-from rljob_runtime.doctor.facts import Unseen
+from rljob_runtime.doctor.facts import Reference, Unseen
 
 TAINT = {"key": "npu", "value": "yes", "effect": "NoSchedule"}
 EIGHT = {"accelerator": {"nodes": 2, "devicesPerNode": 8}, "batch": {"globalBatchSize": 16}}
@@ -192,3 +192,34 @@ def test_images_are_not_known_where_the_operator_is_not_seen():
     asked = need(cluster(operators=()))
 
     assert only("images", cluster(), asked).status == "skipped"
+
+
+def test_secrets_that_a_job_names_are_looked_for_and_a_missing_one_is_named_with_its_field():
+    pulled, kept, seen = (Reference("secrets", name) for name in ("registry", "bucket", "keys"))
+    asked = need(
+        checkpoint={
+            "storage": {
+                "persistentVolumeClaim": None,
+                "remote": {"uri": "s3://runs/a", "secretName": "bucket"},
+            }
+        },
+        podTemplates={"worker": {"imagePullSecrets": [{"name": "registry"}]}},
+        tracking={"tensorboard": {}, "secretName": "keys"},
+    )
+    denied = Unseen("you may not get secrets")
+
+    facts = cluster(references={pulled: True, kept: False, seen: denied})
+    by_status = {finding.status: finding for finding in found("secrets", facts, asked)}
+
+    assert asked.references.keys() == {pulled, kept, seen}
+    assert by_status["ok"].text == "Secret registry: there"
+    assert "no Secret bucket, which checkpoint.storage.remote.secretName names" in (
+        by_status["fail"].text
+    )
+    assert (
+        by_status["skipped"].text == "Secret keys of tracking.secretName: you may not get secrets"
+    )
+
+
+def test_a_job_that_names_no_secret_is_told_nothing_of_secrets():
+    assert found("secrets", cluster(), need()) == []

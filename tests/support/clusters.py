@@ -93,6 +93,7 @@ HEALTHY = Facts(
     pods=(),
     storage_classes=(storage_class("nfs", default=True),),
     claims=(claim("runs", "ReadWriteMany"),),
+    references={},
     rights=dict.fromkeys(ASKED, True),
     verdict="",
 )

@@ -135,15 +135,17 @@ class Calls:
         name: str = "",
         body: Manifest | None = None,
         query: Mapping[str, str] | None = None,
+        accept: str = JSON,
     ) -> Manifest:
         """Any other call. verb: a role's get, list, create or delete. path: of the API, e.g. /version.
-        resource, name: for errors. Raises NotThere and other ClusterErrors."""
+        resource, name: for errors. accept: form of the answer, in JSON. Raises NotThere and other
+        ClusterErrors."""
         client = self.connection.client
         namespace = self.namespace if f"/namespaces/{self.namespace}/" in path else ""
         given = client.param_serialize(
             METHODS[verb],
             f"{path}?{urlencode(query)}" if query else path,
-            header_params={"Accept": JSON, "Content-Type": JSON},
+            header_params={"Accept": accept, "Content-Type": JSON},
             body=body,
             auth_settings=["BearerToken"],
         )

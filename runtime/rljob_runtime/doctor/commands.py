@@ -87,9 +87,9 @@ def _examined(
     from rljob_runtime.doctor.facts import Unseen
     from rljob_runtime.doctor.gather import gather
     from rljob_runtime.doctor.installed import installed
-    from rljob_runtime.doctor.need import need_of, one_of
+    from rljob_runtime.doctor.need import need_of, one_of, references_of
 
-    facts = gather(calls, manifest)
+    facts = gather(calls, manifest, references_of(job) if job is not None else ())
     seen = () if isinstance(facts.operators, Unseen) else facts.operators
     operator = one_of(map(installed, seen), facts.namespace)
     need = need_of(job, operator) if job is not None else None

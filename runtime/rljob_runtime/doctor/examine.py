@@ -8,6 +8,7 @@ from rljob_runtime.doctor.facts import Facts, Unseen
 from rljob_runtime.doctor.findings import Finding
 from rljob_runtime.doctor.images import images
 from rljob_runtime.doctor.need import Need
+from rljob_runtime.doctor.references import references
 from rljob_runtime.doctor.rights import accepted, rights
 from rljob_runtime.doctor.storage import storage
 
@@ -22,6 +23,7 @@ CHECKS: tuple[Check, ...] = (
     devices,
     placement,
     storage,
+    references,
     images,
     accepted,
 )

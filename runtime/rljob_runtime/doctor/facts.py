@@ -26,14 +26,26 @@ class Right:
         return f"{self.verb} {self.resource}" + (f".{self.group}" if self.group else "")
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A Secret or ConfigMap of the namespace. resource: secrets or configmaps."""
+
+    resource: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{'Secret' if self.resource == 'secrets' else 'ConfigMap'} {self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """A cluster, asked once. An empty tuple or None: looked, and not there.
 
     where: context and address. version: of the API server. rljob_versions, ray_versions: of their API
     groups that are served. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays:
-    Deployments. pods: of all namespaces, that have not ended. claims: of the namespace. verdict: what the
-    API server says against the job in a dry run; "" where it takes it.
+    Deployments. pods: of all namespaces, that have not ended. claims: of the namespace. references: whether
+    what the job names is there. verdict: what the API server says against the job in a dry run; "" where it
+    takes it.
     """
 
     where: str
@@ -49,6 +61,7 @@ class Facts:
     pods: tuple[Manifest, ...] | Unseen
     storage_classes: tuple[Manifest, ...] | Unseen
     claims: tuple[Manifest, ...] | Unseen
+    references: Mapping[Reference, bool | Unseen]
     rights: Mapping[Right, bool] | Unseen
     verdict: str | Unseen
 

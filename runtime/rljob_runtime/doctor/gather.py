@@ -3,12 +3,13 @@
 What may not be seen becomes `Unseen` with the reason; a server that is silent is not asked again.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, TypeVar
 
 from rljob_api.rljob import GROUP, KIND, VERSION
 from rljob_runtime.cluster.calls import Calls
-from rljob_runtime.doctor.facts import Facts, Manifest, Right, Unseen
+from rljob_runtime.doctor.facts import Facts, Manifest, Reference, Right, Unseen
 from rljob_runtime.doctor.rights import ASKED, MAKE_JOBS
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
@@ -19,11 +20,12 @@ OPERATOR_NAMESPACE, KUBERAY_NAMESPACE = "rljob-system", "kuberay"
 """Where the docs install them; looked into where not all namespaces may be listed."""
 OPERATOR = "app.kubernetes.io/name=rljob,app.kubernetes.io/component=operator"
 KUBERAY = "app.kubernetes.io/name=kuberay-operator"
+METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def gather(calls: Calls, manifest: Manifest | None) -> Facts:
-    """All facts. manifest: the job to try, where there is one."""
+def gather(calls: Calls, manifest: Manifest | None, references: Iterable[Reference] = ()) -> Facts:
+    """All facts. manifest: the job to try, where there is one. references: of the job."""
     asking = _Asking(calls)
     seen = asking.seen
     return Facts(
@@ -47,6 +49,7 @@ def gather(calls: Calls, manifest: Manifest | None) -> Facts:
                 "persistentvolumeclaims",
             )
         ),
+        references={one: seen(partial(asking.there, one)) for one in references},
         rights=(rights := seen(asking.rights)),
         verdict=_verdict(asking, manifest, rights),
     )
@@ -96,6 +99,17 @@ class _Asking:
             return self._calls.request("get", path, resource=CRDS, name=name)
         except NotThere:
             return None
+
+    def there(self, reference: Reference) -> bool:
+        """Whether there is one; of what it holds nothing is asked."""
+        path = f"/api/v1/namespaces/{self._calls.namespace}/{reference.resource}/{reference.name}"
+        try:
+            self._calls.request(
+                "get", path, resource=reference.resource, name=reference.name, accept=METADATA
+            )
+        except NotThere:
+            return False
+        return True
 
     def all(self, path: str, resource: str, **query: str) -> tuple[Manifest, ...]:
         found = self._calls.request("list", path, resource=resource, query=query)

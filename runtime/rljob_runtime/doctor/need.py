@@ -1,6 +1,6 @@
 """What a job asks of the cluster, as the operator will ask for it. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rljob_api.infrastructure import Accelerator
@@ -8,7 +8,7 @@ from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJob
 from rljob_api.topology import num_nodes
 from rljob_api.worker_pods import is_ascend
-from rljob_runtime.doctor.facts import Manifest
+from rljob_runtime.doctor.facts import Manifest, Reference
 from rljob_runtime.doctor.installed import Installed
 
 ROLES = ("head", "worker", "warehouse")
@@ -17,13 +17,15 @@ ROLES = ("head", "worker", "warehouse")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """Of one job. resource: of the device plugin, that each worker pod asks for; None without one. images: by
-    role; "" where only the operator knows it. claims: that its pods mount, with the roles that do."""
+    role; "" where only the operator knows it. claims: that its pods mount, with the roles that do.
+    references: Secrets and ConfigMaps, with the first field that names each."""
 
     job: RLJob
     nodes: int
     resource: str | None
     images: dict[str, str]
     claims: dict[str, tuple[str, ...]]
+    references: dict[Reference, str]
 
     @property
     def accelerator(self) -> Accelerator:
@@ -62,7 +64,40 @@ def need_of(job: RLJob, operator: Installed | None) -> Need:
         else None,
         images={role: _template(job, role).image or spec.image or default for role in ROLES},
         claims=_claims(job),
+        references=references_of(job),
     )
+
+
+def references_of(job: RLJob) -> dict[Reference, str]:
+    """Secrets and ConfigMaps without which the job's pods do not start, and the first field that names each."""
+    found: dict[Reference, str] = {}
+    for field, resource, name in _references(job):
+        found.setdefault(Reference(resource, name), field)
+    return found
+
+
+def _references(job: RLJob) -> Iterator[tuple[str, str, str]]:
+    """Field, resource and name of each."""
+    storage, tracking = job.spec.checkpoint.storage, job.spec.tracking
+    if storage is not None and storage.remote is not None and storage.remote.secret_name:
+        yield "checkpoint.storage.remote.secretName", "secrets", storage.remote.secret_name
+    if tracking is not None and tracking.secret_name:
+        yield "tracking.secretName", "secrets", tracking.secret_name
+    for role in ROLES:
+        template, at = _template(job, role), f"podTemplates.{role}"
+        for secret in template.image_pull_secrets:
+            yield f"{at}.imagePullSecrets", "secrets", secret.name
+        for variable in template.env:
+            source = variable.value_from
+            if source is not None and source.secret_key_ref is not None:
+                yield f"{at}.env", "secrets", source.secret_key_ref.name
+            if source is not None and source.config_map_key_ref is not None:
+                yield f"{at}.env", "configmaps", source.config_map_key_ref.name
+        for volume in template.volumes:
+            if volume.secret is not None:
+                yield f"{at}.volumes", "secrets", volume.secret.secret_name
+            if volume.config_map is not None:
+                yield f"{at}.volumes", "configmaps", volume.config_map.name
 
 
 def one_of(operators: Iterable[Installed], namespace: str) -> Installed | None:
