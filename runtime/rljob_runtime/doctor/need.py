@@ -69,7 +69,7 @@ def need_of(job: RLJob, operator: Installed | None) -> Need:
 
 
 def references_of(job: RLJob) -> dict[Reference, str]:
-    """Secrets and ConfigMaps without which the job's pods do not start, and the first field that names each."""
+    """Secrets and ConfigMaps without which pods do not start, and the first field that names each."""
     found: dict[Reference, str] = {}
     for field, resource, name in _references(job):
         found.setdefault(Reference(resource, name), field)
