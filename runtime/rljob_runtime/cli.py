@@ -75,6 +75,7 @@ JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML
 @app.command()
 def validate(file: JobFile) -> None:
     """Check a job and print every problem, each with its path."""
+    from rljob_api.cluster_rules import deadline_notes
     from rljob_api.elastic import device_notes
     from rljob_api.plan import model_problems
     from rljob_runtime.extensions import missing
@@ -85,7 +86,7 @@ def validate(file: JobFile) -> None:
         _refuse(model_problems(job, base_dir=file.parent))
     except InvalidJob as unreadable:  # the model may lie on another machine
         notes += unreadable.problems
-    for note in [*device_notes(job.spec), *notes]:
+    for note in [*device_notes(job.spec), *deadline_notes(job.spec), *notes]:
         _say(f"note: {note}")
     _print(f"{file}: {job.metadata.name} is valid")
 

@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from rljob_runtime.errors import GuardStop, RljobError, StorageError, WorkerErro
 from rljob_runtime.events import EventLog
 from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
@@ -79,11 +80,14 @@ def run_job(request: RunRequest) -> int:
     display = make_display(place.folder)
     log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
-    stop, desk, figures = StopRequest(), ScaleDesk(job), RunFigures()
-    log.subscribe(figures.on_event)
+    stop, desks = (
+        StopRequest(),
+        _Desks(scale=ScaleDesk(job), stacks=StacksDesk(remote=place.remote)),
+    )
+    log.subscribe(desks.figures.on_event)
     try:
-        with stop_signals(stop), _status(request, place, log, desk, figures):
-            ending = _run(request, job, place, log, stop, desk, figures)
+        with stop_signals(stop), _status(request, place, log, desks):
+            ending = _run(request, job, place, log, stop, desks)
             write_report(place.folder)
             _copy_records(place)
     finally:
@@ -92,6 +96,15 @@ def run_job(request: RunRequest) -> int:
     if ending.message:
         sys.stderr.write(f"{ending.message}\n")
     return ending.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desks:
+    """What a run is asked for, or about, while it lives."""
+
+    scale: ScaleDesk
+    stacks: StacksDesk
+    figures: RunFigures = field(default_factory=RunFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +122,7 @@ def _run(
     place: RunPlace,
     log: EventLog,
     stop: StopRequest,
-    desk: ScaleDesk,
-    figures: RunFigures,
+    desks: _Desks,
 ) -> _Ending:
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
@@ -133,7 +145,7 @@ def _run(
         with (
             dock_directory(request) as sockets,
             ray_session(job, request.ray_address) as guardian,
-            watching_hangs(job, folder=place.folder, log=log) as hangs,
+            watching_hangs(job, folder=place.folder, log=log, desk=desks.stacks) as hangs,
             hangs.at_deadlines(),
         ):
             cast = _make_cast(request, job, models=models, sockets=sockets, run=hangs.run)
@@ -145,9 +157,9 @@ def _run(
                 shared=request.shared_storage,
                 spec_digest=spec_digest(job),
                 stop=stop,
-                desk=desk,
+                desk=desks.scale,
                 joined=guardian.watch_descendants,
-                watch=RowWatch(cast.dock, figures.look),
+                watch=RowWatch(cast.dock, desks.figures.look),
                 hung=hangs.look,
             )
             follow(hangs, job, cast, driver)
@@ -260,9 +272,7 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _status(
-    request: RunRequest, place: RunPlace, log: EventLog, desk: ScaleDesk, figures: RunFigures
-) -> Iterator[None]:
+def _status(request: RunRequest, place: RunPlace, log: EventLog, desks: _Desks) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
         yield
@@ -274,9 +284,10 @@ def _status(
         port=port,
         token=token,
         total_steps=spec.steps,
-        desk=desk,
-        figures=figures,
+        desk=desks.scale,
+        figures=desks.figures,
         run=LocalRun(place.folder),
+        stacks=desks.stacks,
         copied=storage is not None and storage.remote is not None,
     )
     log.subscribe(server.on_event)

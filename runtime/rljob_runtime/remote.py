@@ -128,6 +128,10 @@ class RemoteRun:
             if (folder / name).is_file():
                 with self._told(f"cannot take {name}"):
                     self.fs.put_file(str(folder / name), f"{self.root}/{name}")
+        self.put_hangs(folder)
+
+    def put_hangs(self, folder: Path) -> None:
+        """Copy the stacks of deadlines that passed, as far as they are not there."""
         for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
             self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}")
 

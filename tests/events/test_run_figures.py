@@ -11,6 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_runtime.dock.stats import RowCounts
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
@@ -34,6 +35,7 @@ def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
         desk=desk,
         figures=figures,
         run=LocalRun(tmp_path),
+        stacks=StacksDesk(),
         host="127.0.0.1",
     )
     yield made

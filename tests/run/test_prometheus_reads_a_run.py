@@ -12,6 +12,7 @@ from whole_runs import RunsOfAll, finish, free_port, start
 from rljob_api.load import load_job
 from rljob_operator.metrics import Metrics
 from rljob_runtime.prometheus.families import families
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
@@ -53,7 +54,15 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     for event in run_of_all(job).events:
         told.on_event(event)
     desk, run = ScaleDesk(load_job(job)), LocalRun(tmp_path)
-    server = StatusServer(port=0, token="t", total_steps=2, desk=desk, figures=told, run=run)
+    server = StatusServer(
+        port=0,
+        token="t",
+        total_steps=2,
+        desk=desk,
+        figures=told,
+        run=run,
+        stacks=StacksDesk(),
+    )
     yield server.port
     server.close()
 
