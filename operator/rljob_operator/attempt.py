@@ -8,6 +8,7 @@ from rljob_api.guards import AlarmReport
 from rljob_operator.draft import Draft, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (
+    EXIT_HUNG,
     EXIT_STOPPED,
     AttemptFailure,
     action_of,
@@ -126,6 +127,8 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason = "Stopped"
     elif job.exit_code == EXIT_STOPPED:
         reason = "GuardStopped"
+    elif job.exit_code == EXIT_HUNG:
+        reason = "Hung"
     message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
     return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
 

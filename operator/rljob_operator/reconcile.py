@@ -18,7 +18,7 @@ from rljob_operator.build import ports
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
 from rljob_operator.cache import Cache, JobKey
 from rljob_operator.decide import decide
-from rljob_operator.draft import holds
+from rljob_operator.draft import condition, holds
 from rljob_operator.errors import NotFound
 from rljob_operator.identity import Identity
 from rljob_operator.kube import Kube
@@ -177,6 +177,19 @@ class Reconciler:
             self.metrics.time_to_running.observe(self.wall() - seen.created)
         if (after.restarts or 0) > (seen.status.restarts or 0) and after.failures:
             self.metrics.restarts.labels(after.failures[-1].reason).inc()
+        if reason := new_failure(seen.status, after):
+            logger.warning(
+                "job=%s/%s failure=%s", seen.identity.namespace, seen.identity.name, reason
+            )
+            self.metrics.failures.labels(reason).inc()
+
+
+def new_failure(before: RLJobStatus, after: RLJobStatus) -> str:
+    """Why an attempt, or else the job, has failed in between; "" where none has."""
+    if after.failures[-1:] != before.failures[-1:]:
+        return after.failures[-1].reason
+    ended = condition(after, "Failed")
+    return ended.reason if ended and holds(after, "Failed") and not holds(before, "Failed") else ""
 
 
 def poll_seconds(jobs: int, chance: float) -> float:

@@ -38,6 +38,7 @@ Exit codes:
   2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
   3    interrupted, with a checkpoint; --resume goes on
   4    stopped by a guard (spec.guards)
+  5    a deadline of the run passed; everybody's stacks are in hangs/ of its folder
   130  ended at once by a second Ctrl-C
 """
 

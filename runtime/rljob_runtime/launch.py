@@ -26,7 +26,14 @@ from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
-from rljob_runtime.errors import GuardStop, RljobError, StorageError, WorkerError, describe
+from rljob_runtime.errors import (
+    DeadlineError,
+    GuardStop,
+    RljobError,
+    StorageError,
+    WorkerError,
+    describe,
+)
 from rljob_runtime.events import EventLog
 from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
@@ -52,7 +59,9 @@ from rljob_runtime.tracking.table import tracking_problems
 from rljob_runtime.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.watch.runs import LocalRun
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 3, 4
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
+EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))
+"""Of an error: the first that it is an instance of."""
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
@@ -171,7 +180,7 @@ def _run(
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
-        code = EXIT_STOPPED if isinstance(error, GuardStop) else EXIT_FAILED
+        code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
     finally:
         if copies:

@@ -28,6 +28,7 @@ from rljob_operator.model import (
 )
 from rljob_operator.progress import ask_driver, ask_stacks
 from rljob_operator.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.reconcile import new_failure
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.events import EventLog
 from rljob_runtime.guarding import Guarding
@@ -339,6 +340,34 @@ def test_a_job_that_a_guard_stopped_is_not_tried_again() -> None:
 
     assert holds(status, "Failed")
     assert (status.restarts, status.failures[0].reason) == (0, "GuardStopped")
+
+
+def test_a_run_that_a_deadline_of_its_own_ended_hung_and_is_tried_again() -> None:
+    status = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=5), NOW).status
+
+    assert (status.attempt, status.restarts) == (1, 1)
+    assert status.failures[0].reason == "Hung"
+
+
+@pytest.mark.parametrize(("restarts", "failed"), [(0, True), (3, False)])
+def test_a_failure_is_counted_by_its_own_reason_also_where_it_ends_the_job(
+    restarts: int, failed: bool
+) -> None:
+    seen = with_driver(running(backoffLimit=restarts), RayJobStatus.FAILED, exit_code=5)
+
+    status = decide(seen, NOW).status
+
+    assert holds(status, "Failed") == failed
+    assert new_failure(seen.status, status) == "Hung"
+    assert new_failure(status, status) == ""
+
+
+def test_a_job_that_fails_without_an_attempt_is_counted() -> None:
+    seen = after(new(startDeadlineSeconds=100))
+
+    status = decide(seen, NOW + 100).status
+
+    assert new_failure(seen.status, status) == "StartDeadlineExceeded"
 
 
 def test_a_job_that_the_runtime_refuses_is_not_tried_again() -> None:

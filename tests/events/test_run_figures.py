@@ -342,7 +342,9 @@ def test_evaluations_are_told_by_suite(figures: RunFigures, server: StatusServer
 
 def test_trouble_is_counted(figures: RunFigures, server: StatusServer) -> None:
     figures.on_event({"kind": "warning", "time": 1.0, "message": "a copy failed"})
-    figures.on_event({"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""})
+    hang = {"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""}
+    figures.on_event(hang)
+    figures.on_event({**hang, "stage": "asked"})
     error = {"kind": "reward_error", "time": 1.0, "step": 1, "reward": "judge", "message": ""}
     figures.on_event(error)
     figures.on_event({**error, "count": 4})

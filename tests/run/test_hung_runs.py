@@ -34,7 +34,7 @@ def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     folder = tmp_path / "run"
     finished = finish(start(job, folder), folder, timeout=WHOLE_SECONDS)
 
-    assert finished.code == 1
+    assert finished.code == 5
     (hang,) = finished.of_kind("hang")
     folder = Path(hang["folder"])
     assert folder.parent == tmp_path / "run" / "hangs"

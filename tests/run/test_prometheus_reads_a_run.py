@@ -11,8 +11,8 @@ from whole_runs import RunsOfAll, finish, free_port, start
 
 from rljob_api.load import load_job
 from rljob_operator.metrics import Metrics
-from rljob_runtime.prometheus.families import families
 from rljob_runtime.hangs.desk import StacksDesk
+from rljob_runtime.prometheus.families import families
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
