@@ -549,7 +549,7 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 
 def test_a_deadline_stops_the_driver_before_its_pods_go() -> None:
-    late = after(running(activeDeadlineSeconds=5))
+    late = after(replace(running(activeDeadlineSeconds=5), stacks=TOLD))
 
     assert holds(late.status, "Failed")
     assert decide(late, NOW).actions == (StopSubmission(submission=SUBMISSION),)

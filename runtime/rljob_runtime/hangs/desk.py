@@ -41,9 +41,10 @@ class StacksDesk:
 
     def ask(self, deadline: str, why: str) -> str:
         """Write everybody's stacks; what the run was doing and where they are, in a line."""
-        if self.dump is None:
+        dump = self.dump
+        if dump is None:
             return f"it had no workers to be asked; its driver was in {stands() or 'nothing'}"
-        hang = self.dump(deadline, why)
+        hang = dump(deadline, why)
         said = [hang.found[:REASON_CHARACTERS], hang.waits[:WAITING_CHARACTERS]]
         return "; ".join(filter(None, [*said, self._place(hang.folder)]))
 
