@@ -39,6 +39,7 @@ from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
+from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
 from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
@@ -176,7 +177,8 @@ def _run(
             with driver.watch:
                 if latest:
                     driver.resume(latest)
-                ending = _drive(driver, log, hangs)
+                with _not_stuck(driver, log, desks.stacks):
+                    ending = _drive(driver, log, hangs)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
@@ -201,6 +203,24 @@ def _run(
             ),
         )
     return ending
+
+
+def _not_stuck(
+    driver: Driver, log: EventLog, stacks: StacksDesk
+) -> contextlib.AbstractContextManager[None]:
+    """A driver that does not come further by itself ends as at any other deadline."""
+
+    def stuck(why: str) -> None:
+        message = f"{why}; {stacks.ask('driver', why)}"
+        sys.stderr.write(f"{message}\n")
+        log.write("run_finished", status="failed", exit_code=EXIT_HUNG, message=message)
+
+    return watching_own_loop(
+        lambda: driver.moves,
+        stuck,
+        seconds=own_limit(driver.job.spec.flow.stage_timeout_seconds),
+        code=EXIT_HUNG,
+    )
 
 
 def _start_trackers(job: RLJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
