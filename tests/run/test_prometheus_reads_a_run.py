@@ -126,7 +126,7 @@ def test_every_query_of_both_dashboards_is_answered(scraped: Prometheus) -> None
     told = {row["metric"]["__name__"] for row in scraped.series('{rljob="small"}')}
     rules = [rule for group in scraped.ask("rules")["groups"] for rule in group["rules"]]
 
-    assert (len(job), len(operator)) == (56, 20)
+    assert (len(job), len(operator)) == (56, 21)
     assert empty == []
     histogram = {"rljob_dock_row_age_versions"}
     assert {family.name for family in families()} - NOT_HERE - histogram - told == set()
