@@ -1,6 +1,7 @@
 """The dock between pods: in a node through shared memory and over TCP, and between nodes.
 
-One job whose rows are held twice; at the end its warehouses are killed, by turns, while it trains.
+One job whose rows are held twice; at the end its warehouses are killed, by turns, while it trains, and then
+one of its devices is stopped.
 """
 
 import json
@@ -11,6 +12,8 @@ from support.cluster import Cluster, Manifest
 from support.jobs import (
     STARTED_SECONDS,
     actors_of,
+    condition,
+    ended,
     events_of,
     holds,
     small,
@@ -25,6 +28,8 @@ AGAIN_SECONDS = 180.0
 KILL_WAREHOUSE = """for p in /proc/[0-9]*; do
 grep -qsa 'Warehous[e]Actor' $p/cmdline && kill -9 ${p#/proc/} && echo killed; done"""
 """The brackets keep the pattern from finding this script itself."""
+STOP_DEVICE = """for p in /proc/[0-9]*; do
+grep -qsa 'DeviceWorke[r]' $p/cmdline && kill -STOP ${p#/proc/} && echo stopped; done"""
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +128,24 @@ def test_no_row_is_made_again_where_each_is_held_twice_and_warehouses_die(
     assert [e for e in events if e["kind"] == "warning" and "starts over" in e["message"]] == []
     where = actors_of(cluster, JOB)["WarehouseActor"]
     assert len({node_of(cluster, pod) for pod in where}) == 2
+
+
+def test_a_device_that_stops_is_named_on_the_job_and_the_stacks_outlive_its_pods(
+    cluster: Cluster, by_node: dict[str, dict[str, Manifest]]
+) -> None:
+    worker = by_node[min(by_node)]["worker"]["metadata"]["name"]
+    assert "stopped" in cluster.run(worker, "sh", "-c", STOP_DEVICE)
+
+    cluster.patch(JOB, {"progressDeadlineSeconds": 30, "backoffLimit": 0})
+    failed = cluster.wait_for_job(JOB, "it is given up", ended, seconds=120)
+
+    assert failed["status"]["failures"][-1]["reason"] == "NoProgress"
+    said = condition(failed, "Failed")["message"]
+    assert "no step ended within progressDeadlineSeconds, 30; missing: device-" in said
+    assert "does not answer" in said
+    folder = said.rpartition("stacks and dock: ")[2]
+    files = cluster.run(cluster.head(JOB), "ls", folder).split()
+    assert {"summary.txt", "device-0.txt", "device-1.txt", "driver.txt", "dock.json"} <= {*files}
 
 
 def node_of(cluster: Cluster, pod: str) -> str:

@@ -30,6 +30,17 @@ def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:
             )
 
 
+def deadline_notes(spec: RLJobSpec) -> Iterator[str]:
+    """Which of two deadlines comes first, where a user may not expect it."""
+    progress, stage = spec.progress_deadline_seconds, spec.flow.stage_timeout_seconds
+    if progress is not None and progress <= stage:
+        yield (
+            f"spec.progressDeadlineSeconds {progress} passes before spec.flow.stageTimeoutSeconds "
+            f"{stage:g}: a stage that hangs costs its pods; with a shorter stageTimeoutSeconds the run "
+            "ends by itself and keeps them"
+        )
+
+
 def failure_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """Every rule on failures says which ones it is about."""
     policy = spec.failure_policy

@@ -141,10 +141,11 @@ class RLJobSpec(Section):
     """On a cluster: the job fails after so long; time in suspension does not count."""
 
     start_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: an attempt fails that has made no first step so long after its pods were made."""
+    """On a cluster: the job fails when the pods of an attempt are not all ready after so long."""
 
     progress_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: an attempt fails when no step ends for so long."""
+    """On a cluster: an attempt fails when no step ends for so long; more than flow.stageTimeoutSeconds, after
+    which a run ends by itself."""
 
     ttl_seconds_after_finished: Annotated[Seconds | None, Field(ge=0)] = None
     """On a cluster: the RLJob is deleted so long after its end; default: never."""

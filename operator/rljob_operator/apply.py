@@ -21,6 +21,7 @@ from rljob_operator.identity import Identity
 from rljob_operator.kube_answers import Manifest
 from rljob_operator.model import (
     Action,
+    AskStacks,
     Decision,
     DeleteCluster,
     DeleteJob,
@@ -54,7 +55,7 @@ class Writer(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applier:
     """Acts on one job. job: None for one that is refused, which has no actions. scale: tells the driver
-    how many devices shall generate."""
+    how many devices shall generate. stacks: asks the driver for them; takes deadline and message."""
 
     kube: Writer
     ray: RayJobs | None
@@ -64,6 +65,7 @@ class Applier:
     job: RLJob | None
     token: str
     scale: Callable[[int], Awaitable[None]] | None = None
+    stacks: Callable[[str, str], Awaitable[None]] | None = None
     wall: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def apply(self, decision: Decision) -> Manifest:
@@ -100,6 +102,9 @@ class Applier:
             case StopSubmission(submission=submission):
                 assert self.ray is not None, "a submission without a cluster"
                 await self.ray.stop(submission)
+            case AskStacks(deadline=deadline, message=message):
+                assert self.stacks is not None, "a driver without a cluster"
+                await self.stacks(deadline, message)
             case DeleteJob():
                 await self.kube.delete(*RLJOB, namespace, name)
 

@@ -8,13 +8,14 @@ from rljob_api.guards import AlarmReport
 from rljob_operator.draft import Draft, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (
+    EXIT_HUNG,
     EXIT_STOPPED,
     AttemptFailure,
     action_of,
     backoff_seconds,
     recorded,
 )
-from rljob_operator.model import DeleteCluster, Pod, Submit
+from rljob_operator.model import AskStacks, DeleteCluster, Pod, Submit
 from rljob_operator.ray_jobs import RayJob
 from rljob_operator.readiness import missing_pods, tell_devices
 
@@ -26,6 +27,7 @@ HEAD_SILENT_SECONDS = 60.0
 KILLED = 137
 STUCK_SECONDS = 60.0
 """A pod that is being deleted for so long is on a node that does not answer."""
+NO_STACKS = "its driver gave no answer when it was asked for stacks"
 REASON_CHARACTERS = 850
 """Of the driver's last lines: a condition has 1000 for them and what is said before."""
 
@@ -125,6 +127,8 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason = "Stopped"
     elif job.exit_code == EXIT_STOPPED:
         reason = "GuardStopped"
+    elif job.exit_code == EXIT_HUNG:
+        reason = "Hung"
     message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
     return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)
 
@@ -163,10 +167,25 @@ def _watch(draft: Draft) -> None:
     since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
     left = draft.left(since, limit)
     if left is not None and left <= 0:
-        message = f"no step ended within progressDeadlineSeconds, {limit}"
-        _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
+        name = "progressDeadlineSeconds"
+        message = told_of_deadline(draft, name, f"no step ended within {name}, {limit}")
+        if message is not None:
+            _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
     draft.look_again([left, seen.poll_seconds])
+
+
+def told_of_deadline(draft: Draft, deadline: str, message: str) -> str | None:
+    """The message of a deadline that has passed, with what the run was doing and where its stacks are, or the
+    pods that it waited for; None while the driver is asked, which goes with its pods."""
+    job = draft.seen.ray.job
+    if job is None or job.status.is_final:
+        return "; ".join(filter(None, (message, missing_pods(draft))))
+    if draft.seen.stacks is None:
+        draft.do(AskStacks(deadline=deadline, message=message))
+        draft.look_again(0.5)
+        return None
+    return f"{message}; {draft.seen.stacks or NO_STACKS}"
 
 
 def _tell_alarms(draft: Draft, alarms: tuple[AlarmReport, ...]) -> None:

@@ -6,7 +6,7 @@ status before the action is taken, so that a repeated action meets its own first
 
 from rljob_api.status import RayClusterStatus
 from rljob_api.topology import pods
-from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise
+from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
 from rljob_operator.build.names import cluster_name
 from rljob_operator.draft import Draft, holds, rfc3339
 from rljob_operator.model import (
@@ -59,7 +59,10 @@ def _run(draft: Draft) -> None:
     limit = spec.active_deadline_seconds
     left = draft.left(draft.status.start_time, limit)
     if left is not None and left <= 0:
-        fail(draft, "DeadlineExceeded", f"did not end within activeDeadlineSeconds, {limit}")
+        name = "activeDeadlineSeconds"
+        message = told_of_deadline(draft, name, f"did not end within {name}, {limit}")
+        if message is not None:
+            fail(draft, "DeadlineExceeded", message)
         return
     draft.look_again([left])
     _keep_cluster(draft)

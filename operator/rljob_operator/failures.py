@@ -10,9 +10,9 @@ from typing import Literal
 from rljob_api.lifecycle import FailurePolicy, FailureRule
 from rljob_api.status import Failure
 
-EXIT_INVALID, EXIT_STOPPED = 2, 4
-"""The runtime's exit codes for a job that it refuses, and for one that a guard stopped: trying again changes
-nothing."""
+EXIT_INVALID, EXIT_STOPPED, EXIT_HUNG = 2, 4, 5
+"""The runtime's exit codes for a job that it refuses and for one that a guard stopped, where trying again
+changes nothing, and for one in which a deadline passed."""
 KEPT_FAILURES = 10
 FIRST_BACKOFF_SECONDS, LAST_BACKOFF_SECONDS = 5.0, 300.0
 

@@ -22,6 +22,9 @@ PASS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 CALL_BUCKETS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 START_BUCKETS = (5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 
+HANGS = ("Hung", "NoProgress")
+"""Reasons that an alert is for. They begin at 0: an `increase` does not see a series that begins at 1."""
+
 PassResult = Literal["ok", "retry", "error"]
 
 
@@ -65,6 +68,11 @@ class Metrics:
             "rljob_restarts_total", "Attempts that failed and began anew.", ["reason"],
             registry=registry,
         )  # fmt: skip
+        self.failures = Counter(
+            "rljob_failures_total", "Attempts and jobs that failed.", ["reason"], registry=registry
+        )
+        for reason in HANGS:
+            self.failures.labels(reason)
         self.ray_seconds = Histogram(
             "ray_api_request_duration_seconds",
             "Duration of a request to Ray's Jobs API.",

@@ -67,7 +67,8 @@ class Observed:
     spec: None where `problems` say why. status: as stored. cluster: the one named in status, if it
     exists, with its `pods`; older: the job's other RayClusters, with `older_pods`. log: the driver's last
     lines, once it has failed. alarms: of its guards, None where it was not asked. poll_seconds: how often a
-    running job is asked about.
+    running job is asked about. stacks: what the driver said when the pass before asked it for its stacks,
+    "" where it gave no answer; None where it was not asked.
     """
 
     identity: Identity
@@ -87,6 +88,7 @@ class Observed:
     data_path: Literal["shared", "tcp", "mixed"] | None = None
     alarms: tuple[AlarmReport, ...] | None = None
     log: str = ""
+    stacks: str | None = None
     poll_seconds: float = 5.0
 
     def of_role(self, role: Role) -> list[Pod]:
@@ -146,6 +148,15 @@ class StopSubmission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskStacks:
+    """Let the driver write everybody's stacks before it is ended for a deadline; the next pass has its
+    answer."""
+
+    deadline: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteJob:
     """Delete the RLJob itself."""
 
@@ -157,6 +168,7 @@ Action = (
     | Submit
     | ScaleRollout
     | StopSubmission
+    | AskStacks
     | DeleteJob
 )
 

@@ -18,6 +18,10 @@ from rljob_operator.errors import Unreachable
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 3.0
+STACKS_SECONDS = 15.0
+"""A driver waits 3 s for its processes' stacks and 8 s for their copies."""
+STACKS_CHARACTERS = 750
+"""Of the answer: a condition has 1000 for it and what is said before."""
 RETRY_SECONDS = 2.0
 
 
@@ -38,6 +42,10 @@ class _Document(BaseModel):
     rollout: RolloutReport | None = None
     dock_data_path: Literal["shared", "tcp", "mixed"] | None = Field(None, alias="dockDataPath")
     alarms: list[AlarmReport] = []
+
+
+class _Stacks(BaseModel):
+    told: str
 
 
 async def ask_driver(session: aiohttp.ClientSession, url: str, token: str) -> Report | None:
@@ -81,3 +89,24 @@ async def scale_driver(session: aiohttp.ClientSession, url: str, token: str, rol
             f"the driver at {url} gave no answer ({type(error).__name__})",
             retry_after=RETRY_SECONDS,
         ) from error
+
+
+async def ask_stacks(
+    session: aiohttp.ClientSession, url: str, token: str, *, deadline: str, message: str
+) -> str:
+    """Let the driver write everybody's stacks; what it was doing and where they are, in a line. "" where it
+    does not answer."""
+    try:
+        async with session.post(
+            f"{url}/stacks",
+            json={"deadline": deadline, "message": message},
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=aiohttp.ClientTimeout(total=STACKS_SECONDS),
+            allow_redirects=False,
+        ) as answer:
+            if answer.status != 200:
+                return ""
+            told = _Stacks.model_validate(await answer.json()).told
+    except (aiohttp.ClientError, TimeoutError, ValueError, ValidationError):
+        return ""
+    return " ".join(told.split())[:STACKS_CHARACTERS]

@@ -48,3 +48,5 @@ def _reasons(draft: Draft) -> Iterator[str]:
         yield seen.cluster.refusal
     troubled = [pod for pod in seen.pods if pod.problem]
     yield from (f"pod {pod.name}: {pod.problem}" for pod in troubled[:SHOWN_PROBLEMS])
+    silent = [pod for pod in seen.pods if not pod.ready and not pod.problem]
+    yield from (f"pod {pod.name} is not ready yet" for pod in silent[:SHOWN_PROBLEMS])

@@ -18,15 +18,15 @@ from rljob_operator.build import ports
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
 from rljob_operator.cache import Cache, JobKey
 from rljob_operator.decide import decide
-from rljob_operator.draft import holds
+from rljob_operator.draft import condition, holds
 from rljob_operator.errors import NotFound
 from rljob_operator.identity import Identity
 from rljob_operator.kube import Kube
 from rljob_operator.kube_answers import Manifest
 from rljob_operator.metrics import Metrics
-from rljob_operator.model import Observed, RayAnswer
+from rljob_operator.model import AskStacks, Observed, RayAnswer
 from rljob_operator.observe import ask_ray, identity_of, job_of, observed, status_of
-from rljob_operator.progress import Report, ask_driver, scale_driver
+from rljob_operator.progress import Report, ask_driver, ask_stacks, scale_driver
 from rljob_operator.ray_jobs import RayJobs
 from rljob_operator.settings import Settings
 
@@ -64,6 +64,7 @@ class Reconciler:
     chance: Callable[[], float] = random.random
     _tokens: dict[str, str] = field(default_factory=dict)
     _silent_since: dict[str, float] = field(default_factory=dict)
+    _stacks: dict[str, str] = field(default_factory=dict)
 
     async def __call__(self, key: JobKey) -> None:
         """One pass; a job that is gone needs none."""
@@ -74,6 +75,7 @@ class Reconciler:
         if "deletionTimestamp" in rljob["metadata"]:
             self._tokens.pop(identity.uid, None)
             self._silent_since.pop(identity.uid, None)
+            self._stacks.pop(identity.uid, None)
             return
         job, _ = job_of(rljob, self.settings)
         token = await self._token(identity) if job else ""
@@ -84,6 +86,7 @@ class Reconciler:
         seen = replace(
             observed(rljob, self.cache, answer, report, log, settings=self.settings),
             poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
+            stacks=self._stacks.get(identity.uid),
         )
         decision = decide(seen, self.wall())
         applier = Applier(
@@ -95,10 +98,13 @@ class Reconciler:
             job=job,
             token=token,
             scale=self._scale(identity, status, token),
+            stacks=self._ask_stacks(identity, status, token),
         )
         stored = await applier.apply(decision)
         self.cache.put("RLJob", stored, now=self.clock())
         self._count(seen, decision.status)
+        if not any(isinstance(action, AskStacks) for action in decision.actions):
+            self._stacks.pop(identity.uid, None)
         if decision.again is not None:
             self.queue.add_after(key, decision.again)
 
@@ -151,11 +157,39 @@ class Reconciler:
         url = self.head_url(status.ray_cluster.name, identity.namespace, ports.STATUS)
         return functools.partial(scale_driver, self.session, url, token)
 
+    def _ask_stacks(
+        self, identity: Identity, status: RLJobStatus, token: str
+    ) -> Callable[[str, str], Awaitable[None]] | None:
+        """How the driver is asked for its stacks; the answer is kept for the next pass."""
+        if status.ray_cluster is None:
+            return None
+        url = self.head_url(status.ray_cluster.name, identity.namespace, ports.STATUS)
+
+        async def ask(deadline: str, message: str) -> None:
+            self._stacks[identity.uid] = await ask_stacks(
+                self.session, url, token, deadline=deadline, message=message
+            )
+
+        return ask
+
     def _count(self, seen: Observed, after: RLJobStatus) -> None:
         if holds(after, "Running") and not holds(seen.status, "Running") and not after.attempt:
             self.metrics.time_to_running.observe(self.wall() - seen.created)
         if (after.restarts or 0) > (seen.status.restarts or 0) and after.failures:
             self.metrics.restarts.labels(after.failures[-1].reason).inc()
+        if reason := new_failure(seen.status, after):
+            logger.warning(
+                "job=%s/%s failure=%s", seen.identity.namespace, seen.identity.name, reason
+            )
+            self.metrics.failures.labels(reason).inc()
+
+
+def new_failure(before: RLJobStatus, after: RLJobStatus) -> str:
+    """Why an attempt, or else the job, has failed in between; "" where none has."""
+    if after.failures[-1:] != before.failures[-1:]:
+        return after.failures[-1].reason
+    ended = condition(after, "Failed")
+    return ended.reason if ended and holds(after, "Failed") and not holds(before, "Failed") else ""
 
 
 def poll_seconds(jobs: int, chance: float) -> float:

@@ -67,7 +67,7 @@ class AsyncSteps:
     def _advance(self) -> None:
         """Begin what may begin, then wait until something has ended."""
         driver, run_ahead = self.driver, self.run_ahead
-        driver.elastic.look()
+        driver.look()
         run_ahead.paused |= driver.elastic.waits or driver.evaluation_due
         while actions := run_ahead.next():
             for action in actions:

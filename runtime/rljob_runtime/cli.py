@@ -38,6 +38,7 @@ Exit codes:
   2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
   3    interrupted, with a checkpoint; --resume goes on
   4    stopped by a guard (spec.guards)
+  5    a deadline of the run passed; everybody's stacks are in hangs/ of its folder
   130  ended at once by a second Ctrl-C
 """
 
@@ -75,6 +76,7 @@ JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML
 @app.command()
 def validate(file: JobFile) -> None:
     """Check a job and print every problem, each with its path."""
+    from rljob_api.cluster_rules import deadline_notes
     from rljob_api.elastic import device_notes
     from rljob_api.plan import model_problems
     from rljob_runtime.extensions import missing
@@ -85,7 +87,7 @@ def validate(file: JobFile) -> None:
         _refuse(model_problems(job, base_dir=file.parent))
     except InvalidJob as unreadable:  # the model may lie on another machine
         notes += unreadable.problems
-    for note in [*device_notes(job.spec), *notes]:
+    for note in [*device_notes(job.spec), *deadline_notes(job.spec), *notes]:
         _say(f"note: {note}")
     _print(f"{file}: {job.metadata.name} is valid")
 

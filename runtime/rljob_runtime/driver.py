@@ -59,8 +59,8 @@ class Driver:
     whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
     are asked for. joined: called when new processes belong to the run. hung: looks into an error that a
     step starts over for, while those who failed to come are there. watch: of the dock. step: steps that are
-    done, which is also the version of the weights. dropped: rows of steps that started over,
-    by reason. pools: of a partial rollout.
+    done, which is also the version of the weights. moves: rises for as long as the driver is not stuck.
+    dropped: rows of steps that started over, by reason. pools: of a partial rollout.
     """
 
     job: RLJob
@@ -75,6 +75,7 @@ class Driver:
     watch: RowWatch
     hung: Callable[[Exception], object] = lambda _: None
     step: int = 0
+    moves: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
     pools: Pools | None = field(init=False)
     candidates: Candidates | None = field(init=False)
@@ -100,7 +101,7 @@ class Driver:
             joined=self.joined,
             hung=self.hung,
         )
-        self.stages.look = self.elastic.look
+        self.stages.look = self.look
         watch = AlarmWatch.of(self.job.spec)
         self.guarding = Guarding(watch=watch, log=self.log, store=self.store)
         self.standing = Standing.of(self.job.spec, log=self.log, store=self.store)
@@ -119,6 +120,11 @@ class Driver:
                 self._train()
             except RollBack as back:
                 roll_back(self, back)
+
+    def look(self) -> None:
+        """While something is waited for: devices may come and go. Never waits."""
+        self.moves += 1
+        self.elastic.look()
 
     def _train(self) -> None:
         """All steps that are left. Raises RollBack."""
@@ -354,6 +360,7 @@ class Driver:
         saving = [worker.save.remote(place) for worker in self.cast.updating()]
         for folder in self.stages.wait("checkpoint", saving, interruptible=False):
             folder.copy_to(draft, seconds=self.job.spec.flow.stage_timeout_seconds)
+            self.moves += 1
         path = self.store.commit(
             RunState(
                 step=self.step,

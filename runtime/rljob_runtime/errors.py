@@ -10,7 +10,7 @@ RljobError
 │   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
-│   └── DeadlineError  processes did not do in time what was asked of them
+│   └── DeadlineError  processes did not do in time what was asked of them; exit code 5
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── VersionError       the pods of a job have different software
 ├── ScaleRefused       another number of rollout devices that the job cannot have

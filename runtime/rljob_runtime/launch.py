@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,20 @@ from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
-from rljob_runtime.errors import GuardStop, RljobError, StorageError, WorkerError, describe
+from rljob_runtime.errors import (
+    DeadlineError,
+    GuardStop,
+    RljobError,
+    StorageError,
+    WorkerError,
+    describe,
+)
 from rljob_runtime.events import EventLog
 from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
+from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
 from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
@@ -51,7 +60,9 @@ from rljob_runtime.tracking.table import tracking_problems
 from rljob_runtime.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.watch.runs import LocalRun
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED = 0, 1, 3, 4
+EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
+EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))
+"""Of an error: the first that it is an instance of."""
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
@@ -79,11 +90,14 @@ def run_job(request: RunRequest) -> int:
     display = make_display(place.folder)
     log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
-    stop, desk, figures = StopRequest(), ScaleDesk(job), RunFigures()
-    log.subscribe(figures.on_event)
+    stop, desks = (
+        StopRequest(),
+        _Desks(scale=ScaleDesk(job), stacks=StacksDesk(remote=place.remote)),
+    )
+    log.subscribe(desks.figures.on_event)
     try:
-        with stop_signals(stop), _status(request, place, log, desk, figures):
-            ending = _run(request, job, place, log, stop, desk, figures)
+        with stop_signals(stop), _status(request, place, log, desks):
+            ending = _run(request, job, place, log, stop, desks)
             write_report(place.folder)
             _copy_records(place)
     finally:
@@ -92,6 +106,15 @@ def run_job(request: RunRequest) -> int:
     if ending.message:
         sys.stderr.write(f"{ending.message}\n")
     return ending.code
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Desks:
+    """What a run is asked for, or about, while it lives."""
+
+    scale: ScaleDesk
+    stacks: StacksDesk
+    figures: RunFigures = field(default_factory=RunFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +132,7 @@ def _run(
     place: RunPlace,
     log: EventLog,
     stop: StopRequest,
-    desk: ScaleDesk,
-    figures: RunFigures,
+    desks: _Desks,
 ) -> _Ending:
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
@@ -133,7 +155,7 @@ def _run(
         with (
             dock_directory(request) as sockets,
             ray_session(job, request.ray_address) as guardian,
-            watching_hangs(job, folder=place.folder, log=log) as hangs,
+            watching_hangs(job, folder=place.folder, log=log, desk=desks.stacks) as hangs,
             hangs.at_deadlines(),
         ):
             cast = _make_cast(request, job, models=models, sockets=sockets, run=hangs.run)
@@ -145,9 +167,9 @@ def _run(
                 shared=request.shared_storage,
                 spec_digest=spec_digest(job),
                 stop=stop,
-                desk=desk,
+                desk=desks.scale,
                 joined=guardian.watch_descendants,
-                watch=RowWatch(cast.dock, figures.look),
+                watch=RowWatch(cast.dock, desks.figures.look),
                 hung=hangs.look,
             )
             follow(hangs, job, cast, driver)
@@ -155,11 +177,12 @@ def _run(
             with driver.watch:
                 if latest:
                     driver.resume(latest)
-                ending = _drive(driver, log, hangs)
+                with _not_stuck(driver, log, desks.stacks):
+                    ending = _drive(driver, log, hangs)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (RljobError, ray.exceptions.RayError) as error:
-        code = EXIT_STOPPED if isinstance(error, GuardStop) else EXIT_FAILED
+        code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
     finally:
         if copies:
@@ -180,6 +203,24 @@ def _run(
             ),
         )
     return ending
+
+
+def _not_stuck(
+    driver: Driver, log: EventLog, stacks: StacksDesk
+) -> contextlib.AbstractContextManager[None]:
+    """A driver that does not come further by itself ends as at any other deadline."""
+
+    def stuck(why: str) -> None:
+        message = f"{why}; {stacks.ask('driver', why)}"
+        sys.stderr.write(f"{message}\n")
+        log.write("run_finished", status="failed", exit_code=EXIT_HUNG, message=message)
+
+    return watching_own_loop(
+        lambda: driver.moves,
+        stuck,
+        seconds=own_limit(driver.job.spec.flow.stage_timeout_seconds),
+        code=EXIT_HUNG,
+    )
 
 
 def _start_trackers(job: RLJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
@@ -260,9 +301,7 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _status(
-    request: RunRequest, place: RunPlace, log: EventLog, desk: ScaleDesk, figures: RunFigures
-) -> Iterator[None]:
+def _status(request: RunRequest, place: RunPlace, log: EventLog, desks: _Desks) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
         yield
@@ -274,9 +313,10 @@ def _status(
         port=port,
         token=token,
         total_steps=spec.steps,
-        desk=desk,
-        figures=figures,
+        desk=desks.scale,
+        figures=desks.figures,
         run=LocalRun(place.folder),
+        stacks=desks.stacks,
         copied=storage is not None and storage.remote is not None,
     )
     log.subscribe(server.on_event)

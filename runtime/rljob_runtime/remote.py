@@ -127,6 +127,13 @@ class RemoteRun:
             if (folder / name).is_file():
                 with self._told(f"cannot take {name}", deadline):
                     self._put(folder / name, name, deadline)
+        self._put_hangs(folder, deadline)
+
+    def put_hangs(self, folder: Path) -> None:
+        """Copy the stacks of deadlines that passed, as far as they are not there."""
+        self._put_hangs(folder, Deadline(self.seconds))
+
+    def _put_hangs(self, folder: Path, deadline: Deadline) -> None:
         for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
             self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}", deadline)
 

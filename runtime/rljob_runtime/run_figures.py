@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from rljob_runtime.busy_seconds import BusySeconds
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.events import Event
+from rljob_runtime.hangs.folders import ASKED
 from rljob_runtime.prometheus import families as f
 from rljob_runtime.prometheus.exposition import CONTENT_TYPE, Family, Samples
 
@@ -156,7 +157,7 @@ class RunFigures:
         elif kind == "warning":
             samples.add(f.WARNINGS, 1)
         elif kind == "hang":
-            samples.add(f.HANGS, 1)
+            samples.add(f.HANGS, int(event["stage"] != ASKED))
         elif kind == "checkpoint":
             samples.set(f.CHECKPOINT, event["step"])
 

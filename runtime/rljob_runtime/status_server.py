@@ -1,11 +1,13 @@
-"""What a driver on a cluster is asked: how far it is, for other rollout devices, and by Prometheus.
+"""What a driver on a cluster is asked: how far it is, for other rollout devices, stacks, by Prometheus.
 
 GET /status: one JSON document with the last step, the last checkpoint, alarms and the rollout devices. PUT
 /scale {"rollout": N}: another number of these; 202 with the document, 400 where N is wrong, 409 where
-the job cannot change it. Both want the job's token. GET /metrics: figures, for whoever reaches the port.
+the job cannot change it. POST /stacks {"deadline": NAME, "message": TEXT}: everybody's stacks are written,
+200 with what the run was doing and where they are. All want the job's token. GET /metrics: figures, for
+whoever reaches the port.
 `/`: the page of `rljob watch --web`, behind the token too.
 Subscribes to the event log; started by `launch` where the environment names a port; the other side of
-the first two is the operator's `progress`.
+the first three is the operator's `progress`.
 """
 
 import hmac
@@ -20,6 +22,7 @@ from rljob_api.guards import AlarmReport
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.events import Event
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.watch.live_document import LiveRun
@@ -27,7 +30,8 @@ from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import WatchedRun
 from rljob_runtime.watch.server import answer_get, answer_post
 
-PATH, SCALE_PATH, METRICS_PATH = "/status", "/scale", "/metrics"
+PATH, SCALE_PATH, STACKS_PATH, METRICS_PATH = "/status", "/scale", "/stacks", "/metrics"
+STACKS_FIELDS = ("deadline", "message")
 MAX_BODY_BYTES = 4096
 SILENT_SECONDS = 30.0
 """A connection that says nothing for so long is closed."""
@@ -40,7 +44,7 @@ class StatusServer:
 
     desk: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
     what counts as the last checkpoint is its copy on remote storage. run: what the page shows, read once
-    somebody looks at it.
+    somebody looks at it. stacks: where everybody's are asked for.
     """
 
     def __init__(
@@ -52,12 +56,13 @@ class StatusServer:
         desk: ScaleDesk,
         figures: RunFigures,
         run: WatchedRun,
+        stacks: StacksDesk,
         copied: bool = False,
         host: str = "",
     ) -> None:
         self._total_steps = total_steps
         self._place = ("copied", "uri") if copied else ("checkpoint", "path")
-        self.desk, self.figures = desk, figures
+        self.desk, self.figures, self.stacks = desk, figures, stacks
         self.page = Page(LiveRun(run), token)
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
@@ -155,7 +160,10 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
                 self._answer(200, server.document())
 
         def do_POST(self) -> None:
-            answer_post(self, server.page)
+            if self.path != STACKS_PATH:
+                answer_post(self, server.page)
+            elif self._admits(STACKS_PATH):
+                self._tell_stacks()
 
         def do_PUT(self) -> None:
             if not self._admits(SCALE_PATH):
@@ -178,13 +186,27 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
                 return True
             return False
 
-        def _asked(self) -> int:
+        def _tell_stacks(self) -> None:
+            body = self._body()
+            asked = [body.get(name) for name in STACKS_FIELDS] if isinstance(body, dict) else []
+            if not asked or not all(isinstance(text, str) and text for text in asked):
+                message = "the body must have the texts deadline and message"
+                self._answer(400, json.dumps({"error": message}).encode())
+                return
+            told = server.stacks.ask(*map(str, asked))
+            self._answer(200, json.dumps({"told": told}).encode())
+
+        def _body(self) -> Any:
+            """None where it is not JSON."""
             length = self.headers.get("Content-Length") or "0"
             size = int(length) if length.isdigit() else 0
             try:
-                body = json.loads(self.rfile.read(min(size, MAX_BODY_BYTES)))
+                return json.loads(self.rfile.read(min(size, MAX_BODY_BYTES)))
             except ValueError:
-                body = None
+                return None
+
+        def _asked(self) -> int:
+            body = self._body()
             count = body.get("rollout") if isinstance(body, dict) and len(body) == 1 else None
             if not isinstance(count, int) or isinstance(count, bool):
                 message = 'the body must be {"rollout": N}, N the devices that shall generate'

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rljob_api.cluster_rules import deadline_notes
 from rljob_api.load import read_job
 from rljob_api.pods import parse_amount
 from rljob_api.rljob import CLUSTER_ONLY, RLJobSpec
@@ -318,3 +319,13 @@ def test_the_operator_alone_reads_the_sections_that_are_for_a_cluster():
     described = {name for name, field in fields if field.description.startswith("On a cluster")}
 
     assert described == set(CLUSTER_ONLY)
+
+
+@pytest.mark.parametrize(("stage", "notes"), [(60, 0), (120, 1)])
+def test_a_deadline_for_progress_that_passes_before_a_stages_own_is_noted(job, stage, notes):
+    spec = job({"spec.progressDeadlineSeconds": 120, "spec.flow.stageTimeoutSeconds": stage}).spec
+
+    found = [*deadline_notes(spec)]
+
+    assert len(found) == notes
+    assert all("spec.flow.stageTimeoutSeconds 120" in note for note in found)

@@ -32,6 +32,7 @@ HEALTHY = {
     "rljob_step": "1+1x120",
     "rljob_spec_steps": "1000x120",
     "rljob_hangs_total": "0x120",
+    'rljob_failures_total{reason="Hung"}': "0x120",
     'rljob_alarm{alarm="truncation"}': "0x120",
     'rljob_bubble_ratio{role="device",device="0"}': "0.3x120",
     'rljob_bubble_ratio{role="reward",device="0"}': "0.95x120",
@@ -52,7 +53,8 @@ CASES: dict[str, tuple[dict[str, str], str]] = {
     "RLJobRayCallsFail": ({RAY + '{code="timeout"}': "0+100x120"}, "30m"),
     "RLJobsRestartOften": ({'rljob_restarts_total{reason="HeadLost"}': "0+1x120"}, "60m"),
     "RLJobMakesNoStep": ({"rljob_last_step_timestamp_seconds": "0x120"}, "20m"),
-    "RLJobHangs": ({"rljob_hangs_total": "0x5 1x115"}, "8m"),
+    "RLJobHangs": ({'rljob_failures_total{reason="Hung"}': "0x5 1x115"}, "8m"),
+    "RLJobDeadlinePassed": ({"rljob_hangs_total": "0x5 1x115"}, "8m"),
     "RLJobGuardAlarm": ({'rljob_alarm{alarm="truncation"}': "0x5 1x115"}, "8m"),
     "RLJobDevicesIdle": ({'rljob_bubble_ratio{role="device",device="0"}': "0.9x120"}, "31m"),
     "RLJobEnginesDisagree": ({"rljob_mismatch_kl": "0.5x120"}, "11m"),
@@ -68,7 +70,7 @@ def labelled(series: str) -> str:
     """The series with the labels that Prometheus gives it."""
     name, _, rest = series.partition("{")
     jobs = name.startswith("rljob_") and not name.startswith(
-        ("rljob_leader", "rljob_reconcile", "rljob_restarts")
+        ("rljob_leader", "rljob_reconcile", "rljob_restarts", "rljob_failures")
     )
     labels = {**JOB, "pod": "small-0-head"} if jobs else {**OPERATOR, "pod": "operator-1"}
     given = [f'{label}="{value}"' for label, value in labels.items()]
@@ -131,3 +133,25 @@ def test_a_job_that_has_made_its_last_step_may_take_its_time(tmp_path: Path) -> 
     done = {"rljob_last_step_timestamp_seconds": "0x120", "rljob_step": "1000x120"}
 
     assert firing(tmp_path, HEALTHY | done, "60m", []) == ""
+
+
+@pytest.mark.parametrize(("at", "fires"), [("30m", []), ("40m", ["RLJobMakesNoStep"])])
+def test_a_job_whose_first_step_does_not_end_is_told(
+    at: str, fires: list[str], tmp_path: Path
+) -> None:
+    never = {
+        "rljob_last_step_seconds": "_x120",
+        "rljob_last_step_timestamp_seconds": "0x120",
+        "rljob_step": "0x120",
+    }
+
+    assert firing(tmp_path, HEALTHY | never, at, fires) == ""
+
+
+def test_a_driver_that_has_ended_before_it_was_read_again_hangs_all_the_same(
+    tmp_path: Path,
+) -> None:
+    gone = {name: "0x5 stale" for name in HEALTHY if labelled(name).find("small-0-head") > 0}
+    ended = {'rljob_failures_total{reason="NoProgress"}': "0x6 1x114"}
+
+    assert firing(tmp_path, HEALTHY | gone | ended, "9m", ["RLJobHangs"]) == ""

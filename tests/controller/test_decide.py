@@ -1,6 +1,6 @@
 """What follows what: one decision each, on a world that is written down in full."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -14,6 +14,7 @@ from rljob_operator.decide import decide
 from rljob_operator.draft import condition, holds, rfc3339
 from rljob_operator.identity import Identity
 from rljob_operator.model import (
+    AskStacks,
     Cluster,
     DeleteCluster,
     DeleteJob,
@@ -25,12 +26,14 @@ from rljob_operator.model import (
     StopSubmission,
     Submit,
 )
-from rljob_operator.progress import ask_driver
+from rljob_operator.progress import ask_driver, ask_stacks
 from rljob_operator.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.reconcile import new_failure
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.events import EventLog
 from rljob_runtime.guarding import Guarding
 from rljob_runtime.guards import AlarmWatch
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
@@ -38,6 +41,7 @@ from rljob_runtime.watch.runs import LocalRun
 
 NOW = 1_000_000.0
 SUBMISSION = "rljob-01234567-0"
+TOLD = "missing: device-1 is in generate; stacks and dock: /runs/job/hangs/now"
 
 
 def pods(*, ready: bool = True, **head: object) -> tuple[Pod, ...]:
@@ -121,6 +125,21 @@ def test_pods_that_cannot_be_scheduled_are_told_on_the_job() -> None:
     assert told is not None
     assert told.message.startswith("0 of 1 head pods are ready; 0 of 1 worker pods are ready")
     assert "pod worker: 0/2 nodes: 2 Insufficient NPU" in told.message
+
+
+def test_a_job_whose_pods_never_start_fails_with_their_names_and_reasons() -> None:
+    head, *others = pods(ready=False)
+    waiting = (head, *(replace(pod, problem="ImagePullBackOff") for pod in others))
+    seen = after(new(startDeadlineSeconds=100))
+
+    seen = replace(seen, cluster=Cluster(name="job-0", uid="c"), pods=waiting)
+    failed = condition(decide(seen, NOW + 100).status, "Failed")
+
+    assert failed is not None
+    assert failed.reason == "StartDeadlineExceeded"
+    assert failed.message.endswith(
+        "pod worker: ImagePullBackOff; pod warehouse: ImagePullBackOff; pod head is not ready yet"
+    )
 
 
 def test_ready_pods_get_the_submission_whose_id_is_in_the_status() -> None:
@@ -292,6 +311,7 @@ async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Pa
         desk=ScaleDesk(make_job(), clock=lambda: NOW),
         figures=RunFigures(),
         run=LocalRun(tmp_path),
+        stacks=StacksDesk(),
         host="127.0.0.1",
     )
     log.subscribe(server.on_event)
@@ -320,6 +340,34 @@ def test_a_job_that_a_guard_stopped_is_not_tried_again() -> None:
 
     assert holds(status, "Failed")
     assert (status.restarts, status.failures[0].reason) == (0, "GuardStopped")
+
+
+def test_a_run_that_a_deadline_of_its_own_ended_hung_and_is_tried_again() -> None:
+    status = decide(with_driver(running(), RayJobStatus.FAILED, exit_code=5), NOW).status
+
+    assert (status.attempt, status.restarts) == (1, 1)
+    assert status.failures[0].reason == "Hung"
+
+
+@pytest.mark.parametrize(("restarts", "failed"), [(0, True), (3, False)])
+def test_a_failure_is_counted_by_its_own_reason_also_where_it_ends_the_job(
+    restarts: int, failed: bool
+) -> None:
+    seen = with_driver(running(backoffLimit=restarts), RayJobStatus.FAILED, exit_code=5)
+
+    status = decide(seen, NOW).status
+
+    assert holds(status, "Failed") == failed
+    assert new_failure(seen.status, status) == "Hung"
+    assert new_failure(status, status) == ""
+
+
+def test_a_job_that_fails_without_an_attempt_is_counted() -> None:
+    seen = after(new(startDeadlineSeconds=100))
+
+    status = decide(seen, NOW + 100).status
+
+    assert new_failure(seen.status, status) == "StartDeadlineExceeded"
 
 
 def test_a_job_that_the_runtime_refuses_is_not_tried_again() -> None:
@@ -387,10 +435,76 @@ def test_a_hang_is_found_by_missing_progress_and_starts_again() -> None:
     )
 
     assert decide(moved, NOW + 59).status.attempt == 0
+    asked = decide(moved, NOW + 61)
+    decision = decide(replace(moved, status=asked.status, stacks=TOLD), NOW + 62)
+
+    why = "no step ended within progressDeadlineSeconds, 60"
+    assert asked.actions == (AskStacks(deadline="progressDeadlineSeconds", message=why),)
+    assert (asked.status.attempt, asked.status.failures) == (0, [])
+    (failure,) = decision.status.failures
+    assert (failure.reason, failure.message) == ("NoProgress", f"{why}; {TOLD}")
+    assert decision.actions == (DeleteCluster(cluster="job-0"),)
+
+
+def test_a_job_that_does_not_answer_ends_at_its_deadline_all_the_same() -> None:
+    seen = after(running(activeDeadlineSeconds=100))
+
+    (asked,) = decide(seen, NOW + 100).actions
+    failed = condition(decide(replace(seen, stacks=""), NOW + 115).status, "Failed")
+
+    assert isinstance(asked, AskStacks)
+    assert failed is not None
+    assert failed.reason == "DeadlineExceeded"
+    assert failed.message == (
+        "did not end within activeDeadlineSeconds, 100; its driver gave no answer when it was asked "
+        "for stacks"
+    )
+
+
+def test_a_step_that_ends_while_stacks_are_asked_for_is_progress() -> None:
+    seen = after(running(progressDeadlineSeconds=60))
+    moved = replace(seen, progress=Progress(step=1, total_steps=4), stacks=TOLD)
+
     decision = decide(moved, NOW + 61)
 
-    assert decision.status.failures[0].reason == "NoProgress"
-    assert decision.actions == (DeleteCluster(cluster="job-0"),)
+    assert (decision.actions, decision.status.attempt) == ((), 0)
+
+
+async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stacks_are(
+    tmp_path: Path,
+) -> None:
+    folder, asked = tmp_path / "run" / "hangs" / "now", list[tuple[str, str]]()
+
+    @dataclass(frozen=True)
+    class Looked:
+        folder: Path | None
+        found: str = "missing: reward-0 is in score (rewards/pool.py:91)"
+        waits: str = "device-0: waits 61.3 s in all_reduce"
+
+    def dump(deadline: str, why: str) -> Looked:
+        asked.append((deadline, why))
+        return Looked(folder)
+
+    server = StatusServer(
+        port=0,
+        token="token",
+        total_steps=9,
+        desk=ScaleDesk(make_job(), clock=lambda: NOW),
+        figures=RunFigures(),
+        run=LocalRun(tmp_path),
+        stacks=StacksDesk(dump=dump),
+        host="127.0.0.1",
+    )
+    url = f"http://127.0.0.1:{server.port}"
+    async with aiohttp.ClientSession() as session:
+        told = await ask_stacks(session, url, "token", deadline="progress", message="no step")
+        refused = await ask_stacks(session, url, "another", deadline="progress", message="no step")
+        wrong = await ask_stacks(session, url, "token", deadline="", message="no step")
+    server.close()
+
+    assert told == f"{Looked.found}; {Looked.waits}; stacks and dock: {folder}"
+    assert (refused, wrong) == ("", "")
+    assert asked == [("progress", "no step")]
 
 
 def test_success_frees_the_devices_and_keeps_the_head() -> None:
@@ -435,7 +549,7 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
 
 
 def test_a_deadline_stops_the_driver_before_its_pods_go() -> None:
-    late = after(running(activeDeadlineSeconds=5))
+    late = after(replace(running(activeDeadlineSeconds=5), stacks=TOLD))
 
     assert holds(late.status, "Failed")
     assert decide(late, NOW).actions == (StopSubmission(submission=SUBMISSION),)

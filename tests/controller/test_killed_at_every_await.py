@@ -75,6 +75,11 @@ def loses_its_head(world: World) -> None:
         ends_well(world)
 
 
+def hangs_once(world: World) -> None:
+    if len(world.ray.drivers) > 1:
+        ends_well(world)
+
+
 def is_scaled_once(world: World) -> None:
     first = world.ray.drivers[:1]
     ready = 2 if world.ray.scaled[1:] else 1
@@ -100,6 +105,9 @@ LIVES = {
         happens=is_scaled_once, drivers=["SUCCEEDED"], spec={"placement": SEPARATED}
     ),
     "loses its head": Life(happens=loses_its_head, drivers=["FAILED", "SUCCEEDED"]),
+    "hangs once": Life(
+        happens=hangs_once, drivers=["FAILED", "SUCCEEDED"], spec={"progressDeadlineSeconds": 30}
+    ),
 }
 
 
@@ -202,6 +210,8 @@ def test_a_job_survives_the_operators_death_at_any_await(lived, name):
         assert len({driver.submission for driver in drivers}) == len(drivers), one
         assert one.world.most_live == 1, one
         assert "Succeeded" in one.world.phases, one
+        hung = {drivers[0].cluster} if name == "hangs once" else set()
+        assert {*one.world.ray.asked_for_stacks} == hung, one
         assert (one.world.job is None) == ("ttlSecondsAfterFinished" in LIVES[name].spec), one
 
 

@@ -11,6 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_runtime.dock.stats import RowCounts
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
@@ -34,6 +35,7 @@ def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
         desk=desk,
         figures=figures,
         run=LocalRun(tmp_path),
+        stacks=StacksDesk(),
         host="127.0.0.1",
     )
     yield made
@@ -340,7 +342,9 @@ def test_evaluations_are_told_by_suite(figures: RunFigures, server: StatusServer
 
 def test_trouble_is_counted(figures: RunFigures, server: StatusServer) -> None:
     figures.on_event({"kind": "warning", "time": 1.0, "message": "a copy failed"})
-    figures.on_event({"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""})
+    hang = {"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""}
+    figures.on_event(hang)
+    figures.on_event({**hang, "stage": "asked"})
     error = {"kind": "reward_error", "time": 1.0, "step": 1, "reward": "judge", "message": ""}
     figures.on_event(error)
     figures.on_event({**error, "count": 4})

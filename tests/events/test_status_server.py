@@ -12,6 +12,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_runtime.events import EventLog
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
@@ -40,6 +41,7 @@ def serve(tmp_path):
             desk=desk,
             figures=RunFigures(),
             run=LocalRun(tmp_path),
+            stacks=StacksDesk(),
             host="127.0.0.1",
         )
         servers.append(server)

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.controller.server import ControllerServer
@@ -27,11 +28,13 @@ from rljob_runtime.errors import (
     stage_of_deadline,
 )
 from rljob_runtime.events import EventLog
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dock_state import DockQuestion
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.hangs.request import answering_requests, ask_run
 from rljob_runtime.hangs.switchboard import Switchboard
+from rljob_runtime.remote import open_remote
 
 GRAPH = StateGraph(
     states=(
@@ -164,6 +167,26 @@ def test_a_deadline_leaves_a_folder_an_event_and_its_place_in_the_error(
     assert {"process": "device-1", "why": "has not started, or did not come to the driver"} in (
         event["missing"]
     )
+
+
+def test_a_deadline_of_the_operators_leaves_its_folder_beside_the_copied_records(
+    tmp_path: Path, board: Switchboard, run: DockAddress
+) -> None:
+    remote = open_remote(RemoteStorage(uri=f"file://{tmp_path}/remote"), "runs/mine")
+    hangs = hangs_of(tmp_path, board, run)
+    hangs.expected = lambda: ["device-1"]
+    desk = StacksDesk(remote=remote)
+    early = desk.ask("activeDeadlineSeconds", "it did not end")
+    desk.dump = hangs.dump
+
+    told = desk.ask("progressDeadlineSeconds", "no step ended")
+
+    assert early.startswith("it had no workers to be asked; its driver was in ")
+    (copied,) = (tmp_path / "remote/runs/mine/hangs").iterdir()
+    assert copied.name.endswith("-progressDeadlineSeconds")
+    assert {file.name for file in copied.iterdir()} == {"driver.txt", "dock.json", "summary.txt"}
+    assert told.startswith("missing: device-1 has not started")
+    assert told.endswith(f"stacks and dock: {remote.uri}/hangs/{copied.name}")
 
 
 def test_an_error_that_is_no_deadlines_is_left_alone(

@@ -1,11 +1,13 @@
-"""A stage that does not end: the run fails with who is missing, and leaves everybody's stacks."""
+"""A stage that does not end: the run fails with who is missing, and leaves everybody's stacks. Asked before,
+it tells where they are, and goes on."""
 
 import json
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, start
+from whole_runs import finish, free_port, start, wait_for_event
 
 STAGE_SECONDS = 40
 WHOLE_SECONDS = 500
@@ -20,6 +22,17 @@ def reward(prompt, response, answer):
 """
 
 
+def ask_stacks(port: int) -> str:
+    """As the operator does before it ends a run."""
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/stacks",
+        data=json.dumps({"deadline": "progressDeadlineSeconds", "message": "no step"}).encode(),
+        headers={"Authorization": "Bearer the-token"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return str(json.load(answer)["told"])
+
+
 @pytest.mark.ray
 def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     job_file: Callable[..., Path], tmp_path: Path
@@ -31,11 +44,17 @@ def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
         flow={"mode": "sync", "stageTimeoutSeconds": STAGE_SECONDS},
     )
 
-    folder = tmp_path / "run"
-    finished = finish(start(job, folder), folder, timeout=WHOLE_SECONDS)
+    folder, port = tmp_path / "run", free_port()
+    environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
+    process = start(job, folder, environment=environment)
+    wait_for_event(folder, "phase", 1, process)
+    told = ask_stacks(port)
+    finished = finish(process, folder, timeout=WHOLE_SECONDS)
 
-    assert finished.code == 1
-    (hang,) = finished.of_kind("hang")
+    assert finished.code == 5
+    asked, hang = finished.of_kind("hang")
+    assert asked["stage"] == "progressDeadlineSeconds"
+    assert told.endswith(f"stacks and dock: {asked['folder']}")
     folder = Path(hang["folder"])
     assert folder.parent == tmp_path / "run" / "hangs"
     assert hang["stage"] == "reward"

@@ -20,6 +20,7 @@ from whole_runs import RunsOfAll, finish, free_port, start
 
 from rljob_api.load import load_job
 from rljob_operator.metrics import Metrics
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.prometheus.families import families
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
@@ -62,7 +63,15 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     for event in run_of_all(job).events:
         told.on_event(event)
     desk, run = ScaleDesk(load_job(job)), LocalRun(tmp_path)
-    server = StatusServer(port=0, token="t", total_steps=2, desk=desk, figures=told, run=run)
+    server = StatusServer(
+        port=0,
+        token="t",
+        total_steps=2,
+        desk=desk,
+        figures=told,
+        run=run,
+        stacks=StacksDesk(),
+    )
     yield server.port
     server.close()
 
@@ -135,7 +144,7 @@ def test_every_query_of_both_dashboards_is_answered(scraped: Prometheus) -> None
     ]
 
     assert offered == [[JOB["namespace"]], [JOB["rljob"]], [OPERATOR["namespace"]]]
-    assert (len(job), len(operator)) == (56, 20)
+    assert (len(job), len(operator)) == (56, 21)
     assert empty == []
     histogram = {"rljob_dock_row_age_versions"}
     assert {family.name for family in families()} - NOT_HERE - histogram - told == set()

@@ -27,7 +27,8 @@ class MemoryDriver:
 @dataclass(slots=True)
 class MemoryRay:
     """Stands for aiohttp's session. answers: whether it does. lose_answers: how many submissions'
-    answers never arrive. scaled: the rollout devices that drivers were told; the first time is refused."""
+    answers never arrive. scaled: the rollout devices that drivers were told; the first time is refused.
+    asked_for_stacks: clusters whose drivers were."""
 
     pauses: Pauses
     heads: set[str] = field(default_factory=set)
@@ -36,6 +37,7 @@ class MemoryRay:
     lose_answers: int = 0
     scaled: list[int] = field(default_factory=list)
     answers: bool = True
+    asked_for_stacks: list[str] = field(default_factory=list)
 
     def copy(self, pauses: Pauses) -> "MemoryRay":
         drivers = [replace(driver) for driver in self.drivers]
@@ -45,6 +47,7 @@ class MemoryRay:
             heads=set(self.heads),
             drivers=drivers,
             scaled=list(self.scaled),
+            asked_for_stacks=list(self.asked_for_stacks),
         )
 
     def request(self, method: str, url: str, **options: Any) -> "Exchange":
@@ -55,6 +58,9 @@ class MemoryRay:
 
     def put(self, url: str, **options: Any) -> "Exchange":
         return self.request("PUT", url, **options)
+
+    def post(self, url: str, **options: Any) -> "Exchange":
+        return self.request("POST", url, **options)
 
     def end_head(self, cluster: str) -> None:
         """The head is gone, and its drivers with it."""
@@ -74,6 +80,9 @@ class MemoryRay:
         if path == "scale":
             self.scaled.append(options["json"]["rollout"])
             return (409, "not now") if len(self.scaled) == 1 else (202, "")
+        if path == "stacks":
+            self.asked_for_stacks.append(cluster)
+            return 200, {"told": "missing: device-1"}
         if path.startswith("api/v0/logs"):
             return 200, "the last words\n"
         known = {d.submission: d for d in self.drivers if d.cluster == cluster}

@@ -45,10 +45,20 @@ class Hang:
     folder: Path | None
 
     @property
+    def found(self) -> str:
+        """Who is missing."""
+        return self.verdict.reason
+
+    @property
+    def waits(self) -> str:
+        """Who waits in which collective or for which rows: the first of them."""
+        return next(iter(self.verdict.waiting), "")
+
+    @property
     def reason(self) -> str:
         """Who is missing, and where the rest is to be read."""
         place = f"; stacks and dock: {self.folder}" if self.folder else ""
-        return f"{self.verdict.reason}{place}"
+        return f"{self.found}{place}"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import state_graph
+from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.request import answering_requests
 from rljob_runtime.hangs.switchboard import Switchboard
@@ -20,8 +21,8 @@ from rljob_runtime.seats import make_seats
 
 
 @contextlib.contextmanager
-def watching_hangs(job: RLJob, *, folder: Path, log: EventLog) -> Iterator[Hangs]:
-    """Within Ray's session. job: resolved. folder: the run's."""
+def watching_hangs(job: RLJob, *, folder: Path, log: EventLog, desk: StacksDesk) -> Iterator[Hangs]:
+    """Within Ray's session. job: resolved. folder: the run's. desk: where others ask for stacks."""
     token, host = secrets.token_hex(32), str(ray.util.get_node_ip_address())
     with Switchboard(token=token, host=host) as board:
         ranks = [seat.rank for seat in make_seats(job)]
@@ -32,8 +33,12 @@ def watching_hangs(job: RLJob, *, folder: Path, log: EventLog) -> Iterator[Hangs
             run=DockAddress(token=token, warehouses=(), controllers={}, switchboard=board.address),
             expected=lambda: process_names(job, ranks),
         )
-        with answering_requests(folder, hangs.dump):
-            yield hangs
+        desk.dump = hangs.dump
+        try:
+            with answering_requests(folder, hangs.dump):
+                yield hangs
+        finally:
+            desk.dump = None
 
 
 def follow(hangs: Hangs, job: RLJob, cast: Cast, driver: Driver) -> None:
