@@ -18,6 +18,7 @@ from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
 from rljob_runtime.hangs.folders import FOLDER as HANGS
 from rljob_runtime.hangs.folders import SUMMARY
+from rljob_runtime.profiles.traces import FOLDER as TRACES
 
 EVENTS_NAME = "events.jsonl"
 RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")
@@ -130,6 +131,7 @@ class RemoteRun:
                     self.fs.put_file(str(folder / name), f"{self.root}/{name}")
         for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
             self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}")
+        self._put_traces(folder)
 
     def _put_hang(self, folder: Path, name: str) -> None:
         """Copy it unless it is there: the summary comes last."""
@@ -138,6 +140,19 @@ class RemoteRun:
                 return
             for file in sorted(folder.iterdir(), key=lambda file: (file.name == SUMMARY, file)):
                 self.fs.put_file(str(file), f"{self.root}/{name}/{file.name}")
+
+    def _put_traces(self, folder: Path) -> None:
+        """Copy those that are not there yet, or have another size."""
+        files = sorted((folder / TRACES).glob("step-*/*.gz"))
+        if not files:
+            return
+        with self._told(f"cannot take {TRACES}"):
+            there = self.fs.find(f"{self.root}/{TRACES}", detail=True)
+            sizes = {path: info["size"] for path, info in there.items()}
+            for file in files:
+                target = f"{self.root}/{file.relative_to(folder).as_posix()}"
+                if sizes.get(target) != file.stat().st_size:
+                    self.fs.put_file(str(file), target)
 
     def fetch_events(self, folder: Path) -> None:
         """Replace the folder's events by those that are here, if there are any."""

@@ -115,6 +115,31 @@ def test_a_zoom_outlives_new_steps(browser, serve, growing) -> None:
     assert browser.tell(f"{plot}.layout.xaxis.range") == zoomed
 
 
+def test_a_new_trace_appears_at_once_and_its_link_brings_the_file(
+    browser, serve, growing, tmp_path
+) -> None:
+    run, files = growing(steps=9), tmp_path / "files"
+    run.write_until("dock", 3)
+    browser.keep_files(files)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(f"{READY} && document.getElementById('profiles').hidden")
+
+    for step in (2, 3):
+        name = run.record(step, b"trace of step %d" % step)
+        links = "document.querySelectorAll('#profiles a')"
+        browser.wait(f"{links}.length === {step - 1}")
+        browser.tell(f"{links}[{step - 2}].click()")
+        browser.wait_for_file(files / name.replace("/", "-"))
+
+        assert (files / name.replace("/", "-")).read_bytes() == (run.folder / name).read_bytes()
+
+    run.write()
+    browser.wait(f"{text_of('status')} === 'succeeded'")
+    assert browser.tell("document.querySelectorAll('#profiles table').length") == 1
+    assert browser.tell("document.querySelectorAll('#profiles tbody tr').length") == 2
+    assert browser.errors == []
+
+
 def test_a_run_that_has_not_begun_is_waited_for(browser, serve, growing) -> None:
     run = growing(steps=3)
     browser.open(f"{serve(run)}#token={TOKEN}")

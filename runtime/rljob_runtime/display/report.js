@@ -328,7 +328,7 @@ function runDetails() {
     link.href = p.path;
     return [p.step, p.what, link, p.bytes, p.seconds, p.operators];
   });
-  byId("profiles").append(make("h3", "", "Traces"),
+  byId("profiles").replaceChildren(make("h3", "", "Traces"),
     table(["step", "of", "Chrome trace", "size", "seconds", "most time of their own"], traces));
   const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
   byId("checkpoints").replaceChildren(make("h3", "", "Checkpoints"),
@@ -355,7 +355,7 @@ const PARTS = [
   [suites, ["suites"]],
   [reshard, ["reshard", "inFlight", "reshardOverBound", "reshardCharts", "reshardMemory"]],
   [notices, ["notices"]],
-  [runDetails, ["checkpoints", "best", "machine", "versions", "resumedFrom", "spec"]],
+  [runDetails, ["profiles", "checkpoints", "best", "machine", "versions", "resumedFrom", "spec"]],
 ];
 
 // Takes the parts that have changed and draws what shows them.
