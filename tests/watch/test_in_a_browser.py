@@ -8,7 +8,10 @@ from http.server import ThreadingHTTPServer
 import pytest
 from browser import MISSING, PROGRAM, Browser
 from growing_run import GrowingRun
+from run_events import make_events
+from typer.testing import CliRunner
 
+from rljob_runtime.cli import app
 from rljob_runtime.watch.live_document import LiveRun
 from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import LocalRun
@@ -203,6 +206,40 @@ def test_a_server_that_is_gone_is_told_and_another_one_asks_for_its_token(
     serve(run, port)
 
     browser.wait("document.getElementById('token')")
+
+
+def test_two_runs_curves_lie_over_each_other(browser, tmp_path) -> None:
+    runs = {}
+    for name, seed in (("A", 7), ("B<b>", 8)):
+        events = make_events(steps=40, seed=seed, every=10)
+        runs[name] = [event["metrics"] for event in events if event["kind"] == "step"]
+        GrowingRun(tmp_path / name, events).write()
+    for metrics in runs["B<b>"]:
+        del metrics["kl"]
+    GrowingRun(tmp_path / "B<b>", events).replace(events)
+    page = tmp_path / "diff.html"
+
+    folders = [str(tmp_path / name) for name in runs]
+    done = CliRunner().invoke(app, ["diff", *folders, "--json", "--html", str(page)])
+    browser.open(page.as_uri())
+    browser.wait(READY)
+
+    assert done.exit_code == 0 and json.loads(done.output)["steps"] == 40
+    lines = browser.tell(
+        "document.getElementById('plot-reward-mean').data.filter((line) => line.opacity)"
+        ".map((line) => [line.name, line.line.color, line.y])"
+    )
+    rewards = [[step["reward/mean"] for step in metrics] for metrics in runs.values()]
+    assert [(name, values) for name, _, values in lines] == [("A", rewards[0]), ("B", rewards[1])]
+    assert lines[0][1] != lines[1][1]
+    charts = browser.tell("[...document.querySelectorAll('#charts .plot')].map((p) => p.id)")
+    assert {"plot-accuracy", "plot-entropy", "plot-clip_fraction", "plot-seconds"} <= {*charts}
+    assert "plot-kl" not in charts
+    assert browser.tell("[...plots.values()].every((plot) => !plot.due)") is True
+    heads = browser.tell("[...document.querySelectorAll('h1')].map((head) => head.textContent)")
+    assert heads == [f"{run} {folder} 40 steps" for run, folder in zip("AB", folders, strict=True)]
+    assert browser.tell("document.documentElement.scrollWidth") <= LAPTOP[0]
+    assert browser.errors == []
 
 
 @pytest.mark.parametrize("finished", [None, "failed"], ids=["goes on", "has failed"])
