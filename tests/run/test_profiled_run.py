@@ -143,9 +143,31 @@ def everything_is_there(found: dict[str, Any], finished: Finished) -> None:
     assert found["timeline"] == STAGES
     assert set(found["stages"]) == {"generate", "reward", "update", "sync"}
     assert found["dock"] > 0
-    last = finished.of_kind("step")[-1]["samples"][0]
-    assert sorted(found["samples"]) == sorted(sample["text"] for sample in last["responses"])
+    last = finished.of_kind("step")[-1]["samples"][0]["responses"]
+    assert sorted(found["samples"]) == sorted(sample["text"] for sample in last)
+    assert sorted(found["tokens"]) == sorted(
+        [
+            [text, f"token {token} · log-prob"]
+            for text, token in zip(t["texts"], t["ids"], strict=True)
+        ]
+        for t in (sample["tokens"] for sample in last)
+    )
     assert set(found["traces"]) == {event["path"] for event in finished.of_kind("profile")}
+
+
+def test_samples_are_told_with_their_tokens_in_few_bytes(watched: Watched) -> None:
+    for step in watched.run.of_kind("step"):
+        told = [response for group in step["samples"] for response in group["responses"]]
+        size = sum(len(json.dumps({"tokens": response["tokens"]})) for response in told)
+
+        assert 0 < size < 8 * 1024
+        for response in told:
+            tokens = response["tokens"]
+            assert len(tokens["ids"]) == response["length"]
+            assert "".join(tokens["texts"]).removesuffix("<eos>").startswith(response["text"])
+            assert max(tokens["logprobs"]) <= 0 and len(tokens["logprobs"]) == response["length"]
+            assert tokens["versions"] == [[step["step"] - 1, response["length"]]]
+            assert tokens["version"] == step["step"] - 1
 
 
 @in_a_browser

@@ -11,7 +11,7 @@ POINTS = "Math.max(...document.getElementById({id!r}).data.map((line) => line.x.
 
 def shown(browser: Browser) -> dict[str, Any]:
     """Of the page that is open: points of each chart, stages of each row of the last step's timeline, rows
-    of the dock's tables, texts of the samples, links of the traces."""
+    of the dock's tables, texts of the samples, their tokens without figures, links of the traces."""
     browser.wait(READY)
     return {
         "status": browser.tell("document.getElementById('status').textContent"),
@@ -27,6 +27,11 @@ def shown(browser: Browser) -> dict[str, Any]:
         "dock": browser.tell("document.querySelectorAll('#dock-card tbody tr').length"),
         "samples": browser.tell(
             "[...document.querySelectorAll('#group .response .text')].map((text) => text.textContent)"
+        ),
+        "tokens": browser.tell(
+            "[...document.querySelectorAll('#group .tokens')].map((line) => "
+            "[...line.children].map((token) => "
+            "[token.textContent, token.title.replace(/ -?[\\d.e-]+ · weights' version \\d+$/, '')]))"
         ),
         "traces": browser.tell("[...document.querySelectorAll('#profiles a')].map((a) => a.text)"),
     }

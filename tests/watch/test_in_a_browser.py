@@ -97,6 +97,36 @@ def test_new_steps_come_without_a_reload_and_the_reader_stays_in_place(
     assert browser.errors == []
 
 
+def test_tokens_are_unfolded_and_stay_so(browser, serve, growing) -> None:
+    run = growing(steps=3)
+    told = {"ids": [65, 10, 7], "texts": ["<b>", "\n", ""], "logprobs": [-0.25, None, -1e-5]}
+    for event in run.events:
+        for response in [r for g in event.get("samples", []) for r in g["responses"]]:
+            response["tokens"] = {**told, "version": 4, "versions": [[4, 1], [None, 1], [5, 1]]}
+    run.write_until("dock", 1)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(READY)
+    line = "document.querySelector('#group details')"
+
+    folded = browser.tell(f"{line}.querySelector('.tokens').checkVisibility()")
+    browser.tell(f"{line}.querySelector('summary').click()")
+    browser.wait(f"{line}.querySelector('.tokens').checkVisibility()")
+    run.write()
+    browser.wait("document.querySelector('#sample-stepper output').textContent === 'step 3'")
+
+    assert folded is False
+    tokens = browser.tell(
+        f"[...{line}.querySelectorAll('.tokens span')].map((token) => [token.textContent, token.title])"
+    )
+    assert tokens == [
+        ["<b>", "token 65 · log-prob -0.25 · weights' version 4"],
+        ["↵\n", "token 10 · not drawn by the policy"],
+        ["", "token 7 · log-prob -0.00001 · weights' version 5"],
+    ]
+    assert browser.tell(f"{line}.open") is True
+    assert browser.errors == []
+
+
 def test_a_zoom_outlives_new_steps(browser, serve, growing) -> None:
     run = growing(steps=9)
     run.write_until("dock", 6)
