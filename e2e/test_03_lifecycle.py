@@ -1,10 +1,15 @@
 """Suspend, resume, delete at any time, two jobs at once, too few devices."""
 
+import base64
 import hashlib
 import json
 import re
 import subprocess
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,8 @@ from support.tools import ROOT, run
 GONE_SECONDS = 120.0
 COMMAND_SECONDS = 180.0
 ALONE_SECONDS = 400.0
+FORWARD_SECONDS = 60.0
+STATUS_PORT = 8266
 RLJOB = ".venv/bin/rljob"
 THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
 """Of the driver, which makes the model; devices share the machine's processors."""
@@ -172,6 +179,48 @@ def test_watch_shows_a_running_job_and_leaves_it_alone(cluster: Cluster, tmp_pat
         watching.wait(30)
 
     assert holds(cluster.job("first"), "Running")
+
+
+def test_a_running_job_shows_its_page_to_who_has_its_token(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    (secret,) = cluster.objects("Secret", selector="rljob.io/job=first")
+    token = base64.b64decode(secret["data"]["auth_token"]).decode()
+
+    with forwarded(cluster, cluster.head("first"), tmp_path / "forward") as port:
+        refused, _ = asked(f"http://127.0.0.1:{port}/live", token="another")
+        code, body = asked(f"http://127.0.0.1:{port}/live", token=token)
+
+    assert (refused, code) == (401, 200)
+    assert json.loads(body)["parts"]["name"] == "first"
+
+
+@contextmanager
+def forwarded(cluster: Cluster, pod: str, screen: Path) -> Iterator[int]:
+    """A port of this machine that `kubectl port-forward` leads to the head's status port."""
+    words = ["kubectl", "port-forward", f"pod/{pod}", f":{STATUS_PORT}", "-n", cluster.namespace]
+    with screen.open("w") as output:
+        forwarding = subprocess.Popen(words, stdout=output, stderr=output)
+    deadline = time.monotonic() + FORWARD_SECONDS
+    try:
+        while not (found := re.search(r"127\.0\.0\.1:(\d+) ->", screen.read_text())):
+            assert forwarding.poll() is None, screen.read_text()
+            assert time.monotonic() < deadline, f"no port is forwarded: {screen.read_text()}"
+            time.sleep(0.2)
+        yield int(found[1])
+    finally:
+        forwarding.terminate()
+        forwarding.wait(30)
+
+
+def asked(address: str, *, token: str) -> tuple[int, bytes]:
+    """Status and body of an answer."""
+    request = urllib.request.Request(address, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=FORWARD_SECONDS) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, b""
 
 
 def test_a_suspended_job_leaves_a_checkpoint_and_no_pods_and_resumes_from_it(

@@ -291,6 +291,12 @@ def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="A run's folder.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Another's.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write a page with both runs' curves overlaid."
+        ),
+    ] = None,
 ) -> None:
     """Compare two runs: their jobs, metrics, times and held-out accuracies."""
     from rich.console import Console
@@ -307,6 +313,14 @@ def diff(
         _print(json.dumps(diff_json(found), indent=2))
     else:
         Console().print(*diff_tables(found), sep="\n", highlight=False)
+    if page:
+        from rljob_runtime.display.overlay import render_overlay
+
+        try:
+            page.write_text(render_overlay(found), encoding="utf-8")
+        except OSError as error:
+            _say(f"--html: {error}")
+            raise typer.Exit(EXIT_INVALID) from None
 
 
 @app.command()

@@ -19,7 +19,10 @@ phase         name, step, start, end (unix s); [role, device, waited_seconds (of
 step          step, seconds, metrics {name: number}; [phases {name: seconds}, samples,
               staleness {versions behind: rows}, passes {count, tokens [], seconds []}]
               passes: of the update, with gradient, on the rank whose took longest; the first of them timed
-              samples: [{prompt, [answer], responses: [{text, reward, [parts, length]}]}]
+              samples: [{prompt, [answer], responses: [{text, reward, [parts, length,
+              tokens {ids [], texts [], logprobs [], version, [versions [[version, tokens]]]}]}]}]
+              tokens: the first of a few responses; logprobs: null where the policy did not draw it;
+              version: of the weights that drew the first one; versions: of each, where that is known
 evaluation    step, accuracy (0–1), n (prompts); [stderr, reward, samples, seconds, k (samples a prompt),
               pass_at_k, suites {name: {accuracy, stderr, reward, n, k, pass_at_k}}]
 resize        step, from, to (devices that generate), waited_seconds (since it was asked for),

@@ -18,6 +18,7 @@ from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
 from rljob_runtime.hangs.folders import FOLDER as HANGS
 from rljob_runtime.hangs.folders import SUMMARY
+from rljob_runtime.profiles.traces import FOLDER as TRACES
 
 EVENTS_NAME = "events.jsonl"
 RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")
@@ -128,6 +129,7 @@ class RemoteRun:
                 with self._told(f"cannot take {name}", deadline):
                     self._put(folder / name, name, deadline)
         self._put_hangs(folder, deadline)
+        self._put_traces(folder, deadline)
 
     def put_hangs(self, folder: Path) -> None:
         """Copy the stacks of deadlines that passed, as far as they are not there."""
@@ -148,6 +150,19 @@ class RemoteRun:
     def _put(self, file: Path, name: str, deadline: Deadline) -> None:
         deadline.check()
         self.fs.put_file(str(file), f"{self.root}/{name}", callback=deadline)
+
+    def _put_traces(self, folder: Path, deadline: Deadline) -> None:
+        """Copy those that are not there yet, or have another size."""
+        files = sorted((folder / TRACES).glob("step-*/*.gz"))
+        if not files:
+            return
+        with self._told(f"cannot take {TRACES}", deadline):
+            there = self.fs.find(f"{self.root}/{TRACES}", detail=True)
+            sizes = {path: info["size"] for path, info in there.items()}
+            for file in files:
+                name = file.relative_to(folder).as_posix()
+                if sizes.get(f"{self.root}/{name}") != file.stat().st_size:
+                    self._put(file, name, deadline)
 
     def fetch_events(self, folder: Path) -> None:
         """Replace the folder's events by those that are here, if there are any."""

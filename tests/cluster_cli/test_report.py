@@ -37,6 +37,41 @@ def test_a_jobs_run_is_fetched_and_its_report_written(cluster, rljob, tmp_path):
     assert "words" in (folder / "report.html").read_text()
 
 
+def test_the_traces_come_along_and_nothing_else_that_an_event_names(cluster, rljob, tmp_path):
+    names = [f"profile/step-1/rank-0-{state}.json.gz" for state in ("update", "generate")]
+    gone, foreign = "profile/step-1/rank-1-update.json.gz", "../../elsewhere"
+    told = [{"time": 2.0, "kind": "profile", "step": 1, "rank": 0, "state": "update"}] * 4
+    lines = [
+        json.dumps({**event, "path": path, "seconds": 1.0, "bytes": 5})
+        for event, path in zip(told, [*names, gone, foreign], strict=True)
+    ]
+    cluster.files[f"{FOLDER}/events.jsonl"] += "".join(f"{line}\n" for line in lines).encode()
+    cluster.files |= {f"{FOLDER}/{name}": b"trace" for name in (*names, foreign)}
+
+    result = rljob("report", "words", "-o", "there/run")
+
+    folder = tmp_path / "here" / "there" / "run"
+    assert result.exit_code == 0, result.stderr
+    assert {file for file in (folder / "profile").rglob("*") if file.is_file()} == {
+        folder / name for name in names
+    }
+    assert not (tmp_path / "here" / "elsewhere").exists()
+
+
+def test_a_trace_that_is_here_is_not_fetched_again(cluster, rljob):
+    name = "profile/step-1/rank-0-update.json.gz"
+    told = {"time": 2.0, "kind": "profile", "step": 1, "rank": 0, "state": "update"}
+    line = json.dumps({**told, "path": name, "seconds": 1.0, "bytes": 5})
+    cluster.files[f"{FOLDER}/events.jsonl"] += f"{line}\n".encode()
+    cluster.files[f"{FOLDER}/{name}"] = b"trace"
+
+    for _ in range(2):
+        assert rljob("report", "words", "-o", "there").exit_code == 0
+
+    asked = [command for command in cluster.commands if f"{FOLDER}/{name}" in command]
+    assert len(asked) == 1
+
+
 def test_it_is_fetched_again_into_the_folder_of_before(cluster, rljob):
     assert rljob("report", "words", "-o", "there").exit_code == 0
     cluster.jobs = [ended("Succeeded")]

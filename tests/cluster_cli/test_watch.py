@@ -188,3 +188,15 @@ def test_the_page_has_the_jobs_run_and_its_spec(run, watch) -> None:
     assert told["parts"]["name"] == "spell-backward-grpo"
     assert told["parts"]["spec"] == "kind: RLJob\n"
     assert told["parts"]["status"]["step"] == 4
+
+
+def test_the_page_has_the_jobs_traces(run, watch) -> None:
+    run.write()
+    name = run.record(2, b"trace")
+    found = LiveRun(watch())
+
+    read = found.trace(name)
+
+    assert read is not None and (piece := read(0)) is not None
+    assert (piece.size, piece.data) == (5, b"trace")
+    assert found.trace("events.jsonl") is None

@@ -127,6 +127,25 @@ def test_a_terminal_shows_jobs_metrics_phases_and_accuracies(folder):
         assert text in done.output
 
 
+def test_a_page_that_cannot_be_written_is_told(tmp_path, folder):
+    runs = [str(folder(name, steps=2)) for name in "ab"]
+
+    done = CliRunner().invoke(app, ["diff", *runs, "--html", str(tmp_path / "no" / "diff.html")])
+
+    assert done.exit_code == 2
+    assert "--html: [Errno 2] No such file or directory" in done.stderr
+
+
+def test_runs_with_nothing_in_common_leave_a_page_that_says_so(tmp_path, folder):
+    a, b = folder("a", steps=3), folder("b", steps=0, every=None)
+    page = tmp_path / "diff.html"
+
+    done = CliRunner().invoke(app, ["diff", str(a), str(b), "--html", str(page)])
+
+    assert done.exit_code == 0
+    assert '"charts":[]' in page.read_text()
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path, folder):
     done = CliRunner().invoke(app, ["diff", str(folder("a", steps=2)), str(tmp_path / "none")])
 

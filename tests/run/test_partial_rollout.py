@@ -77,6 +77,11 @@ def test_every_prompt_is_answered_and_trained_once_whatever_steps_its_samples_ta
     assert max(len(response) for _, response in noted) > BUDGET, "no sample needed a second step"
     assert metrics(finished, "partial_rollout/going_on") == [float(PROMPTS)] * (STEPS - 1) + [0.0]
     assert max(metrics(finished, "partial_rollout/mixed_share")) > 0
+    shown = [
+        r for step in finished.of_kind("step") for g in step["samples"] for r in g["responses"]
+    ]
+    versions = [response["tokens"]["versions"] for response in shown if "tokens" in response]
+    assert max(map(len, versions)) > 1, "no sample shows which weights drew each of its tokens"
     ages = metrics(finished, "staleness"), metrics(finished, "staleness/tokens")
     assert sum(ages[0]) > sum(ages[1]) > 0, "later tokens are drawn by newer weights"
     assert max(metrics(finished, "staleness/max")) in (1, 2, 3)

@@ -59,3 +59,6 @@ def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
         assert metrics["reward/errors"] == 0
     shown = finished.of_kind("step")[0]["samples"][0]["responses"]
     assert any("<result>" in response["text"] for response in shown)
+    tokens = [response["tokens"] for response in shown if "tokens" in response]
+    logprobs = [told for response in tokens for told in response["logprobs"]]
+    assert None in logprobs and any(told is not None for told in logprobs)

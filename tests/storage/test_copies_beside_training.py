@@ -124,6 +124,23 @@ def test_the_records_go_with_every_copy(run):
     assert run.remote.fs.cat_file(f"{run.remote.root}/rljob.yaml") == b"kind: RLJob\n"
 
 
+def test_the_traces_go_along_each_once(run):
+    name = "profile/step-1/rank-0-update.json.gz"
+    file = run.store.folder.parent / name
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"torn")
+    run.copies.start()
+    file.write_bytes(b"whole trace")
+
+    for step in (1, 2):
+        run.save(step)
+        run.wait_for("copied", step)
+    assert run.copies.finish() == ""
+
+    assert run.remote.fs.cat_file(f"{run.remote.root}/{name}") == b"whole trace"
+    assert sum(path.endswith(name) for path in run.gate.seen) == 2
+
+
 def test_the_end_tries_once_more(run):
     run.copies.start()
     failures = iter([True])

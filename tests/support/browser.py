@@ -120,6 +120,18 @@ class Browser:
             mobile=False,
         )
 
+    def keep_files(self, folder: Path) -> None:
+        """Where downloads go."""
+        options = {"behavior": "allow", "downloadPath": str(folder)}
+        self.call("Browser.setDownloadBehavior", **options)
+
+    def wait_for_file(self, file: Path) -> None:
+        """Return once a download is there, which has another name until it is whole."""
+        deadline = time.monotonic() + CALL_SECONDS
+        while not file.exists():
+            assert time.monotonic() < deadline, f"{file} did not arrive; {self.errors}"
+            time.sleep(0.1)
+
     def picture(self, file: Path, *, whole: bool = False) -> None:
         """A PNG of the window, or of the whole page."""
         said = self.call("Page.captureScreenshot", captureBeyondViewport=whole)

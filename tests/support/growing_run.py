@@ -33,6 +33,16 @@ class GrowingRun:
         with self.file.open("ab") as file:
             file.write(data)
 
+    def record(self, step: int, content: bytes) -> str:
+        """Leave a trace of the step's update, and tell of it; its name."""
+        name = f"profile/step-{step}/rank-0-update.json.gz"
+        file = self.folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+        told = {"step": step, "rank": 0, "state": "update", "path": name, "bytes": len(content)}
+        self.append(line_of({"time": 1.0, "kind": "profile", "seconds": 0.5, **told}))
+        return name
+
     def replace(self, events: Sequence[Event]) -> None:
         """Put another log in the place of this one."""
         draft = self.folder / "draft"

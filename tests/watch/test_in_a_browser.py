@@ -9,7 +9,10 @@ import pytest
 from browser import MISSING, PROGRAM, Browser
 from growing_run import GrowingRun
 from programs import needs
+from run_events import make_events
+from typer.testing import CliRunner
 
+from rljob_runtime.cli import app
 from rljob_runtime.watch.live_document import LiveRun
 from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import LocalRun
@@ -95,6 +98,36 @@ def test_new_steps_come_without_a_reload_and_the_reader_stays_in_place(
     assert browser.errors == []
 
 
+def test_tokens_are_unfolded_and_stay_so(browser, serve, growing) -> None:
+    run = growing(steps=3)
+    told = {"ids": [65, 10, 7], "texts": ["<b>", "\n", ""], "logprobs": [-0.25, None, -1e-5]}
+    for event in run.events:
+        for response in [r for g in event.get("samples", []) for r in g["responses"]]:
+            response["tokens"] = {**told, "version": 4, "versions": [[4, 1], [None, 1], [5, 1]]}
+    run.write_until("dock", 1)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(READY)
+    line = "document.querySelector('#group details')"
+
+    folded = browser.tell(f"{line}.querySelector('.tokens').checkVisibility()")
+    browser.tell(f"{line}.querySelector('summary').click()")
+    browser.wait(f"{line}.querySelector('.tokens').checkVisibility()")
+    run.write()
+    browser.wait("document.querySelector('#sample-stepper output').textContent === 'step 3'")
+
+    assert folded is False
+    tokens = browser.tell(
+        f"[...{line}.querySelectorAll('.tokens span')].map((token) => [token.textContent, token.title])"
+    )
+    assert tokens == [
+        ["<b>", "token 65 · log-prob -0.25 · weights' version 4"],
+        ["↵\n", "token 10 · not drawn by the policy"],
+        ["", "token 7 · log-prob -0.00001 · weights' version 5"],
+    ]
+    assert browser.tell(f"{line}.open") is True
+    assert browser.errors == []
+
+
 def test_a_zoom_outlives_new_steps(browser, serve, growing) -> None:
     run = growing(steps=9)
     run.write_until("dock", 6)
@@ -114,6 +147,31 @@ def test_a_zoom_outlives_new_steps(browser, serve, growing) -> None:
 
     browser.wait(f"{plot}.data[0].x.length === 7")
     assert browser.tell(f"{plot}.layout.xaxis.range") == zoomed
+
+
+def test_a_new_trace_appears_at_once_and_its_link_brings_the_file(
+    browser, serve, growing, tmp_path
+) -> None:
+    run, files = growing(steps=9), tmp_path / "files"
+    run.write_until("dock", 3)
+    browser.keep_files(files)
+    browser.open(f"{serve(run)}#token={TOKEN}")
+    browser.wait(f"{READY} && document.getElementById('profiles').hidden")
+
+    for step in (2, 3):
+        name = run.record(step, b"trace of step %d" % step)
+        links = "document.querySelectorAll('#profiles a')"
+        browser.wait(f"{links}.length === {step - 1}")
+        browser.tell(f"{links}[{step - 2}].click()")
+        browser.wait_for_file(files / name.replace("/", "-"))
+
+        assert (files / name.replace("/", "-")).read_bytes() == (run.folder / name).read_bytes()
+
+    run.write()
+    browser.wait(f"{text_of('status')} === 'succeeded'")
+    assert browser.tell("document.querySelectorAll('#profiles table').length") == 1
+    assert browser.tell("document.querySelectorAll('#profiles tbody tr').length") == 2
+    assert browser.errors == []
 
 
 def test_a_run_that_has_not_begun_is_waited_for(browser, serve, growing) -> None:
@@ -179,6 +237,40 @@ def test_a_server_that_is_gone_is_told_and_another_one_asks_for_its_token(
     serve(run, port)
 
     browser.wait("document.getElementById('token')")
+
+
+def test_two_runs_curves_lie_over_each_other(browser, tmp_path) -> None:
+    runs = {}
+    for name, seed in (("A", 7), ("B<b>", 8)):
+        events = make_events(steps=40, seed=seed, every=10)
+        runs[name] = [event["metrics"] for event in events if event["kind"] == "step"]
+        GrowingRun(tmp_path / name, events).write()
+    for metrics in runs["B<b>"]:
+        del metrics["kl"]
+    GrowingRun(tmp_path / "B<b>", events).replace(events)
+    page = tmp_path / "diff.html"
+
+    folders = [str(tmp_path / name) for name in runs]
+    done = CliRunner().invoke(app, ["diff", *folders, "--json", "--html", str(page)])
+    browser.open(page.as_uri())
+    browser.wait(READY)
+
+    assert done.exit_code == 0 and json.loads(done.output)["steps"] == 40
+    lines = browser.tell(
+        "document.getElementById('plot-reward-mean').data.filter((line) => line.opacity)"
+        ".map((line) => [line.name, line.line.color, line.y])"
+    )
+    rewards = [[step["reward/mean"] for step in metrics] for metrics in runs.values()]
+    assert [(name, values) for name, _, values in lines] == [("A", rewards[0]), ("B", rewards[1])]
+    assert lines[0][1] != lines[1][1]
+    charts = browser.tell("[...document.querySelectorAll('#charts .plot')].map((p) => p.id)")
+    assert {"plot-accuracy", "plot-entropy", "plot-clip_fraction", "plot-seconds"} <= {*charts}
+    assert "plot-kl" not in charts
+    assert browser.tell("[...plots.values()].every((plot) => !plot.due)") is True
+    heads = browser.tell("[...document.querySelectorAll('h1')].map((head) => head.textContent)")
+    assert heads == [f"{run} {folder} 40 steps" for run, folder in zip("AB", folders, strict=True)]
+    assert browser.tell("document.documentElement.scrollWidth") <= LAPTOP[0]
+    assert browser.errors == []
 
 
 @pytest.mark.parametrize("finished", [None, "failed"], ids=["goes on", "has failed"])

@@ -1,4 +1,4 @@
-"""The page over HTTP: for who has the token, nothing else of the folder, and nothing for strangers."""
+"""The page over HTTP: for who has the token, of the folder traces alone, and nothing for strangers."""
 
 import gzip
 import http.client
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from growing_run import GrowingRun, line_of
 
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.watch import follow
 from rljob_runtime.watch.live_document import LiveRun
 from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Page
 from rljob_runtime.watch.runs import LocalRun
@@ -47,8 +49,12 @@ class Server:
 
 
 @pytest.fixture
-def server(growing) -> Iterator[Server]:
-    run = growing(steps=3)
+def run(growing) -> GrowingRun:
+    return growing(steps=3)
+
+
+@pytest.fixture
+def server(run) -> Iterator[Server]:
     run.write()
     (run.folder / "rljob.yaml").write_text("kind: RLJob\n")
     made = Server(Page(LiveRun(LocalRun(run.folder)), TOKEN))
@@ -144,11 +150,81 @@ def test_a_body_that_is_no_token_is_not_read(server, length: str) -> None:
         "/login/",
         "/status",
         "*",
+        "/profile/",
+        "/profile/step-1/../../rljob.yaml",
+        "/profile/step-1/%2e%2e/%2e%2e/rljob.yaml",
+        "/profile/step-1/rank-0-../../../rljob.yaml",
     ],
 )
 def test_nothing_but_the_page_can_be_asked_for(server, target: str) -> None:
     assert server.ask("GET", target, BEARER)[0] == 404
     assert server.ask("POST", target, BEARER, TOKEN.encode())[0] == 404
+
+
+@pytest.mark.parametrize("piece_bytes", [7, 2**20], ids=["in pieces", "whole"])
+def test_a_trace_that_the_run_has_told_of_arrives(server, run, monkeypatch, piece_bytes) -> None:
+    monkeypatch.setattr(follow, "PIECE_BYTES", piece_bytes)
+    content = gzip.compress(bytes(range(256)))
+    name = run.record(1, content)
+
+    for headers in (BEARER, {"Cookie": cookie_of(server)}):
+        code, said, body = server.ask("GET", f"/{name}", {**headers, "Accept-Encoding": "gzip"})
+
+        assert (code, body) == (200, content)
+        assert (said["Content-Type"], said["Content-Encoding"]) == ("application/gzip", None)
+        assert (
+            said["Content-Disposition"]
+            == 'attachment; filename="profile-step-1-rank-0-update.json.gz"'
+        )
+
+
+def test_a_stranger_gets_no_trace(server, run) -> None:
+    name = run.record(1, b"trace")
+
+    assert server.ask("GET", f"/{name}")[0] == 401
+    assert server.ask("GET", f"/{name}", {"Cookie": "rljob=1"})[0] == 401
+
+
+def test_a_file_that_no_event_names_is_no_trace(server, run) -> None:
+    run.record(1, b"trace")
+    (run.folder / "profile" / "step-1" / "rank-1-update.json.gz").write_bytes(b"of nobody")
+
+    assert server.ask("GET", "/profile/step-1/rank-1-update.json.gz", BEARER)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["rljob.yaml", "/etc/passwd", "profile/step-1/../../rljob.yaml"])
+def test_an_event_that_names_another_file_opens_nothing(server, run, path: str) -> None:
+    told = {"step": 1, "rank": 0, "state": "update", "path": path, "seconds": 1.0, "bytes": 1}
+    run.append(line_of({"time": 1.0, "kind": "profile", **told}))
+
+    assert server.ask("GET", f"/{path}", BEARER)[0] == 404
+
+
+def test_a_trace_that_is_gone_is_not_found(server, run) -> None:
+    name = run.record(1, b"trace")
+    (run.folder / name).unlink()
+
+    assert server.ask("GET", f"/{name}", BEARER)[0] == 404
+
+
+def test_a_trace_that_is_replaced_while_it_is_sent_breaks_off(server, run, monkeypatch) -> None:
+    monkeypatch.setattr(follow, "PIECE_BYTES", 4)
+    name = run.record(1, b"0123456789")
+    (run.folder / "another").write_bytes(b"9876543210")
+    read = LocalRun.reader
+
+    def replaced(self: LocalRun, file: str) -> follow.Read:
+        def piece(offset: int) -> follow.Piece | None:
+            if offset == 8:
+                (run.folder / "another").replace(run.folder / name)
+            return read(self, file)(offset)
+
+        return piece
+
+    monkeypatch.setattr(LocalRun, "reader", replaced)
+
+    with pytest.raises(http.client.IncompleteRead):
+        server.ask("GET", f"/{name}", BEARER)
 
 
 def test_other_methods_are_refused(server) -> None:

@@ -5,7 +5,7 @@ Returns sums for the metrics and a few groups as text for the report; rewards go
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
@@ -34,6 +34,7 @@ from rljob_runtime.flow import (
 from rljob_runtime.folders import Folder
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
+from rljob_runtime.pool_rows import VERSIONS
 from rljob_runtime.rewards.model_score import with_score
 from rljob_runtime.rewards.pool import (
     RewardPool,
@@ -50,6 +51,7 @@ from rljob_runtime.selection import (
     has_signal,
     select_groups,
 )
+from rljob_runtime.shown_tokens import Response, shown_tokens
 from rljob_runtime.spans import Span, Work
 
 SHOWN_GROUPS = 3
@@ -62,7 +64,8 @@ class RewardReport:
 
     totals, passes, prompts: of each sample, its reward, 1 where it passed the first reward, and its
     prompt's number. failed: samples with an error in any reward.
-    groups_with_signal: groups whose rewards differ. shown: groups as text, for the report.
+    groups_with_signal: groups whose rewards differ. shown: groups as text, for the report; token_columns:
+    what their tokens are told from, none where they are not.
     Of candidates, taken: groups put into the step's batch, kept: that have a signal, left_over: positions of
     those put into the next step's.
     """
@@ -77,6 +80,7 @@ class RewardReport:
     errors: Counter[str] = field(default_factory=Counter)
     first_error: str = ""
     shown: list[dict[str, Any]] = field(default_factory=list)
+    token_columns: tuple[str, ...] = ()
     taken: int = 0
     kept: int = 0
     left_over: list[int] = field(default_factory=list)
@@ -97,6 +101,10 @@ class RewardWorker:
         self._signal = chosen.signal if chosen else "reward"
         self._stop = list(spec.data.stop)
         self._mask = [RESPONSE_MASK] if spec.has_turns else []
+        self._versions = (VERSIONS,) if spec.flow.partial_rollout else ()
+        self._one_version = (
+            spec.flow.mode != "async"
+        )  # there, new weights come while devices generate
         self._timeout = spec.flow.stage_timeout_seconds
         self._primary = spec.rewards[0]
         self._tokenizer = load_tokenizer(model.here())
@@ -113,7 +121,8 @@ class RewardWorker:
 
     def score(self, batch: BatchName) -> RewardReport:
         """Score until every row of the batch has a reward."""
-        report, work = RewardReport(), Work()
+        told = ("rollout_logprobs", *self._versions) if batch.kind == "train" else ()
+        report, work = RewardReport(token_columns=told), Work()
         while True:
             with work.waiting():
                 claim = self._dock.claim(
@@ -131,7 +140,8 @@ class RewardWorker:
 
     def select(self, now: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
-        report, scored, work = RewardReport(), list[ScoredGroup](), Work()
+        report = RewardReport(token_columns=("rollout_logprobs",))
+        scored, work = list[ScoredGroup](), Work()
         while True:
             with work.waiting():
                 claim = self._dock.claim(
@@ -200,7 +210,8 @@ class RewardWorker:
 
     def _score_group(self, rows: Sequence[RowMeta], report: RewardReport) -> list[RewardResult]:
         scored = [MODEL_SCORE] * (self._model is not None) + [OUTCOME] * (self._game is not None)
-        columns = self._dock.read(rows, ["task", "response", *self._mask, *scored])
+        told = report.token_columns if len(report.shown) < SHOWN_GROUPS else ()
+        columns = self._dock.read(rows, ["task", "response", *self._mask, *scored, *told])
         requests = []
         for i in range(len(rows)):
             task = json.loads(columns["task"].row(i).tobytes())
@@ -233,7 +244,7 @@ class RewardWorker:
                 )
             },
         )
-        self._add(rows, requests, results, columns["response"].lengths.tolist(), report)
+        self._add(rows, requests, results, columns, report)
         return results
 
     def _add(
@@ -241,7 +252,7 @@ class RewardWorker:
         rows: Sequence[RowMeta],
         requests: Sequence[RewardRequest],
         results: Sequence[RewardResult],
-        lengths: Sequence[int],
+        columns: Mapping[str, Ragged],
         report: RewardReport,
     ) -> None:
         """Add one group's results."""
@@ -258,20 +269,37 @@ class RewardWorker:
         report.groups_with_signal += len({result.total for result in results}) > 1
         if len(report.shown) == SHOWN_GROUPS:
             return
-        report.shown.append(
+        responses: list[dict[str, Any]] = [
             {
-                "prompt": requests[0].prompt,
-                "answer": requests[0].answer,
-                "responses": [
-                    {
-                        "text": request.transcript,
-                        "reward": result.total,
-                        "parts": result.parts,
-                        "length": length,
-                    }
-                    for request, result, length in zip(requests, results, lengths, strict=True)
-                ],
+                "text": request.transcript,
+                "reward": result.total,
+                "parts": result.parts,
+                "length": length,
             }
+            for request, result, length in zip(
+                requests, results, columns["response"].lengths.tolist(), strict=True
+            )
+        ]
+        if report.token_columns:
+            drawn = [self._response(row, i, columns) for i, row in enumerate(rows)]
+            rewards = [result.total for result in results]
+            told = shown_tokens(drawn, rewards, texts=self._tokenizer.texts)
+            for response, tokens in zip(responses, told, strict=True):
+                response |= {"tokens": tokens} if tokens else {}
+        report.shown.append(
+            {"prompt": requests[0].prompt, "answer": requests[0].answer, "responses": responses}
+        )
+
+    def _response(self, row: RowMeta, i: int, columns: Mapping[str, Ragged]) -> Response:
+        ids = columns["response"].row(i).tolist()
+        logprobs = columns["rollout_logprobs"].row(i).tolist()
+        versions = [row.version] * len(logprobs) if self._one_version else []
+        return Response(
+            ids=ids,
+            drawn=columns[RESPONSE_MASK].row(i).tolist() if self._mask else [True] * len(ids),
+            logprobs=logprobs,
+            version=row.version,
+            versions=columns[VERSIONS].row(i).tolist() if VERSIONS in columns else versions,
         )
 
     def _passed(self, result: RewardResult) -> bool:

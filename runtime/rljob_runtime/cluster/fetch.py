@@ -1,11 +1,15 @@
 """`rljob report NAME`: bring what the report is made of from the head's pod into a folder here."""
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 from rljob_runtime.cluster.facts import Manifest, ending, phase, run_folder
+from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import ConfigError, NotThere
+from rljob_runtime.events import Event, read_events
+from rljob_runtime.profiles.traces import NAME
 
 EVENTS, SPEC, ORIGIN = "events.jsonl", "rljob.yaml", "cluster.json"
 """ORIGIN: the RLJob as the cluster has it; tells that the folder was fetched, and from which job."""
@@ -42,6 +46,22 @@ def fetch(job: Manifest, folder: Path, *, read: Read) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     origin = json.dumps(job, indent=2).encode()
     for name, content in ((ORIGIN, origin), (SPEC, spec), (EVENTS, events)):
-        draft = folder / f"{name}.part"
-        draft.write_bytes(content)
-        draft.replace(folder / name)
+        _write(folder / name, content)
+    for trace in RunHistory.of(read_events(folder / EVENTS)).profiles:
+        if _lacks(folder, trace):
+            with contextlib.suppress(NotThere):
+                _write(folder / trace["path"], read(f"{source}/{trace['path']}"))
+
+
+def _lacks(folder: Path, trace: Event) -> bool:
+    """Whether a trace that an event names is to be fetched."""
+    file = folder / trace["path"]
+    known = NAME.fullmatch(trace["path"]) is not None
+    return known and not (file.is_file() and file.stat().st_size == trace["bytes"])
+
+
+def _write(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_name(f"{file.name}.part")
+    draft.write_bytes(content)
+    draft.replace(file)

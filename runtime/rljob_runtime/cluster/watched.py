@@ -21,7 +21,7 @@ from rljob_runtime.cluster.facts import (
 )
 from rljob_runtime.cluster.fetch import EVENTS, LIMIT_BYTES, SPEC
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
-from rljob_runtime.watch.follow import PIECE_BYTES, Follower, News, Piece
+from rljob_runtime.watch.follow import PIECE_BYTES, Follower, News, Piece, Read
 from rljob_runtime.watch.runs import Pulse, Standing
 
 PAUSE_SECONDS = 3.0
@@ -43,7 +43,7 @@ class ClusterRun:
     ) -> None:
         self.place = f"{name} in namespace {calls.namespace}"
         self._calls, self._name, self._clock = calls, name, clock
-        self._follower = Follower(self._read)
+        self._follower = Follower(self.reader(EVENTS))
         self._heard = clock()
         self._job: Manifest = find_job(calls, name)
         self._head: Manifest | None = None
@@ -106,10 +106,13 @@ class ClusterRun:
     def report(self) -> str | None:
         return None
 
-    def _read(self, offset: int) -> Piece | None:
+    def reader(self, name: str) -> Read:
+        return lambda offset: self._read(name, offset)
+
+    def _read(self, name: str, offset: int) -> Piece | None:
         if self._head is None or not has_started(self._head):
             return None
-        pod, path = self._head["metadata"]["name"], f"{run_folder(self._job)}/{EVENTS}"
+        pod, path = self._head["metadata"]["name"], f"{run_folder(self._job)}/{name}"
         command = ["sh", "-c", TAIL, "sh", path, str(offset)]
         try:
             code, output, complaint = run_remotely(self._calls, pod, command, what=path)

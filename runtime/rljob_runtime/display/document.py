@@ -208,6 +208,7 @@ def _group(group: Event) -> Document:
             "reward": response.get("reward"),
             "parts": response.get("parts", {}),
             "length": response.get("length"),
+            "tokens": response.get("tokens"),
         }
         for response in group.get("responses", [])
     ]

@@ -4,7 +4,7 @@ Colours are tokens such as `@reward`; the report's script replaces them by those
 theme. Titles stand in the page, not in the figures.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -57,7 +57,7 @@ def spaced(steps: list[int], limit: int) -> list[int]:
 
 def reward_chart(history: RunHistory) -> Chart | None:
     """Mean reward, with a band of one standard deviation between samples."""
-    steps, means = _points(history, "reward/mean")
+    steps, means = points(history, "reward/mean")
     if not steps:
         return None
     spreads = [number(history.steps[s]["metrics"].get("reward/std", 0.0)) for s in steps]
@@ -81,34 +81,10 @@ def reward_chart(history: RunHistory) -> Chart | None:
 
 def accuracy_chart(history: RunHistory) -> Chart | None:
     """Pass rate of the training samples and held-out accuracy with 95 % intervals."""
-    steps, rates = _points(history, "pass_rate")
+    steps, rates = points(history, "pass_rate")
     curve = Curve(metric="pass_rate", name="training samples", colour="@muted", text=".1%")
     traces = line_traces(steps, rates, curve) if steps else []
-    if history.evaluations:
-        at = sorted(history.evaluations)
-        shares = [history.evaluations[step]["accuracy"] for step in at]
-        bounds = [interval95(history.evaluations[step]) for step in at]
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": [high - y for (_, high), y in zip(bounds, shares, strict=True)],
-            "arrayminus": [y - low for (low, _), y in zip(bounds, shares, strict=True)],
-            "color": "@accuracy",
-            "thickness": 1.5,
-            "width": 4,
-        }
-        traces.append(
-            {
-                "x": at,
-                "y": shares,
-                "name": "held-out prompts",
-                "mode": "lines+markers",
-                "line": {"color": "@accuracy", "width": 2},
-                "marker": {"color": "@accuracy", "size": 8},
-                "error_y": error,
-                "hovertemplate": "%{y:.1%}",
-            }
-        )
+    traces += held_out_traces(history, name="held-out prompts", colour="@accuracy")
     if not traces:
         return None
     return Chart(
@@ -120,6 +96,35 @@ def accuracy_chart(history: RunHistory) -> Chart | None:
         ),
         wide=True,
     )
+
+
+def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figure]:
+    """Held-out accuracies with 95 % intervals; none without an evaluation."""
+    if not history.evaluations:
+        return []
+    at = sorted(history.evaluations)
+    shares = [history.evaluations[step]["accuracy"] for step in at]
+    bounds = [interval95(history.evaluations[step]) for step in at]
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [high - y for (_, high), y in zip(bounds, shares, strict=True)],
+        "arrayminus": [y - low for (low, _), y in zip(bounds, shares, strict=True)],
+        "color": colour,
+        "thickness": 1.5,
+        "width": 4,
+    }
+    trace = {
+        "x": at,
+        "y": shares,
+        "name": name,
+        "mode": "lines+markers",
+        "line": {"color": colour, "width": 2},
+        "marker": {"color": colour, "size": 8},
+        "error_y": error,
+        "hovertemplate": "%{y:.1%}",
+    }
+    return [trace]
 
 
 def share_range(traces: Sequence[Figure]) -> list[float]:
@@ -143,7 +148,7 @@ def curves_chart(
     traces: list[Figure] = []
     axes: dict[str, list[tuple[Curve, Values]]] = {}
     for curve in curves:
-        steps, values = _points(history, curve.metric)
+        steps, values = points(history, curve.metric)
         if steps:
             traces += line_traces(steps, values, curve)
             axes.setdefault(curve.axis, []).append((curve, values))
@@ -214,7 +219,7 @@ def phase_chart(history: RunHistory) -> Chart | None:
     return Chart(key="phases", title="Phases", note=note, figure=figure, wide=True)
 
 
-def _points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
+def points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
     """Steps that have the metric, and its values; None where it was not finite."""
     steps = [s for s in shown_steps(history) if metric in history.steps[s]["metrics"]]
     values = [number(history.steps[step]["metrics"][metric]) for step in steps]
@@ -282,20 +287,24 @@ def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Fi
         }
         for step in history.resumed_from
     ]
-    first = min([*history.steps, *history.evaluations], default=0)
-    last = max([*history.steps, *history.evaluations], default=1)
-    pad = max(0.5, (last - first) * 0.015)
-    xaxis: Figure = {"range": [first - pad, last + pad]}
-    if last - first <= 6:
-        xaxis["dtick"] = 1
     visible = sum(trace.get("showlegend", True) for trace in traces)
     return {
         "data": traces,
         "layout": {
             "shapes": [*resumes, *alarm_marks(history)],
             "showlegend": visible > 1,
-            "xaxis": xaxis,
+            "xaxis": steps_axis([*history.steps, *history.evaluations]),
             "yaxis": {},
             **layout,
         },
     }
+
+
+def steps_axis(steps: Collection[int]) -> Figure:
+    """Options of the axis of these steps."""
+    first, last = min(steps, default=0), max(steps, default=1)
+    pad = max(0.5, (last - first) * 0.015)
+    axis: Figure = {"range": [first - pad, last + pad]}
+    if last - first <= 6:
+        axis["dtick"] = 1
+    return axis

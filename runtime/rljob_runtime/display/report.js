@@ -211,6 +211,25 @@ function showGroups(entry) {
   showGroup(groupShown);
 }
 
+let tokensOpen = false;
+
+// A response's first tokens, with id, log-prob and version on hover; unfolded or not as the reader left it.
+function tokenLine({ ids, texts, logprobs, version, versions }, length) {
+  const by = versions ? versions.flatMap(([number, times]) => Array(times).fill(number)) : [version];
+  const tokens = ids.map((id, i) => {
+    const drawn = logprobs[i] !== null;
+    const facts = drawn ? [`log-prob ${number(logprobs[i])}`, by[i] === undefined ? "" : `weights' version ${by[i]}`] : ["not drawn by the policy"];
+    const token = make("span", drawn ? "" : "given", texts[i].replaceAll("\n", "↵\n"));
+    token.title = [`token ${id}`, ...facts].filter(Boolean).join(" · ");
+    return token;
+  });
+  const under = `first ${ids.length} of ${length} tokens · begun by the weights' version ${version}`;
+  const line = make("details", "", make("summary", "", "Tokens"), make("div", "mono tokens", ...tokens), make("p", "under", under));
+  line.open = tokensOpen;
+  line.ontoggle = () => { tokensOpen = line.open; };
+  return line;
+}
+
 function showGroup(group) {
   const prompt = make("div", "prompt", make("div", "label", "Prompt"), make("div", "mono text", group.prompt));
   if (group.answer !== null) prompt.append(make("div", "label", "Answer"), make("div", "mono text", group.answer));
@@ -224,6 +243,7 @@ function showGroup(group) {
       make("div", "head", make("span", "score", number(response.reward)), make("span", "label", length)),
       make("div", "mono text", response.text));
     const parts = Object.entries(response.parts || {});
+    if (response.tokens) card.append(tokenLine(response.tokens, response.length));
     if (parts.length > 1) card.append(make("div", "parts", ...parts.map(([name, value]) => make("span", "", `${name} ${number(value)}`))));
     card.style.setProperty("--tone", `var(${tone})`);
     return card;
@@ -328,7 +348,7 @@ function runDetails() {
     link.href = p.path;
     return [p.step, p.what, link, p.bytes, p.seconds, p.operators];
   });
-  byId("profiles").append(make("h3", "", "Traces"),
+  byId("profiles").replaceChildren(make("h3", "", "Traces"),
     table(["step", "of", "Chrome trace", "size", "seconds", "most time of their own"], traces));
   const checkpoints = data.checkpoints.map((c) => [c.step, c.path]);
   byId("checkpoints").replaceChildren(make("h3", "", "Checkpoints"),
@@ -355,7 +375,7 @@ const PARTS = [
   [suites, ["suites"]],
   [reshard, ["reshard", "inFlight", "reshardOverBound", "reshardCharts", "reshardMemory"]],
   [notices, ["notices"]],
-  [runDetails, ["checkpoints", "best", "machine", "versions", "resumedFrom", "spec"]],
+  [runDetails, ["profiles", "checkpoints", "best", "machine", "versions", "resumedFrom", "spec"]],
 ];
 
 // Takes the parts that have changed and draws what shows them.

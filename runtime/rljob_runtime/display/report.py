@@ -39,7 +39,7 @@ def write_report(run_dir: Path) -> Path:
 
 def render(history: RunHistory, spec: str) -> str:
     """The whole page. All texts of the run are data: the page shows them, never runs them."""
-    return _page(
+    return page_of(
         ["plots.js", "report.js"],
         title=f"{html.escape(history.name)} · rljob report",
         subject="run report",
@@ -51,7 +51,7 @@ def render(history: RunHistory, spec: str) -> str:
 
 def render_live() -> str:
     """The same page without data: it asks the server that it came from for them, again and again."""
-    return _page(
+    return page_of(
         ["plots.js", "report.js", "live.js"],
         title="rljob watch",
         subject="run, live",
@@ -80,11 +80,12 @@ def content_policy(*scripts: str, connects: bool) -> str:
     )
 
 
-def _page(names: Sequence[str], *, live: str, **words: str) -> str:
+def page_of(names: Sequence[str], *, live: str, template: str = "report.html", **words: str) -> str:
+    """A page with Plotly and these scripts. words: what its template leaves open."""
     here = files("rljob_runtime.display")
     plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
     own = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
-    return Template((here / "report.html").read_text(encoding="utf-8")).substitute(
+    return Template((here / template).read_text(encoding="utf-8")).substitute(
         words,
         live=live,
         policy=content_policy(plotly, own, connects=bool(live)),

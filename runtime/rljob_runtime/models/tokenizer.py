@@ -15,6 +15,7 @@ from rljob_runtime.errors import ConfigError
 MARKER = "rljob_tokenizer.json"
 NUM_BYTES = 256
 PAD_ID, BOS_ID, EOS_ID = 256, 257, 258
+SPECIAL_NAMES = {PAD_ID: "<pad>", BOS_ID: "<bos>", EOS_ID: "<eos>"}
 BYTE_VOCABULARY = 259
 MAX_BYTES_OF_CHARACTER = 4
 ANSWER, MESSAGE = "rljob-answer", "rljob-message"
@@ -61,6 +62,10 @@ class Tokenizer(Protocol):
         """Text of ids; special tokens give nothing."""
         ...
 
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """Text of each token on its own; special tokens give their names."""
+        ...
+
 
 class ByteTokenizer:
     """UTF-8 bytes 0..255, then pad, begin and end."""
@@ -94,6 +99,10 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the bytes; broken UTF-8 gives U+FFFD."""
         return bytes(i for i in ids if i < NUM_BYTES).decode(errors="replace")
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """A byte that is no character by itself gives U+FFFD."""
+        return [SPECIAL_NAMES.get(i) or self.decode([i]) for i in ids]
 
 
 class HFTokenizer:
@@ -171,6 +180,10 @@ class HFTokenizer:
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return str(text)
+
+    def texts(self, ids: Sequence[int]) -> list[str]:
+        """A token that is no character by itself gives U+FFFD."""
+        return [str(self._tokenizer.decode([i], clean_up_tokenization_spaces=False)) for i in ids]
 
     def _find_eos_ids(self) -> tuple[int, ...]:
         ids = {self._tokenizer.eos_token_id}

@@ -1,10 +1,15 @@
 """A recorded trace: its bytes, and which operators took most of its time. Pure, without torch."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+FOLDER = "profile"
+"""Of a run's traces, in its folder."""
+NAME = re.compile(rf"{FOLDER}/step-[0-9]+/rank-[0-9]+-[a-z0-9-]+\.json\.gz")
+"""Of a trace's file, in the run's folder: what an event names otherwise is no trace."""
 LEFT_OUT = ("python_function", "user_annotation", "Trace", "overhead")
 """Categories that are no operators: they enclose such, or are the profiler's own."""
 
@@ -37,7 +42,7 @@ class Trace:
     def name(self) -> str:
         """Of its file, in the run's folder."""
         state = self.state if self.part == 1 else f"{self.state}-{self.part}"
-        return f"profile/step-{self.step}/rank-{self.rank}-{state}.json.gz"
+        return f"{FOLDER}/step-{self.step}/rank-{self.rank}-{state}.json.gz"
 
 
 def top_operators(trace: bytes, *, most: int) -> tuple[Operator, ...]:

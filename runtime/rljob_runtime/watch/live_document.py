@@ -14,6 +14,8 @@ from typing import Any
 from rljob_runtime.display.document import Document, document
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import RljobError
+from rljob_runtime.profiles.traces import NAME
+from rljob_runtime.watch.follow import Read
 from rljob_runtime.watch.runs import Pulse, Standing, WatchedRun
 
 ENTRY_IDS = {
@@ -98,11 +100,7 @@ class LiveRun:
     def answer(self, known: str, version: int) -> bytes:
         """JSON for a reader that has `version` of what it knows as `known`: of another, it has nothing."""
         with self._lock:
-            if time.monotonic() >= self._next:
-                began = time.monotonic()
-                self._read_on()
-                spent = time.monotonic() - began
-                self._next = began + spent + max(LEAST_SECONDS, SHARE * spent)
+            self._read_on_if_due()
             last = self._pulse.last
             facts = {
                 "run": self._name,
@@ -113,6 +111,20 @@ class LiveRun:
             }
             changes = self._document.since(version if known == self._name else 0)
         return f"{_json(facts)[:-1]},{changes}}}".encode()
+
+    def trace(self, name: str) -> Read | None:
+        """How a trace is read that the run has told of; None for any other name."""
+        with self._lock:
+            self._read_on_if_due()
+            told = any(event["path"] == name for event in self._history.profiles)
+        return self._run.reader(name) if told and NAME.fullmatch(name) else None
+
+    def _read_on_if_due(self) -> None:
+        began = time.monotonic()
+        if began >= self._next:
+            self._read_on()
+            spent = time.monotonic() - began
+            self._next = began + spent + max(LEAST_SECONDS, SHARE * spent)
 
     def _read_on(self) -> None:
         try:

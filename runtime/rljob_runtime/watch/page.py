@@ -1,7 +1,7 @@
-"""The page of `rljob watch --web`, as answers to requests: itself, what has changed, and a token's check.
+"""The page of `rljob watch --web`, as answers to requests: itself, what has changed, traces, a token's check.
 
-Used by `server` on this machine and by the run's own `status_server`. Holds no file's path: nothing of a
-folder but the run's document can be asked for. The token opens it, shown as a bearer's or, once, to
+Used by `server` on this machine and by the run's own `status_server`. Of a folder, the run's document can
+be asked for, and the traces that its events name. The token opens it, shown as a bearer's or, once, to
 `login`, which answers with a cookie that opens the page and nothing else that the token opens.
 """
 
@@ -10,18 +10,22 @@ import gzip
 import hashlib
 import hmac
 import http.cookies
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qs
 
 from rljob_runtime.display.report import render_live, render_login
+from rljob_runtime.errors import RljobError
+from rljob_runtime.profiles.traces import NAME
+from rljob_runtime.watch.follow import Piece, Read
 from rljob_runtime.watch.live_document import LiveRun
 
 PAGE, LIVE, LOGIN = "/", "/live", "/login"
 MAX_TOKEN_BYTES = 4096
 GZIP_FROM_BYTES = 2048
 HTML, JSON = "text/html; charset=utf-8", "application/json"
+GZIP = "application/gzip"
 HEADERS = {
     "Cache-Control": "no-store",
     "Referrer-Policy": "no-referrer",
@@ -38,11 +42,13 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Status, body and headers of a response."""
+    """Status, body and headers of a response. rest: so many bytes behind `body`, read as they are sent."""
 
     code: int
     headers: Mapping[str, str]
     body: bytes = b""
+    rest: Iterator[bytes] = field(default_factory=lambda: iter(()))
+    rest_bytes: int = 0
 
 
 class Page:
@@ -56,18 +62,21 @@ class Page:
 
     def answers(self, target: str) -> bool:
         """Whether a request's target is the page's."""
-        return target.partition("?")[0] in (PAGE, LIVE, LOGIN)
+        path = target.partition("?")[0]
+        return path in (PAGE, LIVE, LOGIN) or NAME.fullmatch(path[1:]) is not None
 
     def get(self, target: str, headers: Headers) -> Answer:
-        """Answer a GET: the page, or the form that asks for the token; what has changed, or 401."""
+        """Answer a GET: the page or the form for the token; what has changed, or a trace, or 401."""
         path, _, query = target.partition("?")
         packs = "gzip" in headers.get("Accept-Encoding", "")
         if path == PAGE:
             return _packed(_html(self._admits(headers)), HTML, packs)
-        if path != LIVE:
+        if path == LOGIN:
             return Answer(code=405, headers=HEADERS)
         if not self._admits(headers):
             return Answer(code=401, headers=HEADERS)
+        if path != LIVE:
+            return _trace(path[1:], self._run.trace(path[1:]))
         asked = parse_qs(query)
         since = number_of(asked.get("since", [""])[0])
         return _packed(self._run.answer(asked.get("run", [""])[0], since or 0), JSON, packs)
@@ -99,6 +108,35 @@ class Page:
 def number_of(text: str) -> int | None:
     """A whole number that somebody sent; None for what is none, or too large to be meant."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else None
+
+
+def _trace(name: str, read: Read | None) -> Answer:
+    try:
+        first = read(0) if read else None
+    except RljobError:
+        return Answer(code=503, headers=HEADERS)
+    if read is None or first is None:
+        return Answer(code=404, headers=HEADERS)
+    shown = name.replace("/", "-")
+    kind = {"Content-Type": GZIP, "Content-Disposition": f'attachment; filename="{shown}"'}
+    return Answer(
+        code=200,
+        headers={**HEADERS, **kind},
+        body=first.data,
+        rest=_rest(first, read),
+        rest_bytes=first.size - len(first.data),
+    )
+
+
+def _rest(piece: Piece, read: Read) -> Iterator[bytes]:
+    """The file behind its first piece. Ends early where another file has taken its place."""
+    place, size, identity = len(piece.data), piece.size, piece.identity
+    while place < size:
+        found = read(place)
+        if found is None or not found.data or found.identity != identity:
+            return
+        yield found.data[: size - place]
+        place += len(found.data)
 
 
 @functools.cache

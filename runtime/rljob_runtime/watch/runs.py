@@ -10,7 +10,7 @@ from typing import Protocol
 from rljob_runtime.display.wording import duration
 from rljob_runtime.events import Event
 from rljob_runtime.hangs.request import gone_driver
-from rljob_runtime.watch.follow import Follower, News, read_file
+from rljob_runtime.watch.follow import Follower, News, Read, read_file
 
 SILENT_SECONDS = 7200.0
 """A run on this machine that says nothing for so long is not waited for any more."""
@@ -66,6 +66,9 @@ class WatchedRun(Protocol):
     def report(self) -> str | None:
         """Where its report is, if there is one."""
 
+    def reader(self, name: str) -> Read:
+        """How a file is read that the run names in its folder."""
+
 
 class LocalRun:
     """A run's folder on this machine, which need not be there yet."""
@@ -102,3 +105,6 @@ class LocalRun:
     def report(self) -> str | None:
         path = self._folder / REPORT
         return str(path) if path.exists() else None
+
+    def reader(self, name: str) -> Read:
+        return read_file(self._folder / name)

@@ -3,7 +3,7 @@
 import contextlib
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from rljob_runtime.errors import ConfigError
+from rljob_runtime.errors import ConfigError, RljobError
 from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Answer, Page, number_of
 
 SILENT_SECONDS = 30.0
@@ -59,7 +59,10 @@ def _send(request: BaseHTTPRequestHandler, answer: Answer) -> None:
     request.send_response(answer.code)
     for name, value in answer.headers.items():
         request.send_header(name, value)
-    request.send_header("Content-Length", str(len(answer.body)))
-    with contextlib.suppress(ConnectionError):  # the reader may have left
+    request.send_header("Content-Length", str(len(answer.body) + answer.rest_bytes))
+    # the reader may have left or fallen silent, or the rest be gone: it sees that bytes are missing
+    with contextlib.suppress(ConnectionError, TimeoutError, RljobError):
         request.end_headers()
         request.wfile.write(answer.body)
+        for piece in answer.rest:
+            request.wfile.write(piece)
