@@ -64,7 +64,7 @@ def job_of(name: str) -> dict[str, Any]:
         "checkpoint": {"every": CHECKPOINT_STEPS, "keep": KEPT[name]},
         "evaluation": {"prompts": 64, "every": EVALUATION_STEPS},
     }
-    spec["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 4}
+    spec["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 8}
     spec["algorithm"] = {"name": "grpo", "params": {"clipHigh": 0.28}}
     spec["update"]["optimizer"]["learningRate"] = 3e-5
     if name == ASYNC:
