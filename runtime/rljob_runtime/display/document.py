@@ -39,6 +39,7 @@ from rljob_runtime.events import Event
 MAX_DETAILED_STEPS = 200
 MAX_TEXT = 4000
 MAX_NOTICES = 200
+NO_BREAK = "\N{NO-BREAK SPACE}"
 SHOWN_OPERATORS = 3
 Document = dict[str, Any]
 
@@ -129,7 +130,9 @@ def result(history: RunHistory) -> Document:
     began = history.started.get("time", history.first_time or history.last_time)
     seconds = number(finished.get("seconds", history.last_time - began))
     shown: Document = {
-        "steps": f"{count(history.step)} / {count(history.total_steps)}",
+        "steps": " / ".join(
+            count(steps).replace(" ", NO_BREAK) for steps in (history.step, history.total_steps)
+        ),
         "time": duration(seconds),
         "speed": count(sum(speeds) / len(speeds)) if speeds else None,
     }
