@@ -62,3 +62,9 @@ def test_weights_of_a_version_arrive_on_all_devices_of_each_replica(said, alone)
 
 def test_the_process_group_of_the_job_is_there_after_it(said):
     assert [rank["ranks"] for rank in said] == [4, 4, 4, 4]
+
+
+def test_a_rank_that_is_killed_leaves_no_shared_memory_for_it_has_no_name(said):
+    for rank in said:
+        assert rank["shared"]
+        assert all(path.endswith("(deleted)") for path in rank["shared"])

@@ -7,6 +7,7 @@ Several devices: the job's process group is there *before* it, and vLLM makes it
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -86,7 +87,9 @@ def start_vllm(start: Start) -> "LLMEngine":
             f"vLLM cannot run the model at {start.path} (spec.rollout.engine: vllm): {error}; "
             "use rollout.engine: torch"
         ) from error
-    if not shared:
+    if shared:
+        _let_go_of_names()
+    else:
         _leave_process_group()
     return cast("LLMEngine", engine)
 
@@ -131,9 +134,26 @@ def _one_rank_of_several() -> type[Any]:
 
 def _leave_process_group() -> None:
     """Destroy vLLM's process groups of one rank, and let vLLM forget them so that it can close."""
+    for group in _groups():
+        if hasattr(group, "cpu_group"):
+            del group.device_group, group.cpu_group
+    torch.distributed.destroy_process_group()
+
+
+def _let_go_of_names() -> None:
+    """Take the names off the shared memory of vLLM's queues between ranks, which all have by now: it is freed
+    with the last rank, however that ends."""
+    for group in _groups():
+        buffer = getattr(getattr(group, "mq_broadcaster", None), "buffer", None)
+        if buffer is not None and buffer.is_creator:
+            buffer.shared_memory.unlink()
+            buffer.is_creator = False  # or it would unlink it again
+
+
+def _groups() -> Iterator[Any]:
+    """All of vLLM's groups."""
     from vllm.distributed import parallel_state
 
     for group in vars(parallel_state).values():
-        if isinstance(group, parallel_state.GroupCoordinator) and hasattr(group, "cpu_group"):
-            del group.device_group, group.cpu_group
-    torch.distributed.destroy_process_group()
+        if isinstance(group, parallel_state.GroupCoordinator):
+            yield group
