@@ -63,6 +63,15 @@ class BatchRecord:
     groups: dict[str, GroupCells] = field(default_factory=dict)
     formats: dict[str, Format] = field(default_factory=dict)
     group_names: frozenset[str] = frozenset()
+    _alike: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
+
+    def remember(self, row: StoredRow) -> None:
+        """The row is gone. Rows of the same leases, most of a group, share what is kept."""
+        self.freed[row.head.uid] = self._alike.setdefault(tuple(row.acks.items()), row.acks)
+
+    def settle(self) -> None:
+        """No row is live: give back what their tables took, which emptied ones keep."""
+        self.live, self.groups, self._alike = {}, {}, {}
 
     def knows(self, uid: str) -> bool:
         """True for a row that is or was here."""

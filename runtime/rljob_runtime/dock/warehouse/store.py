@@ -267,9 +267,12 @@ class WarehouseStore:
                 cells += group.cells.values()
                 del record.groups[row.head.group]
             del self.rows[row.head.uid], record.live[row.head.uid]
-            record.freed[row.head.uid] = row.acks
+            record.remember(row)
         self.cells.free(cells)
-        if any(not self.batches[row.batch].live for row in rows):
+        done = {row.batch for row in rows if not self.batches[row.batch].live}
+        for batch in done:
+            self.batches[batch].settle()
+        if done:
             self._forget_old()
 
     def _forget_old(self) -> None:
