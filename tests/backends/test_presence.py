@@ -84,6 +84,33 @@ def test_what_a_wait_raises_is_raised() -> None:
     assert on_ranks(2, wait) == ["Connection closed by peer"] * 2
 
 
+class Noting:
+    """Notes the thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def wait(self) -> None:
+        self.threads.append(threading.current_thread())
+
+
+def test_one_thread_waits_for_all_and_another_where_it_does_not_come_back() -> None:
+    def wait(rank: int) -> tuple[int, int]:
+        presence, noting = met(), Noting()
+        for _ in range(20):
+            presence.await_all([pending(noting)], [1 - rank])
+        before = len(set(noting.threads))
+        presence._begin([pending(Endless())])
+        for _ in range(20):
+            presence.await_all([pending(noting)], [1 - rank])
+        presence.close()
+        noting.threads[-1].join(10)
+        assert not noting.threads[-1].is_alive()
+        return before, len(set(noting.threads))
+
+    assert on_ranks(2, wait) == [(1, 2)] * 2
+
+
 def test_strangers_are_not_heard() -> None:
     def wait(rank: int) -> int:
         presence = met()

@@ -34,6 +34,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "Presence._listen": "a daemon thread that hears the other ranks until its socket is closed",
         "Presence.await_all": "it is done: `_ended` said so",
         "Presence._begin.wait": "bounded by its group's timeout",
+        "_work_off": "a daemon thread, for the next wait; `close` ends it",
     },
     "runtime/rljob_runtime/dock/controller/subscription.py": {
         "Subscription._run": "until the warehouse's connection ends; `stop` cancels it"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
 
 import torch.distributed as dist
 
@@ -41,6 +42,7 @@ class Address:
     name: str
 
 
+Works = SimpleQueue[Callable[[], None] | None]
 Share = Callable[[Address], Sequence[Address]]
 """Gives all ranks' addresses for this rank's own; all ranks call it together."""
 
@@ -60,6 +62,8 @@ class Presence:
         self.names = [address.name for address in self._addresses]
         self._changed = threading.Condition()
         self._told, self.gave_up, self._closed = "", False, False
+        self._works: Works | None = None
+        self._last: Future[None] = Future()
         threading.Thread(target=self._listen, name="presence", daemon=True).start()
         others = [rank for rank in range(len(self._addresses)) if rank != self._rank]
         absent = self._silent(self._silent(others))
@@ -80,6 +84,8 @@ class Presence:
     def close(self) -> None:
         """Answer no more: to the others, this rank is gone."""
         self._closed = True
+        if self._works is not None:
+            self._works.put(None)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # else the thread's wait would go on
         self._socket.close()
@@ -136,7 +142,8 @@ class Presence:
 
     def _begin(self, pending: Sequence[Pending]) -> "Future[None]":
         """Waits in a thread: a wait cannot be ended from outside. No pool's, which would be awaited when
-        the process ends. Buffers are left before the end is known, as their memory is counted."""
+        the process ends; always the same, as torch keeps a record of each that ever waited; another where
+        the last wait has not ended. Buffers are left before the end is known, as their memory is counted."""
         end: Future[None] = Future()
         left = list(pending)
 
@@ -150,7 +157,15 @@ class Presence:
             with self._changed:
                 self._changed.notify_all()
 
-        threading.Thread(target=wait, name="collective wait", daemon=True).start()
+        if self._works is None or not self._last.done():
+            if self._works is not None:
+                self._works.put(None)
+            self._works = SimpleQueue()
+            threading.Thread(
+                target=_work_off, args=(self._works,), name="collective wait", daemon=True
+            ).start()
+        self._works.put(wait)
+        self._last = end
         return end
 
     def _ended(self, end: "Future[None]") -> bool:
@@ -193,6 +208,11 @@ class Presence:
             with self._changed:
                 self._told = self._told or f"{self.names[rank]} gave up: {why}"
                 self._changed.notify_all()
+
+
+def _work_off(works: Works) -> None:
+    while (work := works.get()) is not None:
+        work()
 
 
 def _heard(link: socket.socket) -> bytes:
