@@ -131,6 +131,8 @@ class Driver:
         if self.job.spec.flow.mode == "async":
             self._run_ahead()
         while self.step < self.job.spec.steps and not self.standing.ends_early:
+            if self.stop():  # stages that end at once look at it nowhere
+                raise Interrupted(f"step {self.step + 1}")
             self.elastic.apply(self.step)
             self.stages.take_phases()  # what that took is told by an event of its own
             self.train_step()

@@ -3,9 +3,15 @@
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
 from whole_runs import finish, gone_within, run, start, wait_for_event, wait_for_text
+
+from rljob_runtime.checkpoint import CheckpointStore
+from rljob_runtime.events import EventLog
+from rljob_runtime.stages import Interrupted
 
 pytestmark = [pytest.mark.ray]
 
@@ -46,3 +52,19 @@ def test_a_second_interrupt_ends_at_once(job_file: Callable[..., Path], tmp_path
 
     assert ended.code == 130
     assert gone_within(process.pid, 30) == []
+
+
+@pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])
+def test_a_run_whose_stages_end_at_once_is_interrupted_between_two_steps(
+    flow: dict[str, Any], boundaries: Boundaries, tmp_path: Path
+) -> None:
+    job = job_with(flow, steps=50, checkpoint={"every": 50})
+    store = CheckpointStore(folder=tmp_path / "checkpoints", keep=1)
+    log = EventLog(tmp_path / "events.jsonl")
+    driver = driver_of(ToldDriver, job, world=World(boundaries), store=store, log=log)
+    driver.stop = lambda: driver.step >= 2
+
+    with pytest.raises(Interrupted):
+        driver.run()
+
+    assert 2 <= driver.step < 5
