@@ -19,9 +19,6 @@ from rljob_operator.model import (
     StopSubmission,
 )
 
-STOP_SECONDS = 180.0
-"""How long a driver may take for its last checkpoint before its pods are deleted."""
-
 
 def decide(seen: Observed, now: float) -> Decision:
     """The status as it should be, and what to do. now: unix seconds."""
@@ -116,7 +113,7 @@ def _suspend(draft: Draft) -> None:
 
 
 def _stop(draft: Draft, reason: str) -> bool:
-    """Ask the driver to leave a checkpoint and end; False once it has, or has had its time."""
+    """Ask the driver to leave a checkpoint and end; False once it has, or has had `stop_seconds`."""
     if draft.seen.ray.hiccup:
         return True
     job, cluster = draft.seen.ray.job, draft.status.ray_cluster
@@ -124,7 +121,7 @@ def _stop(draft: Draft, reason: str) -> bool:
         return False
     draft.set("Stopping", "True", reason, "leaving a checkpoint")
     draft.set("Running", "False", reason, tell=False)
-    if draft.since("Stopping") >= STOP_SECONDS:
+    if draft.since("Stopping") >= draft.seen.stop_seconds:
         return False
     draft.do(StopSubmission(submission=cluster.submission_id))
     return True

@@ -67,8 +67,9 @@ class Observed:
     spec: None where `problems` say why. status: as stored. cluster: the one named in status, if it
     exists, with its `pods`; older: the job's other RayClusters, with `older_pods`. log: the driver's last
     lines, once it has failed. alarms: of its guards, None where it was not asked. poll_seconds: how often a
-    running job is asked about. stacks: what the driver said when the pass before asked it for its stacks,
-    "" where it gave no answer; None where it was not asked.
+    running job is asked about. stop_seconds: how long a run that was told to stop may take for its
+    checkpoint. stacks: what the driver said when the pass before asked it for its stacks, "" where it gave no
+    answer; None where it was not asked.
     """
 
     identity: Identity
@@ -90,6 +91,7 @@ class Observed:
     log: str = ""
     stacks: str | None = None
     poll_seconds: float = 5.0
+    stop_seconds: float = 600.0
 
     def of_role(self, role: Role) -> list[Pod]:
         """The present cluster's pods of one role."""

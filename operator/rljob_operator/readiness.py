@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from rljob_api.topology import pods, total_devices
+from rljob_api.worker_pods import is_ascend
 from rljob_operator.draft import Draft
 
 SHOWN_PROBLEMS = 3
@@ -34,16 +35,16 @@ def tell_devices(draft: Draft) -> None:
 
 
 def _reasons(draft: Draft) -> Iterator[str]:
-    """Why pods are missing: what nodes lack first, since the rest follows from it."""
+    """Why pods are missing: first those without a node, from which the rest follows."""
     seen, spec = draft.seen, draft.seen.spec
     assert spec is not None and seen.cluster is not None
     homeless = [pod for pod in seen.of_role("worker") if not pod.node]
     if homeless:
-        devices = len(homeless) * spec.accelerator.devices_per_node
-        yield (
-            f"{len(homeless)} worker pods have no node: {devices} {spec.accelerator.resource_name} "
-            "are missing"
-        )
+        told = f"{len(homeless)} worker pods have no node"
+        if is_ascend(accelerator := spec.accelerator):
+            devices = len(homeless) * accelerator.devices_per_node
+            told += f"; they need {devices} {accelerator.resource_name}"
+        yield told
     if seen.cluster.refusal:
         yield seen.cluster.refusal
     troubled = [pod for pod in seen.pods if pod.problem]

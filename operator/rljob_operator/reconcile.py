@@ -86,6 +86,7 @@ class Reconciler:
         seen = replace(
             observed(rljob, self.cache, answer, report, log, settings=self.settings),
             poll_seconds=poll_seconds(self.cache.count("RLJob"), self.chance()),
+            stop_seconds=self.settings.stop_seconds,
             stacks=self._stacks.get(identity.uid),
         )
         decision = decide(seen, self.wall())

@@ -127,6 +127,20 @@ def test_pods_that_cannot_be_scheduled_are_told_on_the_job() -> None:
     assert "pod worker: 0/2 nodes: 2 Insufficient NPU" in told.message
 
 
+def test_devices_are_told_only_where_pods_need_them_of_a_node() -> None:
+    waiting = [replace(p, ready=False, node="", problem="no memory") for p in pods()]
+    seen = replace(after(new()), cluster=Cluster(name="job-0", uid="c"), pods=tuple(waiting))
+    assert seen.spec is not None
+    ascend = seen.spec.accelerator.model_copy(update={"type": "ascend910b", "devices_per_node": 8})
+    on_ascend = replace(seen, spec=seen.spec.model_copy(update={"accelerator": ascend}))
+
+    emulated, real = (condition(decide(s, NOW).status, "ClusterReady") for s in (seen, on_ascend))
+
+    assert emulated is not None and real is not None
+    assert "1 worker pods have no node; pod head: no memory" in emulated.message
+    assert "1 worker pods have no node; they need 8 huawei.com/Ascend910; pod" in real.message
+
+
 def test_a_job_whose_pods_never_start_fails_with_their_names_and_reasons() -> None:
     head, *others = pods(ready=False)
     waiting = (head, *(replace(pod, problem="ImagePullBackOff") for pod in others))
@@ -572,10 +586,10 @@ def test_suspension_stops_the_driver_then_releases_the_pods_then_says_so() -> No
 
 
 def test_a_driver_that_does_not_stop_loses_its_pods_all_the_same() -> None:
-    asked = after(running(suspend=True))
+    asked = replace(after(running(suspend=True)), stop_seconds=240)
 
-    assert decide(asked, NOW + 179).actions == (StopSubmission(submission=SUBMISSION),)
-    assert decide(asked, NOW + 180).actions == (DeleteCluster(cluster="job-0"),)
+    assert decide(asked, NOW + 239).actions == (StopSubmission(submission=SUBMISSION),)
+    assert decide(asked, NOW + 240).actions == (DeleteCluster(cluster="job-0"),)
 
 
 def test_a_resumed_job_goes_on_from_its_checkpoint_under_a_new_id() -> None:
