@@ -11,8 +11,8 @@ Three runs at once, all of the same small job:
   those that the steady run had after the same step, in every bit.
 
 `--folder DIR --hours H` lets all three go on for so long from where the last part left them; what was seen
-is kept in `DIR/soak.jsonl`, and the figures are of all parts. `--json FILE` writes what `write_docs.py`
-shows.
+is kept in `DIR/soak.jsonl`. The figures are of all parts, those of memory of the longest. `--json FILE`
+writes what `write_docs.py` shows.
 """
 
 import argparse
@@ -101,13 +101,16 @@ class Record:
         return [line for line in self.lines if (line["what"], line["run"]) == (what, run)]
 
     def growth(self, run: str) -> dict[str, tuple[float, float]]:
-        """MiB at the end and growth in MiB an hour over the last third, of each role's steepest process."""
-        samples: dict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
-        for line in self.of("memory", run):
-            whose = line["role"], line["part"], line["process"]
-            samples[whose].append((line["hours"], line["mib"]))
+        """MiB at the end and growth in MiB an hour over the last third of the longest part, of each role's
+        steepest process."""
+        lines = self.of("memory", run)
+        longest = max(lines, key=lambda line: line["hours"], default={"part": 0})["part"]
+        samples: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        for line in lines:
+            if line["part"] == longest:
+                samples[line["role"], line["process"]].append((line["hours"], line["mib"]))
         found: dict[str, tuple[float, float]] = {}
-        for (role, _, _), pairs in samples.items():
+        for (role, _), pairs in samples.items():
             if len(pairs) < LEAST_SAMPLES:
                 continue
             last = np.asarray(pairs[2 * len(pairs) // 3 :])
