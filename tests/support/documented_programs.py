@@ -103,7 +103,7 @@ def read_python(command: Command) -> None:
 def read_pip(command: Command) -> None:
     what, named = command.words[1], command.words[2]
     assert what == "install"
-    if extras := re.fullmatch(r"rljob\[([\w,-]+)\]", named):
+    if extras := re.fullmatch(r"\.\[([\w,-]+)\]", named):
         assert set(extras[1].split(",")) <= EXTRAS
     else:
         assert (ROOT / named / "pyproject.toml").is_file()
