@@ -9,12 +9,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 TORCH = "torch==2.13.0"
 QUEUE = ["transferqueue==0.1.11", "ray==2.60.0", "tensordict==0.15.3"]
-INDEX_OF_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
 def make_environment(name: str, packages: list[str], *, torch: str = TORCH) -> Path:
     """Folder of the environment's programs. torch: "" for none. Its wheels come from the first of these that
-    is there: $TORCH_WHEELS, the folder beside the checkout, PyTorch's index of CPU builds."""
+    is there: $TORCH_WHEELS, the folder beside the checkout, PyTorch's index ($TORCH_BACKEND, else cpu)."""
     folder = ROOT / ".bench" / name
     done = folder / "packages.txt"
     packages = [*filter(None, [torch]), *packages]
@@ -26,7 +25,11 @@ def make_environment(name: str, packages: list[str], *, torch: str = TORCH) -> P
     uv = str(Path(sys.executable).with_name("uv"))
     folders = [os.environ.get("TORCH_WHEELS", ""), str(ROOT.parent / "shared" / "wheels")]
     wheels = next((place for place in folders if place and Path(place).is_dir()), None)
-    source = ["--find-links", wheels] if wheels else ["--extra-index-url", INDEX_OF_CPU_BUILDS]
+    source = (
+        ["--find-links", wheels]
+        if wheels
+        else ["--torch-backend", os.environ.get("TORCH_BACKEND", "cpu")]
+    )
     install = [
         uv,
         "pip",

@@ -21,15 +21,22 @@ def test_every_algorithm_has_a_row_that_names_its_own_parameters():
     shared = set(PolicyParams.model_fields)
 
     for name, params in PARAMS.items():
-        (row,) = re.findall(rf"^\| `{name}`(?: \(default\))? \|.*$", PAGE, re.MULTILINE)
+        row, _ = rows_of(name)
         own = [f.alias for key, f in params.model_fields.items() if key not in shared]
         assert [key for key in own if f"`{key}`" not in row] == []
 
 
+def rows_of(name):
+    """The algorithm's rows: in the table of algorithms, and in that of their tests."""
+    return re.findall(rf"^\| `{name}`(?: \(default\))? \|.*$", PAGE, re.MULTILINE)
+
+
 def cells_of(name):
-    """The row of an algorithm: name, advantage, loss, mean, needs, paper, parameters, tests."""
-    (row,) = re.findall(rf"^\| `{name}`(?: \(default\))? \|.*$", PAGE, re.MULTILINE)
-    return [cell.strip() for cell in row.strip("|").split(" | ")]
+    """Of both rows: name, advantage, loss, mean, needs, paper, parameters, tests."""
+    row, tests = rows_of(name)
+    return [
+        cell.strip() for cell in (*row.strip("|").split(" | "), tests.strip("|").split(" | ")[1])
+    ]
 
 
 def test_every_registered_algorithm_has_a_whole_row_that_tells_what_it_needs_and_its_paper():

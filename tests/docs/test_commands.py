@@ -143,7 +143,7 @@ def test_an_option_that_a_benchmark_has_not_is_found() -> None:
     "text",
     [
         "rljob plan", "rljob plan job.yaml --serach", "rljob export runs/NAME model --dtype float8",
-        "make tests", "pip install 'rljob[clusters]'", "pytest -m gpu tests/kernels",
+        "make tests", "pip install '.[clusters]'", "pytest -m gpu tests/kernels",
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_found(text: str) -> None:

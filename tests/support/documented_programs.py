@@ -25,6 +25,7 @@ EXTRAS = set(PROJECT["project"]["optional-dependencies"])
 MAKEFILE = (ROOT / "Makefile").read_text()
 E2E_SCRIPT = (ROOT / "scripts" / "e2e.sh").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
+IMAGES_SCRIPT = (ROOT / "images" / "build.sh").read_text()
 SUBCOMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 CLIENTS = ("kubectl", "helm")
 NUMBERS = {"N": "2"}
@@ -42,7 +43,9 @@ def read_rljob(command: Command) -> None:
 def read_make(command: Command) -> None:
     for word in command.words[1:]:
         variable, is_variable, value = word.partition("=")
-        if is_variable:
+        if is_variable and "images" in command.words:
+            assert f"${{{variable}:-" in IMAGES_SCRIPT
+        elif is_variable:
             assert f"$({variable})" in MAKEFILE
             assert (ROOT / value.split()[0]).exists()
         else:
@@ -100,7 +103,7 @@ def read_python(command: Command) -> None:
 def read_pip(command: Command) -> None:
     what, named = command.words[1], command.words[2]
     assert what == "install"
-    if extras := re.fullmatch(r"rljob\[([\w,-]+)\]", named):
+    if extras := re.fullmatch(r"\.\[([\w,-]+)\]", named):
         assert set(extras[1].split(",")) <= EXTRAS
     else:
         assert (ROOT / named / "pyproject.toml").is_file()
@@ -131,6 +134,14 @@ def read_setup(command: Command) -> None:
 
 def read_image(command: Command) -> None:
     assert all((ROOT / "images" / f"{name}.Dockerfile").is_file() for name in command.words[1:])
+
+
+def read_docker(command: Command) -> None:
+    _, what, image = command.words
+    assert what == "push"
+    found = re.fullmatch(r"[a-z./]+/rljob-([a-z-]+):\w+", image)
+    assert found
+    assert (ROOT / "images" / f"{found[1]}.Dockerfile").is_file()
 
 
 def read_source(command: Command) -> None:
@@ -166,6 +177,7 @@ def read_uv(command: Command) -> None:
 READERS: dict[str, Callable[[Command], None]] = {
     "rljob": read_rljob, "make": read_make, "python": read_python, "pip": read_pip, "pytest": read_pytest,
     "export": read_export, "scripts/setup.sh": read_setup, "images/build.sh": read_image,
+    "docker": read_docker,
     "source": read_source, "apt-get": read_package, "dpkg": read_package,
     "cp": read_copy, "base64": read_decoding, "uv": read_uv,
     "rljob-operator": read_script, "rljob-device-plugin": read_script,
