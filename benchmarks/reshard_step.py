@@ -68,7 +68,7 @@ def add_step(name: str, history: RunHistory, figures: Figures) -> None:
     told = [history.reshards[step] for step in steps]
     taken = [history.steps[step]["seconds"] for step in steps]
     synced = [history.phase_seconds(step)["sync"] for step in steps]
-    shares = [stands_still(one, history.steps[one["step"]]) or 0.0 for one in told]
+    shares = [stands_still(one, history.seconds(one["step"])) or 0.0 for one in told]
     checked = [part / whole for part, whole in zip(synced, taken, strict=True)]
     fullest = max(told, key=lambda reshard: int(reshard["peak_bytes"]))
     median = statistics.median

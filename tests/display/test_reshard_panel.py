@@ -63,13 +63,11 @@ def rows_of(history: RunHistory) -> dict[str, Any]:
 
 
 def test_what_is_waited_for_of_the_way_back_is_a_part_of_the_step() -> None:
-    step = {"seconds": 0.5}
-
-    share = stands_still(reshard_event(1), step)
+    share = stands_still(reshard_event(1), 0.5)
 
     assert share == pytest.approx((0.02 + 0.25 * 0.01) / 0.5)
     assert stands_still(reshard_event(0), None) is None
-    assert stands_still(reshard_event(1, seconds=None), step) is None
+    assert stands_still(reshard_event(1, seconds=None), 0.5) is None
 
 
 def test_the_table_has_median_largest_and_last_over_all_reshards(run_of) -> None:

@@ -1,7 +1,6 @@
 """Charts of the transfer dock over the steps: who waited for whom, how fast rows and bytes went from
 state to state, how full the warehouses were, how old the rows. Pure."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from rljob_runtime.display.curves import Curve
@@ -40,9 +39,7 @@ def dock_charts(history: RunHistory) -> list[Chart]:
 
 def staleness_chart(history: RunHistory) -> Chart | None:
     """Rows that the run trained on, by the number of weight versions that they were behind."""
-    ages: Counter[int] = Counter()
-    for event in history.steps.values():
-        ages.update({int(age): rows for age, rows in event.get("staleness", {}).items()})
+    ages = history.step_totals().staleness
     if not ages:
         return None
     shown = range(max(ages) + 1)

@@ -125,7 +125,7 @@ def started(history: RunHistory) -> str:
 def result(history: RunHistory) -> Document:
     """The big numbers: accuracy before and after, reward, steps and time, speed."""
     change, reward = history.accuracy_change(), history.reward_change()
-    speeds = [v for v in history.series("tokens_per_second") if v == v]
+    speed = history.mean_speed()
     finished = history.finished or {}
     began = history.started.get("time", history.first_time or history.last_time)
     seconds = number(finished.get("seconds", history.last_time - began))
@@ -134,7 +134,7 @@ def result(history: RunHistory) -> Document:
             count(steps).replace(" ", NO_BREAK) for steps in (history.step, history.total_steps)
         ),
         "time": duration(seconds),
-        "speed": count(sum(speeds) / len(speeds)) if speeds else None,
+        "speed": count(speed) if speed is not None else None,
     }
     if change:
         gain, low, high = gain95(*change)
@@ -181,13 +181,10 @@ def timeline(history: RunHistory) -> list[Document]:
 
 def busy(history: RunHistory) -> list[Document]:
     """How much of the time each worker had work, from the first step of the run's last life to its last."""
-    life = history.started.get("time", 0.0)
-    steps = [event for event in history.steps.values() if event["time"] > life]
-    if not steps:
+    life = history.life()
+    if life is None:
         return []
-    since = min(event["time"] - event["seconds"] for event in steps)
-    until = max(event["time"] for event in steps)
-    return [asdict(worker) for worker in busy_workers(history, since=since, until=until)]
+    return [asdict(worker) for worker in busy_workers(history, since=life[0], until=life[1])]
 
 
 def _first_phase(spans: list[tuple[str, float, float]]) -> int:

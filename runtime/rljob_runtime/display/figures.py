@@ -293,7 +293,7 @@ def figure_of(history: RunHistory, traces: list[Figure], **layout: Figure) -> Fi
         "layout": {
             "shapes": [*resumes, *alarm_marks(history)],
             "showlegend": visible > 1,
-            "xaxis": steps_axis([*history.steps, *history.evaluations]),
+            "xaxis": steps_axis([*history.done, *history.evaluations]),
             "yaxis": {},
             **layout,
         },

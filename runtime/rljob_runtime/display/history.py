@@ -3,12 +3,16 @@
 Pure: no clock, no I/O. A resumed run's later steps replace the earlier ones.
 """
 
+import copy
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from rljob_runtime.display.totals import BusyTotals, DockTotals, StepTotals, Totals
+from rljob_runtime.display.totals import number as number
+from rljob_runtime.display.totals import row_name as row_name
 from rljob_runtime.events import Event
 
 PHASES = (
@@ -27,12 +31,24 @@ Z95 = 1.96
 MOST_STEPS = 2000
 """That a display of a run that goes on keeps, of which the first few are always there."""
 FIRST_STEPS = 10
+MOST_SNAPSHOTS = 100
+"""The latest checkpoints among settled steps, to which a run can go back with right sums."""
+
+
+class Done(NamedTuple):
+    """What is kept of every step. time: its end, unix seconds. reward: mean; nan without one."""
+
+    time: float
+    seconds: float
+    reward: float
 
 
 @dataclass(slots=True, kw_only=True)
 class RunHistory:
     """State of a run after its events so far. steps, evaluations, phases, docks: by step. reshards,
-    in_flight: by the step whose weights went to the rollout, 0 before the first."""
+    in_flight: by the step whose weights went to the rollout, 0 before the first. done: all steps, also those
+    thinned out. settled: sums over the earlier steps, none before `thin` drops any. snapshots: what they were
+    at checkpoints."""
 
     started: Event = field(default_factory=dict)
     finished: Event | None = None
@@ -53,6 +69,9 @@ class RunHistory:
     alarms: list[Event] = field(default_factory=list)
     best: list[Event] = field(default_factory=list)
     resumed_from: list[int] = field(default_factory=list)
+    done: dict[int, Done] = field(default_factory=dict)
+    settled: Totals = field(default_factory=Totals)
+    snapshots: dict[int, Totals] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[Event]) -> "RunHistory":
@@ -75,6 +94,8 @@ class RunHistory:
                 self.phases.setdefault(event["step"], []).append(event)
             case "step":
                 self.steps[event["step"]] = event
+                reward = number(event["metrics"].get("reward/mean"))
+                self.done[event["step"]] = Done(event["time"], event["seconds"], reward)
             case "evaluation":
                 self.evaluations[event["step"]] = event
             case "dock":
@@ -120,14 +141,35 @@ class RunHistory:
 
     def thin(self) -> None:
         """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
-        display of a long run stays small."""
-        by_steps: tuple[dict[int, Any], ...] = (
-            self.steps, self.phases, self.docks, self.reshards, self.in_flight,
-        )  # fmt: skip
+        display of a long run stays small. What is summed over the run stays; of reshards, all but their
+        course."""
         while len(self.steps) > MOST_STEPS:
-            for step in sorted(self.steps)[FIRST_STEPS : MOST_STEPS // 2 : 2]:
-                for by_step in by_steps:
-                    by_step.pop(step, None)
+            early = sorted(self.steps)[: MOST_STEPS // 2]
+            self._settle(early[-1])
+            for step in early[FIRST_STEPS::2]:
+                del self.steps[step]
+                self.phases.pop(step, None)
+                self.docks.pop(step, None)
+                if "memory" in (reshard := self.reshards.get(step, {})):
+                    self.reshards[step] = {k: v for k, v in reshard.items() if k != "memory"}
+
+    def _settle(self, until: int) -> None:
+        """Sum up the steps up to this one. What they come to at a checkpoint is kept: the run may go back."""
+        told, life = self.settled, self.life()
+        for stop in sorted(
+            {*(step for step in self.checkpoints if told.step < step < until), until}
+        ):
+            told.steps = self.step_totals(until=stop)
+            told.docks = self.dock_totals(until=stop)
+            if life is not None:
+                told.busy = self.busy_totals(since=life[0], until=life[1], last=stop)
+            for worker in told.busy.workers.values():
+                worker.close_spans()
+            told.step = stop
+            if stop in self.checkpoints:
+                self.snapshots[stop] = copy.deepcopy(told)
+        for step in sorted(self.snapshots)[:-MOST_SNAPSHOTS]:
+            del self.snapshots[step]
 
     def _start(self, event: Event) -> None:
         if self.started:
@@ -135,16 +177,22 @@ class RunHistory:
             self.resumed_from = [step for step in self.resumed_from if step < resumed_from]
             self.resumed_from.append(resumed_from)
             self._go_back(resumed_from)
+            for totals in (self.settled, *self.snapshots.values()):
+                totals.busy = BusyTotals()
         self.started, self.finished, self.progress = event, None, None
 
     def _go_back(self, to: int) -> None:
         """What came of later steps is void; alarms that rolled the run back stay."""
-        by_steps = self.steps, self.evaluations, self.docks, self.checkpoints
-        for by_step in (*by_steps, self.reshards, self.in_flight):
+        by_steps = self.steps, self.evaluations, self.docks, self.checkpoints, self.reshards
+        sums = self.done, self.snapshots
+        for by_step in (*by_steps, self.in_flight, *sums):
             for step in [s for s in by_step if s > to]:
                 del by_step[step]
         for step in [s for s in self.phases if s > to]:
             del self.phases[step]
+        if self.settled.step > to:
+            found = self.snapshots.get(max(self.snapshots, default=-1), Totals())
+            self.settled = copy.deepcopy(found)
         self.resizes = [e for e in self.resizes if e["step"] <= to]
         self.profiles = [e for e in self.profiles if e["step"] <= to]
         self.best = [e for e in self.best if e["step"] <= to]
@@ -175,11 +223,11 @@ class RunHistory:
     @property
     def step(self) -> int:
         """The last step that is done."""
-        return max(self.steps, default=0)
+        return max(self.done, default=0)
 
     def last_step(self) -> Event | None:
-        """Event of the last step."""
-        return self.steps.get(self.step)
+        """Event of the last step that was not thinned out."""
+        return self.steps.get(max(self.steps, default=0))
 
     def switched_to(self) -> Event | None:
         """The last weights that came in flight, where devices switched to them during the last step."""
@@ -214,9 +262,52 @@ class RunHistory:
         names = sorted(rows, key=lambda name: order.get(name, len(order)))
         return {name: max(rows[name].values()) for name in names}
 
+    def life(self) -> tuple[float, float] | None:
+        """When the first step of the run's last life began and its last one ended, unix seconds."""
+        begun = self.started.get("time", 0.0)
+        steps = [step for step in self.done.values() if step.time > begun]
+        if not steps:
+            return None
+        return min(step.time - step.seconds for step in steps), max(step.time for step in steps)
+
+    def seconds(self, step: int) -> float | None:
+        """Of a step; None while it is not done."""
+        return self.done[step].seconds if step in self.done else None
+
+    def step_totals(self, *, until: float = math.inf) -> StepTotals:
+        """Sums over all steps up to this one, as the next ones."""
+        totals = copy.deepcopy(self.settled.steps)
+        for step in self._unsettled(self.steps, until):
+            totals.add(self.steps[step])
+        return totals
+
+    def dock_totals(self, *, until: float = math.inf) -> DockTotals:
+        """Of the dock."""
+        totals = copy.deepcopy(self.settled.docks)
+        for step in self._unsettled(self.docks, until):
+            totals.add(self.docks[step], seconds=self.seconds(step) or 0.0)
+        return totals
+
+    def busy_totals(self, *, since: float, until: float, last: float = math.inf) -> BusyTotals:
+        """Of workers, between two times (unix seconds) and up to step `last`. Once steps are settled, since
+        must be that of `life`."""
+        totals = copy.deepcopy(self.settled.busy)
+        steps = self._unsettled(self.phases, last)
+        totals.add((p for step in steps for p in self.phases[step]), since=since, until=until)
+        return totals
+
+    def mean_speed(self) -> float | None:
+        """Mean tokens a second over the steps that tell it."""
+        totals = self.step_totals()
+        return totals.speeds / totals.num_speeds if totals.num_speeds else None
+
+    def _unsettled(self, by_step: Iterable[int], until: float) -> Iterator[int]:
+        yield from sorted(step for step in by_step if self.settled.step < step <= until)
+
     def reward_change(self) -> tuple[float, float, int] | None:
         """Mean reward of the first and the last k steps, and k."""
-        rewards = [r for r in self.series("reward/mean") if not math.isnan(r)]
+        rewards = [self.done[step].reward for step in sorted(self.done)]
+        rewards = [reward for reward in rewards if not math.isnan(reward)]
         if len(rewards) < 2:
             return None
         k = max(1, min(10, len(rewards) // 4))
@@ -232,18 +323,6 @@ class RunHistory:
     def errors(self) -> int:
         """Rewards that failed: their samples counted 0."""
         return sum(int(event.get("count", 1)) for event in self.reward_errors)
-
-
-def number(value: object) -> float:
-    """A metric as a float; nan for null and for what is no number."""
-    return float(value) if isinstance(value, (int, float)) else math.nan
-
-
-def row_name(phase: Mapping[str, Any]) -> str:
-    """Row of a phase in a timeline: its role and device."""
-    role = str(phase.get("role") or phase["name"])
-    device = phase.get("device")
-    return role if device is None else f"{role} {device}"
 
 
 def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:

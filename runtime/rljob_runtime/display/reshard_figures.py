@@ -40,13 +40,13 @@ def reshard_charts(history: RunHistory) -> list[Chart]:
     return [chart for chart in made if chart is not None]
 
 
-def stands_still(reshard: Event, step: Event | None) -> float | None:
+def stands_still(reshard: Event, step_seconds: float | None) -> float | None:
     """Share of a step in which devices reshard and do nothing else: there, and what is waited for of the way
     back. None without the step, as before the first."""
-    if step is None or not step["seconds"]:
+    if not step_seconds:
         return None
     waited = (1 - number(reshard.get("overlap", 1.0))) * number(reshard.get("back_seconds", 0.0))
-    return _finite((number(reshard["seconds"]) + waited) / number(step["seconds"]))
+    return _finite((number(reshard["seconds"]) + waited) / step_seconds)
 
 
 def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ def _seconds_chart(history: RunHistory) -> Chart | None:
 
 def _share_chart(history: RunHistory) -> Chart | None:
     steps = shown(history.reshards)
-    shares = [stands_still(history.reshards[step], history.steps.get(step)) for step in steps]
+    shares = [stands_still(history.reshards[step], history.seconds(step)) for step in steps]
     hidden = [_finite(history.reshards[step].get("overlap")) for step in steps]
     share = Curve(metric="share", name="of the step", colour="@update", text=".1%")
     overlap = Curve(metric="overlap", name="way back, hidden", colour="@muted", text=".1%")

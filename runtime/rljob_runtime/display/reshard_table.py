@@ -52,7 +52,10 @@ def over_bound(history: RunHistory) -> list[int]:
 def reshard_text(history: RunHistory, step: int) -> str:
     """`0.21 s · 6.0 % of the step · 61 MiB moved · peak 91 MiB of 96 MiB · back 94 % hidden`."""
     told = history.reshards[step]
-    share, hidden = stands_still(told, history.steps.get(step)), _field("overlap")(history, told)
+    share, hidden = (
+        stands_still(told, history.seconds(step)),
+        _field("overlap")(history, told),
+    )
     parts = [seconds_of(told["seconds"])]
     parts += [f"{percent(share)} of the step"] if share is not None else []
     if told.get("received_bytes") is not None:
@@ -75,7 +78,7 @@ def _field(name: str) -> Figure:
 
 
 def _share(history: RunHistory, reshard: Event) -> float | None:
-    return stands_still(reshard, history.steps.get(reshard["step"]))
+    return stands_still(reshard, history.seconds(reshard["step"]))
 
 
 def _swap_hidden(_: RunHistory, reshard: Event) -> float | None:

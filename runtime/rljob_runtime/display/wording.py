@@ -159,9 +159,8 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
         first, last, k = reward
         over = f"mean of the first and the last {k} steps" if k > 1 else "first and last step"
         rows.append(("reward", f"{figure(first)} → {figure(last)} ({over})"))
-    speeds = [v for v in history.series("tokens_per_second") if math.isfinite(v)]
-    if speeds:
-        rows.append(("speed", f"{count(sum(speeds) / len(speeds))} tokens/s, mean of the steps"))
+    if (speed := history.mean_speed()) is not None:
+        rows.append(("speed", f"{count(speed)} tokens/s, mean of the steps"))
     if left_out := left_out_text(history):
         rows.append(("left out now", left_out))
     checkpoint = (history.finished or {}).get("checkpoint")

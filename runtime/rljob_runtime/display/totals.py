@@ -1,0 +1,168 @@
+"""What is summed over the steps of a run. Pure.
+
+`history` settles steps here before it thins them out; tables and charts add those that it still has.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rljob_runtime.events import Event
+
+SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds", "transfer_seconds")
+"""Of a state of the dock."""
+OPEN_SPANS = 64
+"""Stretches of a worker's time that a phase which is told later may still overlap."""
+Table = dict[str, Any]
+
+
+def number(value: object) -> float:
+    """A metric as a float; nan for null and for what is no number."""
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def row_name(phase: Mapping[str, Any]) -> str:
+    """Row of a phase in a timeline: its role and device."""
+    role = str(phase.get("role") or phase["name"])
+    device = phase.get("device")
+    return role if device is None else f"{role} {device}"
+
+
+@dataclass(slots=True)
+class DockTotals:
+    """Of `dock` events. seconds: of their steps. edges: rows and bytes by both ends. warehouses: replicated
+    at the last step that tells; steps_alone: ends of steps at which it was not. dropped: by reason, rows
+    and steps. data_paths: of the last step that tells."""
+
+    seconds: float = 0.0
+    states: dict[str, Table] = field(default_factory=dict)
+    edges: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    warehouses: dict[str, Table] = field(default_factory=dict)
+    dropped: dict[str, Table] = field(default_factory=dict)
+    data_paths: Table = field(default_factory=dict)
+
+    def add(self, event: Event, *, seconds: float) -> None:
+        """seconds: of the event's step, 0 while it is not done."""
+        self.seconds += seconds
+        self.data_paths = event.get("data_paths", self.data_paths)
+        for name, values in event.get("states", {}).items():
+            self._add_state(name, values)
+        for edge in event.get("edges", []):
+            sums = self.edges.setdefault((edge["from"], edge["to"]), [0, 0])
+            sums[0] += edge["rows"]
+            sums[1] += edge["bytes"]
+        for told in event.get("warehouses", []):
+            self._add_warehouse(told)
+        for reason, rows in event.get("dropped", {}).items():
+            entry = self.dropped.setdefault(reason, {"reason": reason, "rows": 0, "steps": []})
+            entry["rows"] += rows
+            entry["steps"].append(event["step"])
+
+    def _add_state(self, name: str, values: Mapping[str, Any]) -> None:
+        sums = self.states.setdefault(name, {**dict.fromkeys(SUMMED, 0.0), "waits": {}})
+        for key in SUMMED:
+            sums[key] += number(values.get(key) or 0)
+        for awaited, waited in values.get("waits", {}).items():
+            sums["waits"][awaited] = sums["waits"].get(awaited, 0.0) + number(waited)
+
+    def _add_warehouse(self, told: Mapping[str, Any]) -> None:
+        known = self.warehouses.setdefault(str(told.get("index", 0)), {"steps_alone": 0})
+        for key in ("peak_bytes", "capacity_bytes", "times_alone"):
+            known[key] = max(known.get(key, 0.0), number(told.get(key, 0)))
+        if "replicated" in told:
+            known["replicated"] = told["replicated"]
+            known["steps_alone"] += not told["replicated"]
+
+
+@dataclass(slots=True)
+class WorkerTime:
+    """worked: seconds by the phase's name, without its waits. covered: seconds in which at least one ran, up
+    to `reached`; spans: those after it, apart and in order."""
+
+    worked: dict[str, float] = field(default_factory=dict)
+    covered: float = 0.0
+    reached: float = -math.inf
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    def seconds(self) -> float:
+        """In which at least one phase ran."""
+        return self.covered + sum(end - start for start, end in self.spans)
+
+    def close_spans(self) -> None:
+        """Keep the last OPEN_SPANS apart, of the others their sum."""
+        closed = self.spans[:-OPEN_SPANS]
+        if closed:
+            self.covered += sum(end - start for start, end in closed)
+            self.reached = closed[-1][1]
+            del self.spans[:-OPEN_SPANS]
+
+
+@dataclass(slots=True)
+class BusyTotals:
+    """Time of each worker, by its row in a timeline."""
+
+    workers: dict[str, WorkerTime] = field(default_factory=dict)
+
+    def add(self, phases: Iterable[Event], *, since: float, until: float) -> None:
+        """What of the phases lies between two times (unix seconds)."""
+        spans: dict[str, list[tuple[float, float]]] = {}
+        for phase in phases:
+            if phase["start"] < until and phase["end"] > since:
+                row, name = row_name(phase), phase["name"]
+                time = self.workers.setdefault(row, WorkerTime())
+                time.worked[name] = time.worked.get(name, 0.0) + _worked(phase, since, until)
+                start, end = max(phase["start"], since, time.reached), min(phase["end"], until)
+                spans.setdefault(row, []).append((start, end))
+        for row, found in spans.items():
+            self.workers[row].spans = _joined([*self.workers[row].spans, *found])
+
+
+@dataclass(slots=True)
+class StepTotals:
+    """Of `step` events. staleness: rows by the versions that they were behind. speeds: sum of the finite
+    tokens_per_second, of num_speeds steps."""
+
+    staleness: Counter[int] = field(default_factory=Counter)
+    speeds: float = 0.0
+    num_speeds: int = 0
+
+    def add(self, event: Event) -> None:
+        """Take up a step."""
+        self.staleness.update({int(k): rows for k, rows in event.get("staleness", {}).items()})
+        speed = number(event["metrics"].get("tokens_per_second"))
+        if math.isfinite(speed):
+            self.speeds += speed
+            self.num_speeds += 1
+
+
+@dataclass(slots=True)
+class Totals:
+    """Of all steps up to `step`. busy: in the run's last life."""
+
+    step: int = -1
+    steps: StepTotals = field(default_factory=StepTotals)
+    docks: DockTotals = field(default_factory=DockTotals)
+    busy: BusyTotals = field(default_factory=BusyTotals)
+
+
+def _worked(phase: Event, since: float, until: float) -> float:
+    """Seconds of a phase within the times, without its share of those in which it waited."""
+    whole = phase["end"] - phase["start"]
+    if whole <= 0:
+        return 0.0
+    waited = number(phase.get("waited_seconds", 0.0)) / whole
+    within = min(phase["end"], until) - max(phase["start"], since)
+    return float(within * (1 - min(1.0, waited)))
+
+
+def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time as stretches that are apart, in order."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        elif end > start:
+            found.append((start, end))
+    return found
