@@ -197,13 +197,14 @@ def read_events(path: Path) -> list[Event]:
     Raises OSError.
     """
     events = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            event = json.loads(line)
-        except ValueError:
-            continue
-        if is_event(event):
-            events.append(event)
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if is_event(event):
+                events.append(event)
     return cut_rewound(events)
 
 

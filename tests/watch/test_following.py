@@ -113,7 +113,13 @@ def test_a_file_that_went_and_came_back_is_another(run, follower) -> None:
 
 
 def test_a_large_file_is_read_piece_by_piece_to_its_end(run, follower, monkeypatch) -> None:
-    monkeypatch.setattr(follow, "PIECE_BYTES", 7)
+    monkeypatch.setattr(follow, "FILE_PIECE_BYTES", 7)
     run.write()
 
-    assert texts(follower.news()) == ["0", "1", "2", "3", "4", "5"]
+    pieces = [follower.news()]
+    while pieces[-1].more:
+        pieces.append(follower.news())
+
+    assert len(pieces) == -(-run.file.stat().st_size // 7)
+    assert [text for news in pieces for text in texts(news)] == ["0", "1", "2", "3", "4", "5"]
+    assert follower.news() == News(events=[])

@@ -163,7 +163,7 @@ def test_nothing_but_the_page_can_be_asked_for(server, target: str) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [7, 2**20], ids=["in pieces", "whole"])
 def test_a_trace_that_the_run_has_told_of_arrives(server, run, monkeypatch, piece_bytes) -> None:
-    monkeypatch.setattr(follow, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(follow, "FILE_PIECE_BYTES", piece_bytes)
     content = gzip.compress(bytes(range(256)))
     name = run.record(1, content)
 
@@ -208,7 +208,7 @@ def test_a_trace_that_is_gone_is_not_found(server, run) -> None:
 
 
 def test_a_trace_that_is_replaced_while_it_is_sent_breaks_off(server, run, monkeypatch) -> None:
-    monkeypatch.setattr(follow, "PIECE_BYTES", 4)
+    monkeypatch.setattr(follow, "FILE_PIECE_BYTES", 4)
     name = run.record(1, b"0123456789")
     (run.folder / "another").write_bytes(b"9876543210")
     read = LocalRun.reader

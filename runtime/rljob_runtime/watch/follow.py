@@ -13,6 +13,8 @@ from pathlib import Path
 from rljob_runtime.events import Event, is_event
 
 PIECE_BYTES = 16 * 2**20
+FILE_PIECE_BYTES = 2**20
+"""Of a file of this machine: events take several times the memory of their lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +29,16 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class News:
-    """Events since the last look. afresh: they are of another log; those of before are void."""
+    """Events since the last look. afresh: they are of another log; those of before are void. more: the next
+    look brings others at once."""
 
     events: list[Event]
     afresh: bool = False
+    more: bool = False
 
 
 Read = Callable[[int], Piece | None]
-"""From an offset on, at most PIECE_BYTES; None without a file. Raises RljobError."""
+"""From an offset on, a piece at most; None without a file. Raises RljobError."""
 
 
 class Follower:
@@ -47,22 +51,20 @@ class Follower:
         self._torn = b""
 
     def news(self) -> News:
-        """What has come. A file that is not there brings nothing; one that shrank or was replaced is read
-        from its beginning."""
-        events: list[Event] = []
+        """What has come, a piece of the file at a time. A file that is not there brings nothing; one that
+        shrank or was replaced is read from its beginning."""
         afresh = False
         while (piece := self._read(self._offset)) is not None:
             if self._is_another(piece):
                 afresh = self._identity is not None
-                self._identity, self._torn, events = piece.identity, b"", []
+                self._identity, self._torn = piece.identity, b""
                 if self._offset:
                     self._offset = 0
                     continue
             self._offset += len(piece.data)
-            events += self._whole(piece.data)
-            if self._offset >= piece.size or not piece.data:
-                break
-        return News(events=events, afresh=afresh)
+            more = self._offset < piece.size and bool(piece.data)
+            return News(events=self._whole(piece.data), afresh=afresh, more=more)
+        return News(events=[], afresh=afresh)
 
     def _is_another(self, piece: Piece) -> bool:
         return piece.identity != self._identity or piece.size < self._offset
@@ -88,7 +90,7 @@ def read_file(path: Path) -> Read:
             with path.open("rb") as file:
                 state = os.fstat(file.fileno())
                 file.seek(offset)
-                data = file.read(PIECE_BYTES)
+                data = file.read(FILE_PIECE_BYTES)
         except FileNotFoundError:
             return None
         return Piece(identity=f"{state.st_dev}:{state.st_ino}", size=state.st_size, data=data)

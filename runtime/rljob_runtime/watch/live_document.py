@@ -135,15 +135,20 @@ class LiveRun:
             self._standing = Standing(over=False, text=f"this run cannot be shown: {error!r}")
 
     def _take_news(self) -> None:
-        news = self._run.news()
-        self._pulse.add(news)
-        if news.afresh:
-            self._history = RunHistory()
-        for event in news.events:
-            self._history.add(event)
-            self._history.thin()
+        changed = not self._document.version
+        more = True
+        while more:
+            news = self._run.news()
+            self._pulse.add(news)
+            if news.afresh:
+                self._history = RunHistory()
+            for event in news.events:
+                self._history.add(event)
+                self._history.thin()
+            changed = changed or news.afresh or bool(news.events)
+            more = news.more
         self._standing = self._run.standing(self._pulse, self._clock())
-        if news.events or news.afresh or not self._document.version:
+        if changed:
             self._document.take(document(self._history, self._run.spec()))
 
 

@@ -64,12 +64,15 @@ class Watch:
             self._sleep(self._run.pause_seconds)
 
     def _show(self) -> None:
-        news = self._run.news()
-        self._pulse.add(news)
-        events = news.events
+        events, afresh, more = list[Event](), False, True
+        while more:
+            news = self._run.news()
+            self._pulse.add(news)
+            events = news.events if news.afresh else events + news.events
+            afresh, more = afresh or news.afresh, news.more
         if not events:
             return
-        if self._display is None or news.afresh:
+        if self._display is None or afresh:
             if self._display is not None:
                 self._display.close()
             *earlier, last = cut_rewound(events)
