@@ -246,18 +246,20 @@ def report(record: Record, runs: dict[str, Run]) -> Figures:
 def left_behind(sessions: Container[int]) -> list[str]:
     """Processes of sessions whose leaders are gone, after a while."""
     deadline = time.monotonic() + LEAVE_SECONDS
-    while left := [p for p in psutil.process_iter() if _session(p.pid) in sessions]:
+    while left := [role for p in psutil.process_iter() if (role := _role_in(p, sessions))]:
         if time.monotonic() > deadline:
-            return [role_of(process.cmdline()) for process in left]
+            return left
         time.sleep(0.5)
     return []
 
 
-def _session(pid: int) -> int:
+def _role_in(process: psutil.Process, sessions: Container[int]) -> str:
+    """What a process of these sessions is; "" for another's and for one that has ended."""
     try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
+        ours = os.getsid(process.pid) in sessions and process.status() != psutil.STATUS_ZOMBIE
+        return role_of(process.cmdline()) if ours else ""
+    except (ProcessLookupError, psutil.Error):
+        return ""
 
 
 def shared_files() -> set[str]:

@@ -5,7 +5,7 @@ is known to have ended.
 """
 
 from rljob_api.guards import AlarmReport
-from rljob_operator.draft import Draft, holds, rfc3339, unix
+from rljob_operator.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (
     EXIT_HUNG,
@@ -164,7 +164,9 @@ def _watch(draft: Draft) -> None:
         _tell_alarms(draft, seen.alarms)
     keep_scale(draft)
     limit = spec.progress_deadline_seconds
-    since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
+    runs = condition(draft.status, "Running")
+    assert runs is not None, "it was set above"
+    since = max(runs.last_transition_time, draft.status.progress_time or "")
     left = draft.left(since, limit)
     if left is not None and left <= 0:
         name = "progressDeadlineSeconds"

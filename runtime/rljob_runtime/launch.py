@@ -98,7 +98,7 @@ def run_job(request: RunRequest) -> int:
     try:
         with stop_signals(stop), _status(request, place, log, desks):
             ending = _run(request, job, place, log, stop, desks)
-            write_report(place.folder)
+            _write_report(place)
             _copy_records(place)
     finally:
         display.close()
@@ -184,6 +184,9 @@ def _run(
     except (RljobError, ray.exceptions.RayError) as error:
         code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
+    except Exception as error:
+        ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
+        raise
     finally:
         if copies:
             ending = _with_copies(ending, copies.finish())
@@ -242,6 +245,17 @@ def _with_copies(ending: _Ending, missing: str) -> _Ending:
             status="failed", code=EXIT_FAILED, message=f"trained to the end, but {message}"
         )
     return replace(ending, message=message)
+
+
+def _write_report(place: RunPlace) -> None:
+    """The run has ended as it has, with a report or without."""
+    try:
+        write_report(place.folder)
+    except Exception as error:
+        sys.stderr.write(
+            f"the report was not written: {type(error).__name__}: {error}; "
+            f"rljob report {place.folder} tries again\n"
+        )
 
 
 def _copy_records(place: RunPlace) -> None:
