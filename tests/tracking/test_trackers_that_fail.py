@@ -24,6 +24,8 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         self.send_response(401, f"no such token: {token}")
         self.end_headers()
 
+    do_GET = do_POST
+
     def log_message(self, format: str, *args: object) -> None:
         """Nothing."""
 
