@@ -62,7 +62,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
         raise InvalidJob(problems) from error
     problems = [*rule_problems(job.spec), *annotation_problems(job.metadata.annotations)]
     if problems:
-        raise InvalidJob(problems)
+        raise InvalidJob(problems, job)
     return job
 
 

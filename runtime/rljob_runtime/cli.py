@@ -75,20 +75,32 @@ JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML
 
 @app.command()
 def validate(file: JobFile) -> None:
-    """Check a job and print every problem, each with its path."""
+    """Check a job and print every problem, each with its path; what holds for this machine alone, such as
+    data or a package that is not here, is a note."""
     from rljob_api.cluster_rules import deadline_notes
     from rljob_api.elastic import device_notes
+    from rljob_api.load import load_job
     from rljob_api.plan import model_problems
-    from rljob_runtime.extensions import missing
 
-    job = _load(file)
-    notes = [*_refusals(job), *missing(job.spec)]  # a package may be where the job runs
     try:
-        _refuse(model_problems(job, base_dir=file.parent))
+        job = load_job(file)
+    except InvalidJob as invalid:
+        told = {problem.path for problem in invalid.problems}
+        for note in _local_notes(invalid.job, file.parent) if invalid.job else ():
+            if note.path not in told:
+                _note(f"on this machine: {note}")
+        _invalid(invalid.problems)
+    elsewhere = _local_notes(job, file.parent)
+    problems: list[Problem] = []
+    try:
+        problems = model_problems(job, base_dir=file.parent)
     except InvalidJob as unreadable:  # the model may lie on another machine
-        notes += unreadable.problems
-    for note in [*device_notes(job.spec), *deadline_notes(job.spec), *notes]:
-        _say(f"note: {note}")
+        elsewhere += unreadable.problems
+    for found in [*device_notes(job.spec), *deadline_notes(job.spec), *_refusals(job)]:
+        _note(str(found))
+    for found in elsewhere:
+        _note(f"on this machine: {found}")
+    _refuse(problems)
     _print(f"{file}: {job.metadata.name} is valid")
 
 
@@ -176,11 +188,12 @@ def run(
     except InvalidJob as unreadable:
         _invalid(unreadable.problems)
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.launch import problems_of, run_job
+    from rljob_runtime.launch import run_job
+    from rljob_runtime.local_problems import local_problems
     from rljob_runtime.run_request import RunRequest
 
     ray_address = os.environ.get("RAY_ADDRESS")
-    _refuse(problems_of(job, file.parent, alone=ray_address is None))
+    _refuse(local_problems(job, file.parent, alone=ray_address is None))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
     sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
@@ -396,6 +409,12 @@ def _refusals(job: "RLJob") -> list[Problem]:
     return refusals(job)
 
 
+def _local_notes(job: "RLJob", folder: Path) -> list[Problem]:
+    from rljob_runtime.local_problems import local_problems
+
+    return local_problems(job, folder, alone=False)
+
+
 def _refuse(problems: Iterable[Problem]) -> None:
     if found := list(problems):
         _invalid(found)
@@ -405,6 +424,10 @@ def _invalid(problems: Iterable[Problem]) -> NoReturn:
     for problem in problems:
         _say(str(problem))
     raise typer.Exit(EXIT_INVALID)
+
+
+def _note(text: str) -> None:
+    _say(f"note: {text}")
 
 
 def _print(text: str) -> None:
