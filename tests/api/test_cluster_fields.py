@@ -23,7 +23,7 @@ EVERYTHING = {
     "spec.failurePolicy": {
         "rules": [
             {"action": "FailJob", "onExitCodes": [2]},
-            {"action": "Ignore", "onReasons": ["Evicted", "OOMKilled"]},
+            {"action": "Ignore", "onReasons": ["NodeLost", "WorkerKilled"]},
         ]
     },
     "spec.scheduling": {"scheduler": "kueue", "queue": "research", "priorityClass": "high"},
@@ -84,6 +84,12 @@ WRONG = [
         {"spec.failurePolicy.rules": [{"action": "Restart", "onExitCodes": [0]}]},
         "spec.failurePolicy.rules[0].onExitCodes[0]",
         "is 0; must be at least 1",
+    ),
+    (
+        {"spec.failurePolicy.rules": [{"action": "Ignore", "onReasons": ["OOMKilled"]}]},
+        "spec.failurePolicy.rules[0].onReasons[0]",
+        "is 'OOMKilled'; did you mean 'WorkerKilled'? Legal values: DriverFailed, WorkerKilled, Stopped, "
+        "GuardStopped, Hung, NoProgress, HeadLost, NodeLost, ClusterLost",
     ),
     ({"spec.scheduling.scheduler": "kai"}, "spec.scheduling.queue", "kai places nothing without"),
     (
@@ -278,7 +284,7 @@ def test_a_wrong_field_of_a_cluster_is_refused_by_path(problems, changes, path, 
 def test_a_job_may_say_all_of_it_at_once(manifest):
     spec = read_job(manifest(EVERYTHING)).spec
 
-    assert spec.failure_policy.rules[1].on_reasons == ["Evicted", "OOMKilled"]
+    assert spec.failure_policy.rules[1].on_reasons == ["NodeLost", "WorkerKilled"]
     assert spec.pod_templates.worker.resources.requests == {"cpu": "4", "memory": "1.5Gi"}
 
 
