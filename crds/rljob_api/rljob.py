@@ -132,7 +132,8 @@ class RLJobSpec(Section):
     """On a cluster: what differs from the operator's own pods."""
 
     suspend: bool = False
-    """On a cluster: save a checkpoint, stop and give the devices back; false goes on from there."""
+    """On a cluster: save a checkpoint, stop and give the devices back; false resumes from
+    there."""
 
     backoff_limit: int = Field(default=3, ge=0, le=100)
     """On a cluster: how often a job that failed is started again."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rljob_api.machines import RATE_NAMES
 from rljob_api.problems import InvalidJob, Problem
 from rljob_runtime.cluster.commands import (
     Context,
@@ -120,7 +121,10 @@ def plan(
     ] = None,
     rate: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="With --search: a rate of the devices."),
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help=f"With --search: a rate of the devices, one of {', '.join(RATE_NAMES)}.",
+        ),
     ] = None,
 ) -> None:
     """Print ranks, pods, sample volumes, resharding and memory, or with --search faster layouts; needs no
