@@ -89,7 +89,7 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
     return problems
 
 
-class _BrokenSection(Exception):
+class _BrokenSection(AttributeError):
     """A rule asked for a section that did not parse."""
 
 

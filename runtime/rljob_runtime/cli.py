@@ -80,6 +80,7 @@ def validate(file: JobFile) -> None:
     data or a package that is not here, is a note."""
     from rljob_api.cluster_rules import deadline_notes
     from rljob_api.elastic import device_notes
+    from rljob_api.evaluation_rules import evaluation_notes
     from rljob_api.load import load_job
     from rljob_api.plan import model_problems
 
@@ -97,7 +98,8 @@ def validate(file: JobFile) -> None:
         problems = model_problems(job, base_dir=file.parent)
     except InvalidJob as unreadable:  # the model may lie on another machine
         elsewhere += unreadable.problems
-    for found in [*device_notes(job.spec), *deadline_notes(job.spec), *_refusals(job)]:
+    notes = (device_notes, deadline_notes, evaluation_notes)
+    for found in [*(note for tell in notes for note in tell(job.spec)), *_refusals(job)]:
         _note(str(found))
     for found in elsewhere:
         _note(f"on this machine: {found}")

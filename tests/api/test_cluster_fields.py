@@ -146,7 +146,7 @@ WRONG = [
         (
             {"spec.checkpoint.storage": {"remote": {"uri": uri}}},
             "spec.checkpoint.storage.remote.uri",
-            f"is '{uri}'; must match",
+            f"is '{uri}'; write s3://BUCKET/PREFIX or file:///PATH",
         )
         for uri in ("s3://key:secret@bucket/a", "s3://bucket/../a", "ftp://host/a", "file://a")
     ),
@@ -157,7 +157,7 @@ WRONG = [
             }
         },
         "spec.checkpoint.storage.remote.endpoint",
-        "must match",
+        "write http://HOST or https://HOST",
     ),
     (
         {
@@ -176,7 +176,7 @@ WRONG = [
             }
         },
         "spec.checkpoint.storage.path",
-        "is '../other'; must match",
+        "is '../other'; write a relative path",
     ),
     ({f"{WORKER}.securityContext": {}}, f"{WORKER}.securityContext", "unknown key"),
     (
@@ -230,7 +230,7 @@ WRONG = [
         f"{WORKER}.labels[ray.io/cluster]",
         "belongs to the operator",
     ),
-    ({f"{WORKER}.labels": {"a": "b c"}}, f"{WORKER}.labels.a", "is 'b c'; must match"),
+    ({f"{WORKER}.labels": {"a": "b c"}}, f"{WORKER}.labels.a", "is 'b c'; use letters, digits"),
     (
         {f"{WORKER}.annotations": {"-": "x"}},
         f"{WORKER}.annotations[-]",

@@ -116,6 +116,16 @@ def test_validate_tells_what_is_not_here_beside_the_problems_of_rules(rljob):
     assert result.exit_code == 2
 
 
+def test_an_evaluation_that_never_comes_is_a_note(rljob):
+    changes = {"spec.evaluation": {"every": 999}}
+
+    validated, planned = rljob("validate", changes), rljob("plan", changes)
+
+    told = "note: spec.evaluation.every 999 is more than spec.steps 10: nothing is evaluated during training"
+    assert validated.stderr.startswith(told)
+    assert told in planned.stdout
+
+
 def test_validate_refuses_degrees_that_do_not_divide_the_model(rljob):
     changes = {"spec.accelerator.devicesPerNode": 8, "spec.update.parallelism.tensor": 8}
 
