@@ -12,15 +12,18 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rljob_api.algorithms.base import PolicyParams
 from rljob_api.annotations import CONTROLLERS, RESPONSE_ITEMS, SCALARS
 from rljob_api.cel import MUTABLE
 from rljob_api.crd import structural
 from rljob_api.generated import write_or_check
 from rljob_api.messages import models_in
+from rljob_api.pods import PodTemplates
 from rljob_api.rljob import Metadata, RLJobSpec
 from rljob_api.status import RLJobStatus
 
 FILE = Path(__file__).parents[2] / "docs" / "spec.md"
+SHARED_PATH, ANCHOR = "spec.algorithm.params", "specalgorithmparams"
 EXCEPT = {
     "placement": " (`rolloutDevices` alone, and only where `updateDevices` is given)",
     "checkpoint": " (all but `storage`)",
@@ -49,27 +52,52 @@ def docs() -> str:
 
 
 def _sections(path: str, model: type[BaseModel], schema: dict[str, Any]) -> Iterator[str]:
-    """The table of one model, then those of the models within, in order."""
-    yield f"## `{path}`\n\n{' '.join((model.__doc__ or '').split())}\n"
-    yield "| field | type | default | bounds | meaning |\n|---|---|---|---|---|"
-    within: list[tuple[str, type[BaseModel], dict[str, Any]]] = []
-    for name, field in model.model_fields.items():
-        alias = field.alias or name
-        part = schema["properties"][alias]
-        yield _row(alias, field, part)
-        inner_models = list(models_in(field.annotation))
-        for inner in inner_models:
-            many = part["type"] == "array"
-            inner_schema = part["items"] if many else part
-            inner_path = f"{path}.{alias}{'[]' * many}"
-            if len(inner_models) > 1:  # a union by name
-                inner_schema = structural(inner)
-                names = inner_schema["properties"]["name"].get("enum")
-                inner_path += f" ({names[0] if names else getattr(inner, 'UNION_NAME', '')})"
-            within.append((inner_path, inner, inner_schema))
-    yield ""
-    for inner_path, inner, inner_schema in within:
+    """The table of one model, then those of the models within, in order. Of an algorithm's parameters, what
+    differs from those of every algorithm; of the pods' templates, one for all roles."""
+    rows = _rows(model, schema)
+    text = " ".join((model.__doc__ or "").split())
+    if path != SHARED_PATH and issubclass(model, PolicyParams):
+        shared = _rows(PolicyParams, structural(PolicyParams))
+        rows = {alias: row for alias, row in rows.items() if shared.get(alias) != row}
+        if model is PolicyParams:
+            text = f"[Those of every algorithm](#{ANCHOR})."
+        else:
+            text += f" All others are [those of every algorithm](#{ANCHOR})."
+    yield f"## `{path}`\n\n{text}\n"
+    if rows:
+        yield "| field | type | default | bounds | meaning |\n|---|---|---|---|---|"
+        yield from rows.values()
+        yield ""
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    if model is PodTemplates:
+        (inner,) = models_in(fields["head"].annotation)
+        yield from _sections(f"{path}.ROLE", inner, schema["properties"]["head"])
+        return
+    for alias in rows:
+        yield from _within(path, alias, fields[alias], schema["properties"][alias])
+
+
+def _within(path: str, alias: str, field: FieldInfo, part: dict[str, Any]) -> Iterator[str]:
+    """The sections of the models within a field."""
+    inner_models = list(models_in(field.annotation))
+    if alias == "algorithm":
+        yield from _sections(SHARED_PATH, PolicyParams, structural(PolicyParams))
+    for inner in inner_models:
+        many = part["type"] == "array"
+        inner_schema = part["items"] if many else part
+        inner_path = f"{path}.{alias}{'[]' * many}"
+        if len(inner_models) > 1:  # a union by name
+            inner_schema = structural(inner)
+            names = inner_schema["properties"]["name"].get("enum")
+            inner_path += f" ({names[0] if names else getattr(inner, 'UNION_NAME', '')})"
         yield from _sections(inner_path, inner, inner_schema)
+
+
+def _rows(model: type[BaseModel], schema: dict[str, Any]) -> dict[str, str]:
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    return {
+        alias: _row(alias, field, schema["properties"][alias]) for alias, field in fields.items()
+    }
 
 
 def _row(alias: str, field: FieldInfo, schema: dict[str, Any]) -> str:

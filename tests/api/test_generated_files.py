@@ -156,6 +156,7 @@ def test_the_reference_has_a_row_for_every_field_of_the_spec():
     for path, _ in parts(crd.structural(RLJobSpec)):
         if path and path[-1] != "[]":
             section = ".".join(("spec", *path[:-1])).replace(".[]", "[]")
+            section = re.sub(r"(?<=podTemplates\.)(head|worker|warehouse)", "ROLE", section)
             named = re.escape(section).replace(
                 "algorithm", r"algorithm( \([-.a-zA-Z]+\))?"
             )  # a union
