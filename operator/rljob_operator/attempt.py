@@ -5,6 +5,7 @@ is known to have ended.
 """
 
 from rljob_api.guards import AlarmReport
+from rljob_api.lifecycle import FailureReason
 from rljob_operator.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (
@@ -119,7 +120,8 @@ def supervise(draft: Draft) -> None:
 
 def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
     """How the driver failed, and on which node: that of a worker that was killed, else its own."""
-    reason, node = "DriverFailed", draft.seen.head.node if draft.seen.head else None
+    reason: FailureReason = "DriverFailed"
+    node = draft.seen.head.node if draft.seen.head else None
     killed = next((pod for pod in draft.seen.of_role("worker") if pod.exit_code == KILLED), None)
     if killed is not None:
         reason, node = "WorkerKilled", killed.node
