@@ -47,7 +47,8 @@ def answering_requests(folder: Path, dump: Dump) -> Iterator[None]:
             file.write_text(json.dumps(place))
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the volume may be read-only by now
+            file.unlink(missing_ok=True)
         signal.set_wakeup_fd(before)
         signal.signal(SIGNAL, earlier)
         theirs.close()
