@@ -36,6 +36,16 @@ def best_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
+def evaluation_notes(spec: RLJobSpec) -> Iterator[str]:
+    """Evaluations that never come."""
+    every = spec.evaluation.every if spec.evaluation else None
+    if every is not None and every > spec.steps:
+        yield (
+            f"spec.evaluation.every {every} is more than spec.steps {spec.steps}: nothing is evaluated "
+            "during training, only before and after"
+        )
+
+
 def metrics_of(evaluation: Evaluation) -> list[str]:
     """Names that evaluation.metric may have."""
     of_suites = [

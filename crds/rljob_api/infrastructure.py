@@ -103,8 +103,8 @@ class Storage(Section):
     """Copies of the checkpoints on object storage; the run's folder stays local. On one machine too."""
 
     path: SubPath | None = None
-    """Folder within the volume or the URI; default: one of the run's own. A folder with checkpoints
-    is gone on from."""
+    """Folder within the volume or the URI; default: one of the run's own. Where it holds checkpoints,
+    the run resumes from the newest."""
 
 
 class Checkpoint(Section):

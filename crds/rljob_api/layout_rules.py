@@ -116,8 +116,8 @@ def rollout_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
         yield Problem(
             "spec.batch.globalBatchSize",
             f"{prompts} prompts cannot be shared evenly by {replicas} rollout replicas "
-            f"(spec.rollout.parallelism.data on {devices} devices); {_multiples(replicas, prompts)}"
-            f"{other}",
+            f"(spec.rollout.parallelism.data on {devices} devices); "
+            f"{_multiples(_whole_step(spec), prompts)}{other}",
         )
 
 
@@ -128,13 +128,18 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
     replicas = update_replicas(spec.update.parallelism, devices)
     if not replicas:
         return
-    mini = batch.mini_batch_size or batch.global_batch_size
+    mini, whole = batch.mini_batch_size or batch.global_batch_size, _whole_mini_batch(spec)
+    legal = [number for number in divisors(batch.global_batch_size) if number % whole == 0]
+    if batch.mini_batch_size and legal:
+        advice = use_one_of(legal, mini)
+    else:
+        advice = _multiples(_whole_step(spec), mini)
     name = "miniBatchSize" if batch.mini_batch_size else "globalBatchSize"
     if mini % replicas:
         yield Problem(
             f"spec.batch.{name}",
             f"{mini} prompts cannot be shared evenly by {replicas} update replicas "
-            f"(spec.update.parallelism.data on {devices} devices); {_multiples(replicas, mini)}",
+            f"(spec.update.parallelism.data on {devices} devices); {advice}",
         )
     elif batch.micro_batch_size and (mini // replicas) % batch.micro_batch_size:
         yield Problem(
@@ -234,10 +239,19 @@ def _product(
     if devices < 1:
         return
     if values["data"] is None and devices % product:
-        yield Problem(path, f"{shown} is {product}, which does not divide {whose}; change a degree")
+        legal = {
+            name: use_one_of(divisors(devices // (product // value)), value).removeprefix("use ")
+            for name, value in values.items()
+            if value and value > 1 and devices % (product // value) == 0
+        }
+        advice = ", or ".join(f"{name} {numbers}" for name, numbers in legal.items())
+        remedy = f"use {advice}" if legal else f"use degrees whose product divides {devices}"
+        yield Problem(path, f"{shown} is {product}, which does not divide {whose}; {remedy}")
     elif values["data"] is not None and product != devices:
         left, rest = divmod(devices * values["data"], product)
-        remedy = "change a degree" if rest else f"use data: {left}, or leave data out"
+        remedy = f"use data: {left}, or leave data out"
+        if rest:
+            remedy = f"use degrees whose product is {devices}"
         yield Problem(path, f"{shown} is {product}, but there are {whose}; {remedy}")
 
 
@@ -247,6 +261,22 @@ def _devices(spec: RLJobSpec) -> str:
         f"{total_devices(placement, accelerator)} devices (spec.accelerator: nodes "
         f"{num_nodes(placement, accelerator)} × devicesPerNode {accelerator.devices_per_node})"
     )
+
+
+def _whole_step(spec: RLJobSpec) -> int:
+    """globalBatchSize is a multiple of it: prompts that rollout replicas share evenly, in whole mini-batches;
+    of the roles whose section could be read."""
+    rollout, mini = getattr(spec, "rollout", None), spec.batch.mini_batch_size
+    devices, least = roles(spec.placement, spec.accelerator), _whole_mini_batch(spec)
+    generating = rollout_replicas(rollout.parallelism, devices.rollout) if rollout else None
+    return math.lcm(generating or 1, mini if mini and mini % least == 0 else least)
+
+
+def _whole_mini_batch(spec: RLJobSpec) -> int:
+    """Prompts that update replicas share in whole micro-batches."""
+    update, devices = getattr(spec, "update", None), roles(spec.placement, spec.accelerator)
+    training = update_replicas(update.parallelism, devices.update) if update else None
+    return (training or 1) * (spec.batch.micro_batch_size or 1)
 
 
 def _multiples(of: int, near: int) -> str:

@@ -9,6 +9,12 @@ from rljob_api.base import Section
 Seconds = Annotated[int, Field(le=2**31 - 1)]
 CleanupPolicy = Literal["DeleteWorkers", "DeleteCluster", "Retain"]
 
+FailureReason = Literal[
+    "DriverFailed", "WorkerKilled", "Stopped", "GuardStopped", "Hung", "NoProgress", "HeadLost", "NodeLost",
+    "ClusterLost",
+]  # fmt: skip
+"""Why an attempt ended, as the operator says in status.failures."""
+
 
 class FailureRule(Section):
     """What follows a failure with one of these exit codes and reasons.
@@ -26,13 +32,11 @@ class FailureRule(Section):
     )
     """Exit codes of the run, e.g. 2 for a job that it refused."""
 
-    on_reasons: list[
-        Annotated[
-            str,
-            Field(min_length=1, max_length=256, pattern=r"^[A-Za-z]([A-Za-z0-9]*[A-Za-z0-9])?$"),
-        ]
-    ] = Field(default_factory=list, max_length=64)
-    """Reasons as in status.failures, e.g. OOMKilled or HeadLost."""
+    on_reasons: list[FailureReason] = Field(default_factory=list, max_length=64)
+    """Reasons as in status.failures. The run ended: DriverFailed; a container of a worker was killed, e.g.
+    for memory: WorkerKilled; Ray was asked to stop it: Stopped; a guard stopped it: GuardStopped; a
+    deadline of its own passed: Hung; progressDeadlineSeconds passed: NoProgress. Lost were the head's pod or
+    container: HeadLost; a node: NodeLost; the RayCluster: ClusterLost."""
 
 
 class FailurePolicy(Section):
@@ -41,5 +45,6 @@ class FailurePolicy(Section):
     rules: list[FailureRule] = Field(
         min_length=1, max_length=20, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
-    """The first rule that matches decides; a failure that none matches is started again and
-    counted."""
+    """The first rule that matches decides. Where none does: a job that the run refused (exit code 2) or a
+    guard stopped (4) fails; a lost node, or a head that was evicted or drained, is `Ignore`; everything else
+    is `Restart`."""

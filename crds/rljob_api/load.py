@@ -62,7 +62,7 @@ def read_job(manifest: Any, *, name: str = "RLJob") -> RLJob:
         raise InvalidJob(problems) from error
     problems = [*rule_problems(job.spec), *annotation_problems(job.metadata.annotations)]
     if problems:
-        raise InvalidJob(problems)
+        raise InvalidJob(problems, job)
     return job
 
 
@@ -89,7 +89,7 @@ def rule_problems(spec: RLJobSpec) -> list[Problem]:
     return problems
 
 
-class _BrokenSection(Exception):
+class _BrokenSection(AttributeError):
     """A rule asked for a section that did not parse."""
 
 

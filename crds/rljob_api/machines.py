@@ -75,19 +75,21 @@ RATES: dict[str, tuple[Machine, Shares]] = {
 """By accelerator.type."""
 
 
+RATE_NAMES = tuple(sorted(field.name for kind in (Machine, Shares) for field in fields(kind)))
+
+
 def rates_of(accelerator: str, given: Iterable[str] = ()) -> tuple[Machine, Shares]:
     """Of a type of devices. given: `name=value` of a field of `Machine` or `Shares`, in place of the table's.
     Raises InvalidJob for a name that neither has, and for a value that is no number above 0."""
     machine, shares = RATES[accelerator]
     problems = []
     of_machine = {field.name for field in fields(Machine)}
-    of_shares = {field.name for field in fields(Shares)}
     for text in given:
         name, _, number = text.partition("=")
         value = _number(number)
-        if name not in of_machine | of_shares:
-            legal = ", ".join(sorted(of_machine | of_shares))
-            problems.append(Problem("--rate", f"{text!r} names no rate; use one of {legal}"))
+        if name not in RATE_NAMES:
+            message = f"{text!r} names no rate; use one of {', '.join(RATE_NAMES)}"
+            problems.append(Problem("--rate", message))
         elif value is None or value < 0 or (value == 0 and not name.endswith("_seconds")):
             message = f"{text!r} has no positive number; write {name}=1e12 or the like"
             problems.append(Problem("--rate", message))

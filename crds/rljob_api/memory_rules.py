@@ -22,7 +22,8 @@ def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
             path,
             f"is {spec.accelerator.memory}, but at the longest lengths {phase.name} needs "
             f"{_size(phase.device)} a device ({_parts(phase)}); raise "
-            f"spec.{phase.role}.parallelism.tensor or pipeline, {_remedy(phase, spec)}or the memory",
+            f"spec.{phase.role}.parallelism.tensor or pipeline, {_remedy(phase, spec)}"
+            f"or raise {path}",
         )
         for phase in memory.phases
         if phase.device > limit
@@ -32,7 +33,7 @@ def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
         sequence = memory.kv_cache.sequence
         message = f"{spec.accelerator.memory} leaves {_size(room)} a device for the KV cache, but "
         message += f"one sequence of the longest lengths takes {_size(sequence)}; raise "
-        message += "spec.rollout.parallelism.tensor or the memory, or shorten spec.batch's lengths"
+        message += f"spec.rollout.parallelism.tensor or {path}, or shorten spec.batch's lengths"
         problems.append(Problem(path, message))
     return problems
 
@@ -82,8 +83,9 @@ def _cache_problems(spec: RLJobSpec, cache: KvCache) -> list[Problem]:
     if spec.rollout.kv_cache_memory is None or cache.room > 0:
         return []
     message = f"is {spec.rollout.kv_cache_memory}, but one sequence of the longest lengths, "
-    message += f"{cache.longest} tokens, takes {cache.sequence} bytes on a device; use at least "
-    message += "that, raise spec.rollout.parallelism.tensor or shorten spec.batch's lengths"
+    message += f"{cache.longest} tokens, takes {_size(cache.sequence)} on a device; use at least "
+    message += f"{-(-cache.sequence // MB)}Mi, raise spec.rollout.parallelism.tensor or shorten "
+    message += "spec.batch's lengths"
     return [Problem("spec.rollout.kvCacheMemory", message)]
 
 
@@ -116,4 +118,4 @@ def _sizes(parts: Mapping[str, int]) -> str:
 
 
 def _size(size: float) -> str:
-    return f"{size / GB:.3g} GB" if size >= GB / 10 else f"{size / MB:.3g} MB"
+    return f"{size / GB:.3g}Gi" if size >= GB / 10 else f"{size / MB:.3g}Mi"

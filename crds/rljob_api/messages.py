@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from rljob_api.patterns import WORDS
 from rljob_api.problems import Problem
 
 Location = tuple[int | str, ...]
@@ -80,7 +81,8 @@ def _describe(kind: str, value: Any, limits: dict[str, Any], message: str) -> st
                 return f"is {shown}; must be {legal[0]!r}"
             return f"is {shown}{suggestion(str(value), legal)} Legal values: {', '.join(legal)}"
         case "string_pattern_mismatch":
-            return f"is {shown}; must match {limits['pattern']}"
+            pattern = limits["pattern"]
+            return f"is {shown}; {WORDS.get(pattern, f'must match {pattern}')}"
         case "string_too_short" | "too_short":
             return f"is {shown}; needs at least {limits['min_length']} {_items(kind)}"
         case "string_too_long" | "too_long":

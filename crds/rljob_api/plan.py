@@ -12,6 +12,7 @@ from rljob_api.annotations import planned
 from rljob_api.architecture import Shape, find_shape
 from rljob_api.base import parse_quantity
 from rljob_api.elastic import device_notes
+from rljob_api.evaluation_rules import evaluation_notes
 from rljob_api.host_memory import HostMemory, plan_host
 from rljob_api.layout_rules import group_bytes, held_prompts
 from rljob_api.memory import Memory, plan_memory
@@ -100,7 +101,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     """Plan a job. job: passed the rules. base_dir: folder of the job's file."""
     resolved = resolve(job)
     spec = resolved.spec
-    parts: dict[str, Any] = {"notes": [*device_notes(job.spec)]}
+    parts: dict[str, Any] = {"notes": [*device_notes(job.spec), *evaluation_notes(job.spec)]}
     try:
         shape = find_shape(spec.model, base_dir=base_dir)
     except InvalidJob as invalid:

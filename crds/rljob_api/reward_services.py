@@ -35,8 +35,8 @@ class HttpReward(Section):
     """Where requests go."""
 
     retries: int = Field(default=2, ge=0, le=10)
-    """Further attempts after a refused connection or status 408, 429 or 5xx; all of them share
-    timeoutSeconds."""
+    """Further attempts after a connection that failed, an answer that came too late or is no JSON, or
+    status 408, 429 or 5xx; all of them share timeoutSeconds."""
 
     concurrency: int = Field(default=4, ge=1, le=256)
     """Requests at the same time."""

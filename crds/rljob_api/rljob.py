@@ -132,13 +132,14 @@ class RLJobSpec(Section):
     """On a cluster: what differs from the operator's own pods."""
 
     suspend: bool = False
-    """On a cluster: save a checkpoint, stop and give the devices back; false goes on from there."""
+    """On a cluster: save a checkpoint, stop and give the devices back; false resumes from
+    there."""
 
     backoff_limit: int = Field(default=3, ge=0, le=100)
     """On a cluster: how often a job that failed is started again."""
 
     active_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
-    """On a cluster: the job fails after so long; time in suspension does not count."""
+    """On a cluster: the job fails after so long, which begins anew when it resumes from suspension."""
 
     start_deadline_seconds: Annotated[Seconds | None, Field(ge=1)] = None
     """On a cluster: the job fails when the pods of an attempt are not all ready after so long."""

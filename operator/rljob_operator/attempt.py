@@ -5,7 +5,8 @@ is known to have ended.
 """
 
 from rljob_api.guards import AlarmReport
-from rljob_operator.draft import Draft, holds, rfc3339, unix
+from rljob_api.lifecycle import FailureReason
+from rljob_operator.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (
     EXIT_HUNG,
@@ -119,7 +120,8 @@ def supervise(draft: Draft) -> None:
 
 def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
     """How the driver failed, and on which node: that of a worker that was killed, else its own."""
-    reason, node = "DriverFailed", draft.seen.head.node if draft.seen.head else None
+    reason: FailureReason = "DriverFailed"
+    node = draft.seen.head.node if draft.seen.head else None
     killed = next((pod for pod in draft.seen.of_role("worker") if pod.exit_code == KILLED), None)
     if killed is not None:
         reason, node = "WorkerKilled", killed.node
@@ -164,7 +166,9 @@ def _watch(draft: Draft) -> None:
         _tell_alarms(draft, seen.alarms)
     keep_scale(draft)
     limit = spec.progress_deadline_seconds
-    since = max(filter(None, (draft.status.progress_time, draft.status.attempt_time)), default=None)
+    runs = condition(draft.status, "Running")
+    assert runs is not None, "it was set above"
+    since = max(runs.last_transition_time, draft.status.progress_time or "")
     left = draft.left(since, limit)
     if left is not None and left <= 0:
         name = "progressDeadlineSeconds"

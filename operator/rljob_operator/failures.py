@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rljob_api.lifecycle import FailurePolicy, FailureRule
+from rljob_api.lifecycle import FailurePolicy, FailureReason, FailureRule
 from rljob_api.status import Failure
 
 EXIT_INVALID, EXIT_STOPPED, EXIT_HUNG = 2, 4, 5
@@ -24,7 +24,7 @@ class AttemptFailure:
     """Why an attempt ended. lost: its cluster cannot be used again. disrupted: by the cluster itself
     (eviction, drain), which the user did nothing for."""
 
-    reason: str
+    reason: FailureReason
     message: str
     node: str | None = None
     exit_code: int | None = None

@@ -62,6 +62,7 @@ class Reconciler:
     clock: Callable[[], float] = time.monotonic
     head_url: Callable[[str, str, int], str] = head_url
     chance: Callable[[], float] = random.random
+    _uids: dict[JobKey, str] = field(default_factory=dict)
     _tokens: dict[str, str] = field(default_factory=dict)
     _silent_since: dict[str, float] = field(default_factory=dict)
     _stacks: dict[str, str] = field(default_factory=dict)
@@ -69,14 +70,13 @@ class Reconciler:
     async def __call__(self, key: JobKey) -> None:
         """One pass; a job that is gone needs none."""
         rljob = self.cache.get("RLJob", key.namespace, key.name)
-        if rljob is None:
+        if rljob is None or "deletionTimestamp" in rljob["metadata"]:
+            self._forget(key)
             return
         identity, status = identity_of(rljob), status_of(rljob)
-        if "deletionTimestamp" in rljob["metadata"]:
-            self._tokens.pop(identity.uid, None)
-            self._silent_since.pop(identity.uid, None)
-            self._stacks.pop(identity.uid, None)
-            return
+        if self._uids.setdefault(key, identity.uid) != identity.uid:  # another job of the same name
+            self._forget(key)
+            self._uids[key] = identity.uid
         job, _ = job_of(rljob, self.settings)
         token = await self._token(identity) if job else ""
         ray = self._ray(identity, status, token)
@@ -108,6 +108,13 @@ class Reconciler:
             self._stacks.pop(identity.uid, None)
         if decision.again is not None:
             self.queue.add_after(key, decision.again)
+
+    def _forget(self, key: JobKey) -> None:
+        """What was kept for a job that is gone."""
+        uid = self._uids.pop(key, "")
+        self._tokens.pop(uid, None)
+        self._silent_since.pop(uid, None)
+        self._stacks.pop(uid, None)
 
     def _patient(self, identity: Identity, status: RLJobStatus, answer: RayAnswer) -> RayAnswer:
         """A short silence is a hiccup: of the network, or of a busy operator."""

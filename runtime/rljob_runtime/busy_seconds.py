@@ -19,8 +19,11 @@ REMEMBERED = 256
 
 @dataclass(slots=True)
 class _Time:
-    """worked: seconds of all phases without their waits. covered: seconds in which one ran."""
+    """worked: seconds of all phases without their waits. covered: seconds in which one ran. first: start of
+    the first phase, last: end of the last one; unix seconds."""
 
+    first: float
+    last: float = 0.0
     worked: float = 0.0
     covered: float = 0.0
     stretches: list[tuple[float, float]] = field(default_factory=list)
@@ -43,6 +46,7 @@ class BusySeconds:
     """Of all workers of a run, since its first phase."""
 
     _times: dict[Worker, _Time] = field(default_factory=dict)
+    _resized: float = 0.0
     _marks: deque[tuple[float, dict[Worker, float]]] = field(
         default_factory=lambda: deque(maxlen=WINDOW_STEPS + 1)
     )
@@ -52,7 +56,8 @@ class BusySeconds:
         start, end = phase["start"], phase["end"]
         if not self._marks:
             self._marks.append((start, {}))
-        time = self._times.setdefault(_worker(phase), _Time())
+        time = self._times.setdefault(_worker(phase), _Time(first=start))
+        time.last = max(time.last, end)
         waited = number(phase.get("waited_seconds") or 0.0)
         time.worked += max(0.0, end - start - waited)
         time.cover(start, end)
@@ -62,16 +67,22 @@ class BusySeconds:
         return {worker: min(t.worked, t.covered) for worker, t in self._times.items()}
 
     def bubbles(self, now: float) -> dict[Worker, float]:
-        """Share without work, since WINDOW_STEPS calls ago at the most. now: a step's end, unix seconds."""
+        """Share without work, since WINDOW_STEPS calls ago or since a worker came. now: a step's end, unix
+        seconds."""
         self._marks.append((now, self.seconds()))
         since, before = self._marks[0]
-        lasted = now - since
-        if lasted <= 0:
-            return {}
-        return {
-            worker: min(1.0, max(0.0, 1 - (busy - before.get(worker, 0.0)) / lasted))
-            for worker, busy in self._marks[-1][1].items()
-        }
+        found = {}
+        for worker, busy in self._marks[-1][1].items():
+            time = self._times[worker]
+            lasted = now - max(since, time.first)
+            if lasted > 0 and time.last > self._resized:
+                worked = busy - before.get(worker, 0.0)
+                found[worker] = min(1.0, max(0.0, 1 - worked / lasted))
+        return found
+
+    def resize(self, now: float) -> None:
+        """Devices came or left: who has no work from now on is told of no more."""
+        self._resized = now
 
 
 def _worker(phase: Event) -> Worker:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rljob_api.machines import RATE_NAMES
 from rljob_api.problems import InvalidJob, Problem
 from rljob_runtime.cluster.commands import (
     Context,
@@ -38,7 +39,7 @@ Exit codes:
   2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
   3    interrupted, with a checkpoint; --resume goes on
   4    stopped by a guard (spec.guards)
-  5    a deadline of the run passed; everybody's stacks are in hangs/ of its folder
+  5    a deadline of the run passed; every process's stacks are in hangs/ of its folder
   130  ended at once by a second Ctrl-C
 """
 
@@ -75,20 +76,34 @@ JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML
 
 @app.command()
 def validate(file: JobFile) -> None:
-    """Check a job and print every problem, each with its path."""
+    """Check a job and print every problem, each with its path; what holds for this machine alone, such as
+    data or a package that is not here, is a note."""
     from rljob_api.cluster_rules import deadline_notes
     from rljob_api.elastic import device_notes
+    from rljob_api.evaluation_rules import evaluation_notes
+    from rljob_api.load import load_job
     from rljob_api.plan import model_problems
-    from rljob_runtime.extensions import missing
 
-    job = _load(file)
-    notes = [*_refusals(job), *missing(job.spec)]  # a package may be where the job runs
     try:
-        _refuse(model_problems(job, base_dir=file.parent))
+        job = load_job(file)
+    except InvalidJob as invalid:
+        told = {problem.path for problem in invalid.problems}
+        for note in _local_notes(invalid.job, file.parent) if invalid.job else ():
+            if note.path not in told:
+                _note(f"on this machine: {note}")
+        _invalid(invalid.problems)
+    elsewhere = _local_notes(job, file.parent)
+    problems: list[Problem] = []
+    try:
+        problems = model_problems(job, base_dir=file.parent)
     except InvalidJob as unreadable:  # the model may lie on another machine
-        notes += unreadable.problems
-    for note in [*device_notes(job.spec), *deadline_notes(job.spec), *notes]:
-        _say(f"note: {note}")
+        elsewhere += unreadable.problems
+    notes = (device_notes, deadline_notes, evaluation_notes)
+    for found in [*(note for tell in notes for note in tell(job.spec)), *_refusals(job)]:
+        _note(str(found))
+    for found in elsewhere:
+        _note(f"on this machine: {found}")
+    _refuse(problems)
     _print(f"{file}: {job.metadata.name} is valid")
 
 
@@ -108,7 +123,10 @@ def plan(
     ] = None,
     rate: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="With --search: a rate of the devices."),
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help=f"With --search: a rate of the devices, one of {', '.join(RATE_NAMES)}.",
+        ),
     ] = None,
 ) -> None:
     """Print ranks, pods, sample volumes, resharding and memory, or with --search faster layouts; needs no
@@ -176,11 +194,12 @@ def run(
     except InvalidJob as unreadable:
         _invalid(unreadable.problems)
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.launch import problems_of, run_job
+    from rljob_runtime.launch import run_job
+    from rljob_runtime.local_problems import local_problems
     from rljob_runtime.run_request import RunRequest
 
     ray_address = os.environ.get("RAY_ADDRESS")
-    _refuse(problems_of(job, file.parent, alone=ray_address is None))
+    _refuse(local_problems(job, file.parent, alone=ray_address is None))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
     sockets = os.environ.get("RLJOB_DOCK_DIRECTORY")
@@ -396,6 +415,12 @@ def _refusals(job: "RLJob") -> list[Problem]:
     return refusals(job)
 
 
+def _local_notes(job: "RLJob", folder: Path) -> list[Problem]:
+    from rljob_runtime.local_problems import local_problems
+
+    return local_problems(job, folder, alone=False)
+
+
 def _refuse(problems: Iterable[Problem]) -> None:
     if found := list(problems):
         _invalid(found)
@@ -405,6 +430,10 @@ def _invalid(problems: Iterable[Problem]) -> NoReturn:
     for problem in problems:
         _say(str(problem))
     raise typer.Exit(EXIT_INVALID)
+
+
+def _note(text: str) -> None:
+    _say(f"note: {text}")
 
 
 def _print(text: str) -> None:

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 
 import psutil
 
+from rljob_runtime.process_start import is_same, start_of
+
 GOODBYE = "goodbye"
 KILL_ROUNDS = 3
 LEAVE_SECONDS = 5.0
@@ -74,7 +76,7 @@ def _descendants() -> set[str]:
 
 
 def _name(process: psutil.Process) -> str:
-    return f"{process.pid} {process.create_time()}"
+    return f"{process.pid} {start_of(process)}"
 
 
 def survivors(lines: Iterable[str]) -> list[psutil.Process]:
@@ -84,7 +86,7 @@ def survivors(lines: Iterable[str]) -> list[psutil.Process]:
         pid, created = line.split()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
-            if abs(process.create_time() - float(created)) < 0.01:
+            if is_same(process, float(created)):
                 found.append(process)
     return found
 

@@ -14,14 +14,10 @@ from typing import Any
 
 import ray
 
-from rljob_api.plan import machine_problems
-from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.backends.host import host_bytes
 from rljob_runtime.casualties import dead_devices
 from rljob_runtime.copies import Copies
-from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
@@ -35,7 +31,6 @@ from rljob_runtime.errors import (
     describe,
 )
 from rljob_runtime.events import EventLog
-from rljob_runtime.extensions import missing
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
@@ -44,7 +39,6 @@ from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
 from rljob_runtime.remote import EVENTS_NAME
-from rljob_runtime.rewards.problems import reward_problems
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_figures import RunFigures
@@ -56,7 +50,6 @@ from rljob_runtime.session import ray_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
-from rljob_runtime.tracking.table import tracking_problems
 from rljob_runtime.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.watch.runs import LocalRun
 
@@ -66,21 +59,6 @@ EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EX
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
-
-
-def problems_of(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
-    """What only the runtime can know: installed packages, data sets, reward files, this machine's memory.
-    alone: whether all devices are on this machine."""
-    spec = job.spec
-    if absent := missing(spec):
-        return absent
-    return [
-        *data_problems(spec.data, base_dir=base_dir),
-        *suite_problems(spec, base_dir=base_dir),
-        *reward_problems(spec.rewards, base_dir=base_dir),
-        *tracking_problems(spec),
-        *(machine_problems(job, base_dir=base_dir, available=host_bytes()) if alone else ()),
-    ]
 
 
 def run_job(request: RunRequest) -> int:
@@ -98,7 +76,7 @@ def run_job(request: RunRequest) -> int:
     try:
         with stop_signals(stop), _status(request, place, log, desks):
             ending = _run(request, job, place, log, stop, desks)
-            write_report(place.folder)
+            _write_report(place)
             _copy_records(place)
     finally:
         display.close()
@@ -184,6 +162,9 @@ def _run(
     except (RljobError, ray.exceptions.RayError) as error:
         code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
+    except Exception as error:
+        ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
+        raise
     finally:
         if copies:
             ending = _with_copies(ending, copies.finish())
@@ -242,6 +223,17 @@ def _with_copies(ending: _Ending, missing: str) -> _Ending:
             status="failed", code=EXIT_FAILED, message=f"trained to the end, but {message}"
         )
     return replace(ending, message=message)
+
+
+def _write_report(place: RunPlace) -> None:
+    """The run has ended as it has, with a report or without."""
+    try:
+        write_report(place.folder)
+    except Exception as error:
+        sys.stderr.write(
+            f"the report was not written: {type(error).__name__}: {error}; "
+            f"rljob report {place.folder} tries again\n"
+        )
 
 
 def _copy_records(place: RunPlace) -> None:

@@ -43,7 +43,6 @@ class LineChild:
     ) -> None:
         self._module, self._config, self._start_seconds = module, config, start_seconds
         self._process: subprocess.Popen[bytes] | None = None
-        self._selector = selectors.DefaultSelector()
         self._unsent, self._buffer = b"", b""
         self._ready = False
         self._stacks: IO[bytes] | None = None
@@ -107,6 +106,7 @@ class LineChild:
 
     def _start(self) -> None:
         files = [self._stacks.fileno()] if self._stacks else []
+        self._selector = selectors.DefaultSelector()
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", "-m", self._module],
             stdin=subprocess.PIPE,
@@ -117,7 +117,6 @@ class LineChild:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
-        self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         told = {"stacks": files[0]} if files else {}
         self._write(json.dumps(json.loads(self._config) | told))

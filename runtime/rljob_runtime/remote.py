@@ -30,6 +30,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "s3": {"config_kwargs": {"connect_timeout": 10, "read_timeout": 60}},
     "file": {"auto_mkdir": True},
 }
+MOST_FILES = 64
+"""Small files that are copied at once; between them the deadline is looked at."""
 FRESH = {"use_listings_cache": False, "skip_instance_cache": True}
 
 
@@ -132,20 +134,31 @@ class RemoteRun:
         self._put_traces(folder, deadline)
 
     def put_hangs(self, folder: Path) -> None:
-        """Copy the stacks of deadlines that passed, as far as they are not there."""
+        """Copy the stacks of deadlines that passed, as far as they are not there; the newest first."""
         self._put_hangs(folder, Deadline(self.seconds))
 
-    def _put_hangs(self, folder: Path, deadline: Deadline) -> None:
-        for hang in sorted((folder / HANGS).glob(f"*/{SUMMARY}")):
-            self._put_hang(hang.parent, f"{HANGS}/{hang.parent.name}", deadline)
+    def put_hang(self, folder: Path) -> None:
+        """Copy one deadline's stacks unless they are there."""
+        self._put_hang(folder, Deadline(self.seconds))
 
-    def _put_hang(self, folder: Path, name: str, deadline: Deadline) -> None:
-        """Copy it unless it is there: the summary comes last."""
+    def _put_hangs(self, folder: Path, deadline: Deadline) -> None:
+        for summary in sorted((folder / HANGS).glob(f"*/{SUMMARY}"), reverse=True):
+            self._put_hang(summary.parent, deadline)
+
+    def _put_hang(self, folder: Path, deadline: Deadline) -> None:
+        """Many files at once, as far as the file system can; the summary comes last."""
+        name = f"{HANGS}/{folder.name}"
         with self._told(f"cannot take {name}", deadline):
-            if self.fs.exists(f"{self.root}/{name}/{SUMMARY}"):
+            target = f"{self.root}/{name}"
+            deadline.check()
+            if self.fs.exists(f"{target}/{SUMMARY}"):
                 return
-            for file in sorted(folder.iterdir(), key=lambda file: (file.name == SUMMARY, file)):
-                self._put(file, f"{name}/{file.name}", deadline)
+            names = sorted(file.name for file in folder.iterdir() if file.name != SUMMARY)
+            for start in range(0, len(names), MOST_FILES):
+                some = names[start : start + MOST_FILES]
+                deadline.check()
+                self.fs.put([str(folder / n) for n in some], [f"{target}/{n}" for n in some])
+            self._put(folder / SUMMARY, f"{name}/{SUMMARY}", deadline)
 
     def _put(self, file: Path, name: str, deadline: Deadline) -> None:
         deadline.check()

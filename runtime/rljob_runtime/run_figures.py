@@ -80,6 +80,7 @@ class RunFigures:
                     self._take_in_flight(event)
                 case "resize":
                     self._samples.add(f.DEVICES, event["to"] - event["from"])
+                    self._busy.resize(event["time"])
                 case _:
                     self._take_trouble(event)
 
@@ -119,6 +120,7 @@ class RunFigures:
             samples.add(f.PHASE_SECONDS, seconds, phase=phase)
         for age, rows in event.get("staleness", {}).items():
             samples.count(f.AGES, int(age), rows)
+        samples.clear(f.BUBBLE)
         for (role, device), share in self._busy.bubbles(event["time"]).items():
             samples.set(f.BUBBLE, share, role=role, device=device)
         for (role, device), seconds in self._busy.seconds().items():

@@ -82,8 +82,6 @@ class StatusServer:
     def on_event(self, event: Event) -> None:
         """Take up a step, a checkpoint or an alarm."""
         saved_kind, place = self._place
-        if event["kind"] in ("step", "alarm", saved_kind):
-            self._told.clear()
         if event["kind"] == "step":
             progress = progress_of(event, self._total_steps)
             self._document = {**self._document, "progress": _plain(progress)}
@@ -96,6 +94,8 @@ class StatusServer:
             time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             saved = LastCheckpoint(step=event["step"], path=event[place], time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
+        if event["kind"] in ("step", "alarm", saved_kind):
+            self._told.clear()
 
     def _take_alarm(self, event: Event) -> None:
         others = [
@@ -108,10 +108,9 @@ class StatusServer:
 
     def document(self) -> bytes:
         """The answer's body; from now on the last news has been told."""
+        self._told.set()  # first: what comes while the body is made may not be in it
         rollout = self.desk.report().model_dump(mode="json", by_alias=True)
-        body = json.dumps({**self._document, "rollout": rollout}).encode()
-        self._told.set()
-        return body
+        return json.dumps({**self._document, "rollout": rollout}).encode()
 
     def close(self, *, wait_seconds: float = 0.0) -> None:
         """Stop listening, once the last news has been asked for or `wait_seconds` have passed."""
@@ -199,7 +198,7 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
         def _body(self) -> Any:
             """None where it is not JSON."""
             length = self.headers.get("Content-Length") or "0"
-            size = int(length) if length.isdigit() else 0
+            size = int(length) if length.isdecimal() and length.isascii() else 0
             try:
                 return json.loads(self.rfile.read(min(size, MAX_BODY_BYTES)))
             except ValueError:

@@ -23,7 +23,7 @@ EVERYTHING = {
     "spec.failurePolicy": {
         "rules": [
             {"action": "FailJob", "onExitCodes": [2]},
-            {"action": "Ignore", "onReasons": ["Evicted", "OOMKilled"]},
+            {"action": "Ignore", "onReasons": ["NodeLost", "WorkerKilled"]},
         ]
     },
     "spec.scheduling": {"scheduler": "kueue", "queue": "research", "priorityClass": "high"},
@@ -85,6 +85,12 @@ WRONG = [
         "spec.failurePolicy.rules[0].onExitCodes[0]",
         "is 0; must be at least 1",
     ),
+    (
+        {"spec.failurePolicy.rules": [{"action": "Ignore", "onReasons": ["OOMKilled"]}]},
+        "spec.failurePolicy.rules[0].onReasons[0]",
+        "is 'OOMKilled'; did you mean 'WorkerKilled'? Legal values: DriverFailed, WorkerKilled, Stopped, "
+        "GuardStopped, Hung, NoProgress, HeadLost, NodeLost, ClusterLost",
+    ),
     ({"spec.scheduling.scheduler": "kai"}, "spec.scheduling.queue", "kai places nothing without"),
     (
         {"spec.scheduling.queue": "a"},
@@ -140,7 +146,7 @@ WRONG = [
         (
             {"spec.checkpoint.storage": {"remote": {"uri": uri}}},
             "spec.checkpoint.storage.remote.uri",
-            f"is '{uri}'; must match",
+            f"is '{uri}'; write s3://BUCKET/PREFIX or file:///PATH",
         )
         for uri in ("s3://key:secret@bucket/a", "s3://bucket/../a", "ftp://host/a", "file://a")
     ),
@@ -151,7 +157,7 @@ WRONG = [
             }
         },
         "spec.checkpoint.storage.remote.endpoint",
-        "must match",
+        "write http://HOST or https://HOST",
     ),
     (
         {
@@ -170,7 +176,7 @@ WRONG = [
             }
         },
         "spec.checkpoint.storage.path",
-        "is '../other'; must match",
+        "is '../other'; write a relative path",
     ),
     ({f"{WORKER}.securityContext": {}}, f"{WORKER}.securityContext", "unknown key"),
     (
@@ -224,7 +230,7 @@ WRONG = [
         f"{WORKER}.labels[ray.io/cluster]",
         "belongs to the operator",
     ),
-    ({f"{WORKER}.labels": {"a": "b c"}}, f"{WORKER}.labels.a", "is 'b c'; must match"),
+    ({f"{WORKER}.labels": {"a": "b c"}}, f"{WORKER}.labels.a", "is 'b c'; use letters, digits"),
     (
         {f"{WORKER}.annotations": {"-": "x"}},
         f"{WORKER}.annotations[-]",
@@ -278,7 +284,7 @@ def test_a_wrong_field_of_a_cluster_is_refused_by_path(problems, changes, path, 
 def test_a_job_may_say_all_of_it_at_once(manifest):
     spec = read_job(manifest(EVERYTHING)).spec
 
-    assert spec.failure_policy.rules[1].on_reasons == ["Evicted", "OOMKilled"]
+    assert spec.failure_policy.rules[1].on_reasons == ["NodeLost", "WorkerKilled"]
     assert spec.pod_templates.worker.resources.requests == {"cpu": "4", "memory": "1.5Gi"}
 
 

@@ -52,7 +52,9 @@ def test_validate_notes_what_only_plan_can_do_and_a_model_that_lies_elsewhere(rl
     assert result.exit_code == 0
     engine, model = result.stderr.splitlines()
     assert engine.startswith("note: spec.update.engine: is mindspeed; rljob run cannot do that yet")
-    assert model.startswith("note: spec.model.path: /models/elsewhere/config.json does not exist")
+    assert model.startswith(
+        "note: on this machine: spec.model.path: /models/elsewhere/config.json does not exist"
+    )
 
 
 def test_a_package_that_is_not_installed_here_is_a_note_of_validate_and_ends_run(rljob):
@@ -62,8 +64,66 @@ def test_a_package_that_is_not_installed_here_is_a_note_of_validate_and_ends_run
 
     assert (validated.exit_code, run.exit_code) == (0, 2)
     (note,), (refusal,) = validated.stderr.splitlines(), run.stderr.splitlines()
-    assert note == f"note: {refusal}"
+    assert note == f"note: on this machine: {refusal}"
     assert refusal.startswith("spec.rollout.engine: is 'acme.engine', which no package installed")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            {"spec.data.reasoningGym.dataset": "spell_backwards"},
+            "spec.data.reasoningGym.dataset: is 'spell_backwards'; did you mean 'spell_backward'?",
+        ),
+        (
+            {"spec.data.template": "{wrod}"},
+            "spec.data.template: names {wrod}, which not every item has; did you mean 'word'?",
+        ),
+        (
+            {"spec.data": {"jsonl": {"path": "gone.jsonl"}}, "spec.rewards.0.type": "exact"},
+            "spec.data.jsonl.path: ",
+        ),
+        (
+            {"spec.rewards": [{"name": "own", "type": "python", "python": {"path": "gone.py"}}]},
+            "spec.rewards[0].python.path: is 'gone.py'; ",
+        ),
+        (
+            {
+                "spec.evaluation.suites": [
+                    {"name": "other", "reasoningGym": {"dataset": "spell_backwards"}}
+                ]
+            },
+            "spec.evaluation.suites[0].reasoningGym.dataset: is 'spell_backwards'; did you mean",
+        ),
+    ],
+)
+def test_validate_notes_data_and_files_that_are_not_on_this_machine(rljob, changes, told):
+    result = rljob("validate", changes)
+
+    (note,) = result.stderr.splitlines()
+    assert note.startswith(f"note: on this machine: {told}")
+    assert result.exit_code == 0
+
+
+def test_validate_tells_what_is_not_here_beside_the_problems_of_rules(rljob):
+    changes = {"spec.data.template": "{wrod}", "spec.rewards.0.weight": 0}
+
+    result = rljob("validate", changes)
+
+    note, problem = result.stderr.splitlines()
+    assert note.startswith("note: on this machine: spec.data.template: names {wrod}")
+    assert problem.startswith("spec.rewards: every weight is 0")
+    assert result.exit_code == 2
+
+
+def test_an_evaluation_that_never_comes_is_a_note(rljob):
+    changes = {"spec.evaluation": {"every": 999}}
+
+    validated, planned = rljob("validate", changes), rljob("plan", changes)
+
+    told = "note: spec.evaluation.every 999 is more than spec.steps 10: nothing is evaluated during training"
+    assert validated.stderr.startswith(told)
+    assert told in planned.stdout
 
 
 def test_validate_refuses_degrees_that_do_not_divide_the_model(rljob):

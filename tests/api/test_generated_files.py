@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from rljob_api import cel, crd, spec_docs
+from rljob_api import cel, crd, patterns, spec_docs
 from rljob_api.elastic import COUNT_PATH
 from rljob_api.generated import write_or_check
 from rljob_api.rljob import RLJobSpec
@@ -128,12 +128,35 @@ def test_examples_are_valid_under_the_schema_that_the_api_server_uses(file):
     assert list(jsonschema.Draft4Validator(schema).iter_errors(job)) == []
 
 
+def test_every_pattern_that_a_message_may_tell_is_told_in_words():
+    values = {
+        field["pattern"]
+        for field in pattern_fields(RLJobSpec.__pydantic_core_schema__)
+        if field["type"] == "str" and field.get("pattern")
+    }
+
+    assert values <= set(patterns.WORDS)
+
+
+def pattern_fields(schema):
+    """Every part of a core schema that may have a pattern."""
+    if isinstance(schema, dict):
+        if "type" in schema:
+            yield schema
+        for part in schema.values():
+            yield from pattern_fields(part)
+    elif isinstance(schema, (list, tuple)):
+        for part in schema:
+            yield from pattern_fields(part)
+
+
 def test_the_reference_has_a_row_for_every_field_of_the_spec():
     text = spec_docs.docs()
 
     for path, _ in parts(crd.structural(RLJobSpec)):
         if path and path[-1] != "[]":
             section = ".".join(("spec", *path[:-1])).replace(".[]", "[]")
+            section = re.sub(r"(?<=podTemplates\.)(head|worker|warehouse)", "ROLE", section)
             named = re.escape(section).replace(
                 "algorithm", r"algorithm( \([-.a-zA-Z]+\))?"
             )  # a union

@@ -116,8 +116,8 @@ def test_a_host_without_room_is_refused_with_its_parts_and_remedies(job, tmp_pat
     (problem,) = model_problems(job(changes | limits), base_dir=tmp_path)
 
     assert problem.path == LIMIT
-    size = f"{WEIGHTS / 2**20:.3g} MB"
-    assert f"takes up to {two / 2**20:.3g} MB of its host's memory (update weights {size}, " in (
+    size = f"{WEIGHTS / 2**20:.3g}Mi"
+    assert f"takes up to {two / 2**20:.3g}Mi of its host's memory (update weights {size}, " in (
         problem.message
     )
     assert problem.message.endswith(

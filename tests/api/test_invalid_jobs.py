@@ -17,7 +17,7 @@ ONE_SECTION = [
     ({"apiVersion": "rljob.io/v1"}, "apiVersion", "'rljob.io/v1'; must be 'rljob.io/v1alpha1'"),
     ({"kind": "RayJob"}, "kind", "'RayJob'; must be 'RLJob'"),
     ({"kind": ...}, "kind", "is missing"),
-    ({"metadata.name": "Upper_case"}, "metadata.name", "'Upper_case'; must match ^[a-z]"),
+    ({"metadata.name": "Upper_case"}, "metadata.name", "'Upper_case'; use small letters, digits"),
     ({"metadata.name": "a" * 41}, "metadata.name", "has 41 characters; at most 40"),
     ({"metadata.nmae": "x"}, "metadata.nmae", "unknown key 'nmae'; did you mean 'name'?"),
     ({"metadata.labels": {"a": 1}}, "metadata.labels.a", "is 1; must be text"),
@@ -72,7 +72,7 @@ ONE_SECTION = [
     ({f"{UPDATE}.zero": 4}, f"{UPDATE}.zero", "Legal values: 0, 1, 2, 3"),
     ({"spec.dock.capacity": "1 GB"}, "spec.dock.capacity", "'1 GB'; must be bytes such as 512Mi"),
     ({"spec.dock.capacity": 5}, "spec.dock.capacity", "is 5; must be text"),
-    ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "must match"),
+    ({"spec.accelerator.resourceName": "NPU"}, "spec.accelerator.resourceName", "DOMAIN/NAME"),
     (
         {"spec.flow.mode": "stream"},
         "spec.flow.mode",
@@ -290,6 +290,43 @@ ACROSS = [
         {DEVICES: 12, f"{UPDATE}.tensor": 3, f"{ROLLOUT}": {"tensor": 6, "expert": 4}},
         f"{ROLLOUT}.expert",
         "4 neither divides tensor 6 nor is a multiple of it; use 1, 2, 3, 6 or 12",
+    ),
+    (
+        {DEVICES: 2, f"{UPDATE}.tensor": 3},
+        UPDATE,
+        "tensor 3 × pipeline 1 × context 1 is 3, which does not divide 2 devices (spec.accelerator: nodes 1 "
+        "× devicesPerNode 2); use tensor 1 or 2",
+    ),
+    (
+        {DEVICES: 6, f"{ROLLOUT}": {"tensor": 4, "pipeline": 3}},
+        ROLLOUT,
+        "use tensor 1 or 2",
+    ),
+    (
+        {DEVICES: 2, f"{ROLLOUT}": {"tensor": 3, "pipeline": 3}},
+        ROLLOUT,
+        "use degrees whose product divides 2",
+    ),
+    (
+        {DEVICES: 2, f"{ROLLOUT}": {"data": 2, "tensor": 3}},
+        ROLLOUT,
+        "data 2 × tensor 3 × pipeline 1 is 6, but there are 2 devices (spec.accelerator: nodes 1 × "
+        "devicesPerNode 2); use degrees whose product is 2",
+    ),
+    (
+        {
+            DEVICES: 5,
+            "spec.placement": {"mode": "separated", "updateDevices": 3},
+            "spec.batch.globalBatchSize": 32,
+        },
+        "spec.batch.globalBatchSize",
+        "32 prompts cannot be shared evenly by 3 update replicas (spec.update.parallelism.data on 3 "
+        "devices); use 30 or 36",
+    ),
+    (
+        {"spec.rewards.0.type": "http", "spec.rewards.0.http": {"url": "judge:8000"}},
+        "spec.rewards[0].http.url",
+        "is 'judge:8000'; begin with http:// or https://",
     ),
     (
         {DEVICES: 3},

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from rljob_api.performance import step_parts
 from rljob_api.plan import make_plan, model_problems
 from rljob_api.problems import InvalidJob
 from rljob_api.search.as_json import search_json
+from rljob_api.search.degrees import Degrees
 from rljob_api.search.estimates import Estimates
 from rljob_api.search.of_job import search_job
-from rljob_api.search.ranking import rank
+from rljob_api.search.ranking import MOST_CHECKED, MOST_UNTIL_ONE_FITS, rank
 from rljob_api.search.reasons import fragment
+from rljob_api.search.remedies import leanest
 from rljob_api.search.text import search_text
 from rljob_api.topology import resolve
 from rljob_runtime.cli import app
@@ -187,6 +190,113 @@ def test_where_nothing_fits_it_says_what_would(manifest):
     assert "of 2Mi a device" in least
     assert any(sentence.startswith("More devices:") for sentence in others)
     assert search_json(ranking, remedies)["remedies"] == remedies
+
+
+ALONE = {
+    **TWO,
+    "spec.algorithm": {"name": "ppo"},
+    "spec.batch.samplesPerPrompt": 1,
+    "spec.batch.maxPromptLength": 512,
+    "spec.batch.maxResponseLength": 512,
+}
+SMALLEST = {
+    "tokens": (TWO, {"spec.batch.microBatchTokens": 192}, "10400Ki"),
+    "one sample a prompt": (ALONE, {"spec.batch.microBatchSize": 1}, "18000Ki"),
+}
+
+
+@pytest.mark.parametrize("case", SMALLEST)
+def test_what_is_too_large_does_not_depend_on_the_jobs_own_micro_batches(job, case):
+    changes, smallest, memory = SMALLEST[case]
+    limited = changes | {"spec.accelerator.memory": memory}
+
+    usual, own = (estimates(job(limited | more)) for more in ({}, smallest))
+
+    degrees = Degrees(usual, usual.job.spec.placement)
+    assert Degrees(own, own.job.spec.placement).updates == degrees.updates
+    assert 0 < len(degrees.updates) < len(usual.space.updates(usual.job.spec.placement).legal)
+    least = [leanest(one, "job") for one in (usual, own)]
+    assert least[0] == least[1]
+    assert least[0] is not None
+    (micro,) = smallest.values()
+    assert micro in (least[0].setting.micro_batch_size, least[0].setting.micro_batch_tokens)
+
+
+class Resharding(Estimates):
+    """Without memory for the reshard, except of the layouts that `fits` says."""
+
+    def __init__(self, job, fits):
+        super().__init__(job, TINY, {}, rates_of("emulated"))
+        self._fits = fits
+
+    def memory(self, layout, *, with_reshard=False):
+        if with_reshard and not self._fits(layout):
+            return replace(super().memory(layout), limit=0)
+        return super().memory(layout, with_reshard=with_reshard)
+
+
+SHARED = SMALL | {"spec.update.parallelism.tensor": 2, "spec.rollout.parallelism.tensor": 2}
+FOUR = SMALL | {"spec.accelerator.devicesPerNode": 4}
+
+
+def test_layouts_without_room_for_their_reshard_do_not_count_for_the_jobs_place(job):
+    shared = job(SHARED)
+    usual = rank(estimates(shared), top=1)
+
+    alone = rank(Resharding(shared, lambda layout: layout == usual.own.found.layout), top=1)
+
+    assert usual.own.place and usual.own.place > 2
+    assert [one.found.layout for one in alone.proposals] == [usual.own.found.layout]
+    assert alone.own.place == 1
+    assert alone.fitting == 1
+    assert alone.counts.no_room == alone.counts.looked_at - 1
+
+
+def test_others_are_looked_at_in_place_of_those_without_room_for_their_reshard(job):
+    shared = job(SHARED)
+    usual = rank(estimates(shared), top=9)
+    refused = [one.found.layout for one in usual.proposals[:3]]
+
+    ranking = rank(Resharding(shared, lambda layout: layout not in refused), top=6)
+
+    assert [one.found for one in ranking.proposals] == [one.found for one in usual.proposals[3:]]
+
+
+def test_one_that_fits_behind_many_that_do_not_is_found(job):
+    def fits(layout):
+        return layout.update.tensor == 4 and layout.rollout.tensor == 4
+
+    ranking = rank(Resharding(job(FOUR), fits), top=1)
+
+    assert ranking.counts.no_room > MOST_CHECKED
+    (only,) = ranking.proposals
+    assert fits(only.found.layout)
+    assert not ranking.counts.ended
+    assert ranking.own.place is None
+
+
+def test_the_jobs_own_layout_is_proposed_however_many_do_not_fit(job):
+    slow = {"spec.update.parallelism.tensor": 4, "spec.rollout.parallelism.pipeline": 4}
+    slowest = job(FOUR | slow)
+    own = estimates(slowest).space.own
+
+    ranking = rank(Resharding(slowest, lambda layout: layout == own), top=1)
+
+    assert ranking.counts.no_room == MOST_CHECKED
+    assert [one.found.layout for one in ranking.proposals] == [own]
+
+
+def test_a_search_that_gives_up_does_not_say_that_no_layout_fits(job):
+    ranking = rank(Resharding(job(FOUR), lambda _: False), top=1)
+
+    counts = ranking.counts
+    assert not ranking.proposals
+    assert counts.no_room == MOST_UNTIL_ONE_FITS
+    assert counts.ended and counts.unchecked == ranking.fitting > 0
+    text = search_text(ranking, ["More devices: buy them."])
+    assert "No layout was found that fits." in text and "No layout fits." not in text
+    assert f"{counts.unchecked} fit if their reshard does, which was not planned" in text
+    assert search_json(ranking, [])["layouts"]["endedEarly"]
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-7b", "qwen2.5-32b", "deepseek-r1-671b"])

@@ -156,7 +156,7 @@ def test_a_cache_without_room_for_one_sequence_is_refused(job):
     assert problem.message.startswith(
         "is 767Ki, but one sequence of the longest lengths, 192 tokens"
     )
-    assert "takes 786432 bytes on a device; use at least that, raise" in problem.message
+    assert "takes 0.75Mi on a device; use at least 1Mi, raise" in problem.message
     enough = resolve(job({"spec.rollout.kvCacheMemory": "768Ki"})).spec
     assert memory_problems(enough, plan_memory(enough, TINY)) == []
 
@@ -356,11 +356,12 @@ def test_a_phase_that_does_not_fit_is_refused_with_its_parts(job, tmp_path):
 
     (update,) = [problem for problem in plan.problems if "update needs" in problem.message]
     assert update.path == "spec.accelerator.memory"
-    needs = "is 12Mi, but at the longest lengths update needs 0.563 GB a device (update w"
+    needs = "is 12Mi, but at the longest lengths update needs 0.563Gi a device (update w"
     assert update.message.startswith(needs)
-    assert "activations 0.529 GB" in update.message
+    assert "activations 0.529Gi" in update.message
     assert "raise spec.update.parallelism.tensor or pipeline, spec.update." in update.message
     assert "lower spec.batch.microBatchSize, set spec.update.recompute: full" in update.message
+    assert update.message.endswith(", or raise spec.accelerator.memory")
 
 
 def test_a_kv_cache_takes_the_room_that_is_left(job):
@@ -401,7 +402,7 @@ def test_a_kv_cache_without_room_for_one_sequence_is_refused(job):
     full = replace(memory, kv_cache=replace(memory.kv_cache, tokens=0))
     (problem,) = memory_problems(spec, full)
 
-    assert "for the KV cache, but one sequence of the longest lengths takes 7.85 MB" in (
+    assert "for the KV cache, but one sequence of the longest lengths takes 7.85Mi" in (
         problem.message
     )
 

@@ -31,7 +31,7 @@ def test_a_job_without_tools_says_nothing_of_them(job) -> None:
         (TOOLS | {"spec.rollout.maxTurns": 1}, "spec.rollout.maxTurns", "must be at least 2"),
         ({PATH: [CALC, CALC]}, f"{PATH}[1].name", "'calc' is taken by an earlier tool; rename"),
         ({PATH: [CALC | {"name": "result"}]}, f"{PATH}[0].name", "is the tag of answers; rename"),
-        ({PATH: [CALC | {"name": "Calc"}]}, f"{PATH}[0].name", "'Calc'; must match"),
+        ({PATH: [CALC | {"name": "Calc"}]}, f"{PATH}[0].name", "'Calc'; use small letters"),
         ({PATH: [CALC | {"type": "calulator"}]}, f"{PATH}[0].type", "did you mean 'calculator'?"),
         (
             {PATH: [CALC | {"memory": "1Gi"}]},

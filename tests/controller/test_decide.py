@@ -460,6 +460,19 @@ def test_a_hang_is_found_by_missing_progress_and_starts_again() -> None:
     assert decision.actions == (DeleteCluster(cluster="job-0"),)
 
 
+def test_time_that_pods_were_waited_for_is_no_lack_of_progress() -> None:
+    seen = running(progressDeadlineSeconds=60)
+    seen = replace(
+        seen, status=seen.status.model_copy(update={"attempt_time": rfc3339(NOW - 7200)})
+    )
+
+    began = decide(seen, NOW)
+
+    assert (began.actions, began.status.phase) == ((), "Running")
+    assert decide(after(seen), NOW + 59).actions == ()
+    assert isinstance(decide(after(seen), NOW + 60).actions[0], AskStacks)
+
+
 def test_a_job_that_does_not_answer_ends_at_its_deadline_all_the_same() -> None:
     seen = after(running(activeDeadlineSeconds=100))
 

@@ -151,3 +151,13 @@ def test_a_folder_without_a_run_is_refused(tmp_path, folder):
 
     assert done.exit_code == 2
     assert "none holds no events.jsonl; name the folder of a run" in done.output
+
+
+def test_a_job_that_is_no_yaml_is_refused_by_name(folder):
+    damaged = folder("b", steps=2)
+    (damaged / "rljob.yaml").write_text("spec: [unclosed")
+
+    done = CliRunner().invoke(app, ["diff", str(folder("a", steps=2)), str(damaged)])
+
+    assert done.exit_code == 2
+    assert f"{damaged / 'rljob.yaml'} is no YAML" in done.output.replace("\n", "")

@@ -188,6 +188,19 @@ def test_chunks_are_as_small_as_their_largest_row() -> None:
     assert max(sizes) <= 64
 
 
+def test_rows_that_are_gone_share_what_is_kept_of_them_in_a_copy_too() -> None:
+    store = empty_store(1 << 20)
+    put(store, "c", [0, 1], 0)
+    rows = [("c", group, sample) for group in (0, 1) for sample in range(SAMPLES)]
+    for state in GRAPH.names[:2]:
+        write(store, state, rows, 7)
+
+    gone = [each.batches["c"].freed for each in (store, copy_of(store, 50))]
+
+    assert [len(freed) for freed in gone] == [len(rows)] * 2
+    assert [len({id(acks) for acks in freed.values()}) for freed in gone] == [1, 1]
+
+
 def test_a_cleared_store_is_as_new() -> None:
     store = empty_store(6_000)
     put(store, "a", [0, 1], 0)

@@ -1,5 +1,8 @@
 """A probe's pods: like the job's own, waited for within a deadline, and gone at the end whatever happens."""
 
+import threading
+from dataclasses import replace
+
 import pytest
 from cluster_jobs import JOB, SETTINGS, identity, merged
 from clusters import ASCEND, HEALTHY, NPU, RUNTIME, cluster, deployment, need, node, pod
@@ -140,6 +143,21 @@ def test_pods_that_run_are_asked_and_sum_and_are_gone():
         "waiting for 2 of 2 pods, 60 s at most: rljob-doctor-abc-0: ContainerCreating"
         in (world.told[0])
     )
+
+
+def test_all_pods_of_a_large_cluster_sum_at_the_same_time():
+    world = ProbeWorld()
+    everybody = threading.Barrier(40, timeout=10)
+    plan = plan_of(HEALTHY, need(), OPERATOR, replace(OPTIONS, nodes=40))
+
+    def shell(name, command):
+        if command[-2] == "reduce":
+            everybody.wait()
+        return world.shell(name, command)
+
+    seen = probe(plan, replace(world.means(), shell=shell))
+
+    assert sorted(p.summed["rank"] for p in seen.pods) == list(range(40))
 
 
 def test_an_image_that_cannot_be_pulled_is_told_at_once_and_the_others_are_asked():

@@ -41,3 +41,27 @@ def test_work_that_is_told_late_counts_where_it_was_done() -> None:
         busy.add({"name": "update", "start": start, "end": end})
 
     assert busy.seconds() == {("update", ""): 30}
+
+
+def step(busy: BusySeconds, end: float, *devices: int) -> dict[tuple[str, str], float]:
+    """Each device worked in the second half of a step of ten seconds."""
+    for device in devices:
+        times = {"start": end - 5, "end": end}
+        busy.add({"name": "generate", "role": "device", "device": device, **times})
+    return busy.bubbles(end)
+
+
+def test_a_device_that_came_is_told_from_then_on_and_one_that_left_no_more() -> None:
+    busy, of_0, of_1 = BusySeconds(), ("device", "0"), ("device", "1")
+    for end in range(10, 200, 10):
+        both = step(busy, end, 0)
+    assert both == {of_0: pytest.approx(0.5)}
+
+    came = step(busy, 200, 0, 1)
+    idle = step(busy, 205, 0)
+    busy.resize(205)
+    left = step(busy, 210, 0)
+
+    assert came == {of_0: pytest.approx(0.5), of_1: 0.0}
+    assert idle[of_1] == pytest.approx(0.5)
+    assert left.keys() == {of_0}

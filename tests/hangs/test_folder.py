@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.hangs.request import answering_requests, ask_run
 from rljob_runtime.hangs.switchboard import Switchboard
-from rljob_runtime.remote import open_remote
+from rljob_runtime.remote import RemoteRun, open_remote
 
 GRAPH = StateGraph(
     states=(
@@ -189,6 +190,66 @@ def test_a_deadline_of_the_operators_leaves_its_folder_beside_the_copied_records
     assert told.endswith(f"stacks and dock: {remote.uri}/hangs/{copied.name}")
 
 
+class Recording:
+    """A file system that remembers what it is told to put, and fails from the call `fault` on."""
+
+    def __init__(self, fault: int | None = None) -> None:
+        self.puts: list[list[str]] = []
+        self._fault = fault
+
+    def exists(self, path: str) -> bool:
+        return any(path in put for put in self.puts)
+
+    def put(self, sources: list[str], targets: list[str]) -> None:
+        if len(self.puts) == self._fault:
+            raise OSError("the line is dead")
+        self.puts.append(targets)
+
+    def put_file(self, source: str, target: str, callback: object) -> None:
+        self.put([source], [target])
+
+
+def hang_folder(run: Path, name: str, files: int) -> Path:
+    folder = run / "hangs" / name
+    folder.mkdir(parents=True)
+    for number in range(files):
+        (folder / f"device-{number}.txt").write_text("stands")
+    (folder / "summary.txt").write_text("late")
+    return folder
+
+
+def test_the_newest_stacks_are_copied_first_and_many_files_at_once(tmp_path: Path) -> None:
+    hang_folder(tmp_path, "20260101-000000-update", 3)
+    newest = hang_folder(tmp_path, "20260102-000000-sync", 400)
+    fs = Recording()
+    remote = RemoteRun(fs=fs, root="runs/mine", uri="x://runs/mine", seconds=60)
+
+    remote.put_hangs(tmp_path)
+
+    assert len(fs.puts) < 15
+    there = [path.removeprefix("runs/mine/hangs/") for put in fs.puts for path in put]
+    assert there[-1] == "20260101-000000-update/summary.txt"
+    assert there[400] == "20260102-000000-sync/summary.txt"
+    assert set(there[:401]) == {f"{newest.name}/{file.name}" for file in newest.iterdir()}
+    remote.put_hangs(tmp_path)
+    assert len(there) == sum(map(len, fs.puts))
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"), [(2, "x://runs/mine/hangs/20260102-000000-sync"), (0, "not copied: ")]
+)
+def test_only_a_failed_copy_of_its_own_stacks_is_told_by_a_deadline(
+    tmp_path: Path, fault: int, told: str
+) -> None:
+    hang_folder(tmp_path, "20260101-000000-update", 3)
+    newest = hang_folder(tmp_path, "20260102-000000-sync", 3)
+    remote = RemoteRun(fs=Recording(fault), root="runs/mine", uri="x://runs/mine", seconds=60)
+    desk = StacksDesk(remote=remote)
+    desk.dump = lambda stage, why: SimpleNamespace(folder=newest, found="late", waits="")
+
+    assert told in desk.ask("progressDeadlineSeconds", "no step ended")
+
+
 def test_an_error_that_is_no_deadlines_is_left_alone(
     tmp_path: Path, board: Switchboard, run: DockAddress
 ) -> None:
@@ -281,3 +342,18 @@ def test_a_signal_is_answered_in_a_thread_and_the_run_names_its_process_only_whi
         assert asked.wait(60)
 
     assert not (tmp_path / "driver.json").exists()
+
+
+def test_a_folder_that_takes_no_file_changes_no_error_and_the_signal_is_given_back(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "driver.json").mkdir()  # can be neither written nor unlinked
+    before = signal.getsignal(signal.SIGUSR1)
+
+    with (
+        pytest.raises(DockLost, match="rows are gone"),
+        answering_requests(tmp_path, lambda stage, why: None),
+    ):
+        raise DockLost("rows are gone")
+
+    assert signal.getsignal(signal.SIGUSR1) is before

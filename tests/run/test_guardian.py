@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from rljob_runtime.guardian import OF_TRACKERS, Guardian
+from rljob_runtime.process_start import is_same, start_of
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 
@@ -71,11 +72,23 @@ def test_what_a_killed_run_left_is_ended(run, processes) -> None:
 def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes) -> None:
     _, left = processes
     guardian = Guardian()
-    guardian._say(f"{left.pid} {left.create_time() - 5}")
+    guardian._say(f"{left.pid} {start_of(left) - 5}")
 
     guardian.dismiss()
 
     assert left.is_running()
+
+
+def test_a_process_is_known_again_after_the_clock_was_set(processes, monkeypatch) -> None:
+    _, process = processes
+    start, booted = start_of(psutil.Process(process.pid)), psutil.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted + 3600)
+
+    again = psutil.Process(process.pid)
+
+    assert again.create_time() != pytest.approx(start + booted)
+    assert is_same(again, start)
+    assert not is_same(psutil.Process(), start)
 
 
 def test_a_trackers_process_outlives_the_guardian() -> None:

@@ -131,3 +131,31 @@ def test_a_run_whose_last_copy_is_missing_fails_and_the_next_one_makes_it(
     assert train() == 0
     assert remote.steps() == [STEPS]
     assert trained_steps(tmp_path / "run") == [1, 2, 3]
+
+
+def test_a_run_has_succeeded_without_its_report_too(train, tmp_path, monkeypatch, capsys):
+    def refuse(folder: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(launch, "write_report", refuse)
+
+    assert train() == 0
+    told = capsys.readouterr().err
+    assert "the report was not written: OSError: [Errno 28] No space left on device" in told
+    assert f"rljob report {tmp_path / 'run'} tries again" in told
+
+
+def test_an_error_that_nobody_foresaw_is_told_at_the_end_of_the_events(
+    train, tmp_path, monkeypatch
+):
+    def save(self: Counter) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Counter, "run", save)
+
+    with pytest.raises(OSError, match="No space left"):
+        train()
+
+    end = events(tmp_path / "run")[-1]
+    assert (end["kind"], end["exit_code"]) == ("run_finished", 1)
+    assert end["message"] == "OSError: [Errno 28] No space left on device"

@@ -8,6 +8,7 @@ import sys
 import pytest
 from remote_runs import Gate, contents, save
 
+import rljob_runtime.remote
 from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.errors import StorageError
@@ -112,6 +113,21 @@ def test_everything_on_remote_storage_has_a_deadline(disk, store, what, call):
         call(dataclasses.replace(remote, seconds=1e-9), folder)
 
     assert remote.steps() == [1]
+
+
+def test_more_stacks_than_are_copied_at_once_arrive_whole(remote, tmp_path, monkeypatch):
+    monkeypatch.setattr(rljob_runtime.remote, "MOST_FILES", 4)
+    stacks = tmp_path / "run" / "hangs" / "20260102-000000-sync"
+    stacks.mkdir(parents=True)
+    for number in range(9):
+        (stacks / f"device-{number}.txt").write_text(f"device {number} stands")
+    (stacks / "summary.txt").write_text("late")
+
+    remote.put_hangs(tmp_path / "run")
+
+    above = f"{remote.root}/hangs/{stacks.name}/"
+    there = {path.removeprefix(above): remote.fs.cat_file(path) for path in remote.fs.find(above)}
+    assert there == contents(stacks)
 
 
 def test_a_bucket_that_is_missing_is_named(s3):

@@ -134,6 +134,7 @@ def _step(
     spread = math.sqrt(skill * (1 - skill))
     done = step / total
     metrics = {
+        "reward/error_share": 0.0,
         "reward/mean": skill + 0.02 + rng.gauss(0, 0.03),
         "reward/std": spread + rng.gauss(0, 0.01),
         "reward/spelling": skill + rng.gauss(0, 0.03),

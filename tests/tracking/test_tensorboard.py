@@ -62,3 +62,14 @@ def test_steps_that_a_run_was_rolled_back_over_are_replaced(tracked: Callable) -
     run.end()
 
     assert scalars(run.folder)["loss"] == [(1, 1.0), (2, 20.0), (3, 30.0)]
+
+
+def test_a_run_whose_log_begins_with_a_torn_line_is_tracked_as_before(tracked: Callable) -> None:
+    first = tracked(tensorboard={})
+    first.log.path.write_text('{"time": 1, "kind": "run_star\n')
+    first.begin()
+    first.step(1, loss=2.0)
+    first.end()
+
+    assert first.warned == []
+    assert scalars(first.folder)["loss"] == [(1, 2.0)]

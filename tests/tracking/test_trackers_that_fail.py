@@ -1,5 +1,6 @@
-"""Trackers that refuse, hang or tell secrets: the run goes on, and hears of it once."""
+"""Trackers that refuse, hang or tell secrets: the run goes on, hears of it once, at its end of the loss."""
 
+import errno
 import http.server
 import socket
 import threading
@@ -9,6 +10,8 @@ from typing import ClassVar
 
 import pytest
 from whole_runs import free_port
+
+from rljob_runtime.tracking import trackers
 
 SECRET = "an-api-key-of-somebody"
 
@@ -24,7 +27,27 @@ class Refusing(http.server.BaseHTTPRequestHandler):
         self.send_response(401, f"no such token: {token}")
         self.end_headers()
 
+    do_GET = do_POST
+
     def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+class Taking:
+    """A tracker's process that takes everything once it may."""
+
+    may = threading.Event()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        assert self.may.wait(20)
+
+    def send(self, message: object) -> None:
+        """Nothing."""
+
+    def answer(self, seconds: float) -> dict[str, bool]:
+        return {"ready": True}
+
+    def kill(self) -> None:
         """Nothing."""
 
 
@@ -56,16 +79,60 @@ def wait_for_warning(run, seconds: float = 60.0) -> None:
     assert run.warned
 
 
-def test_a_server_that_nobody_runs_is_one_warning(tracked: Callable) -> None:
+def test_a_server_that_nobody_runs_is_one_warning_and_one_of_the_loss(tracked: Callable) -> None:
     run = tracked(mlflow={"trackingUri": f"http://127.0.0.1:{free_port()}"}, timeoutSeconds=20)
     run.begin()
     run.step(1, loss=0.5)
     wait_for_warning(run)
     run.end()
 
+    first, last = run.warned
+    assert "tracking by mlflow" in first
+    assert "Connection refused" in first
+    assert "it lacks" not in first
+    assert "Connection refused>; it lacks " in last
+
+
+@pytest.mark.parametrize(("most", "steps"), [(10_000, 500), (20, 500)])
+def test_steps_that_a_tracker_lacks_are_counted_at_the_end_whatever_was_told_before(
+    tracked: Callable, monkeypatch: pytest.MonkeyPatch, most: int, steps: int
+) -> None:
+    def no_process(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(trackers, "LineChild", no_process)
+    monkeypatch.setattr(trackers, "MOST_WAITING", most)
+    run = tracked(tensorboard={}, timeoutSeconds=20)
+    run.begin()
+    while not run.warned:
+        run.step(1, loss=0.5)
+        steps -= 1
+    for step in range(steps):
+        run.step(step + 2, loss=0.5)
+    (feed,) = run._trackers._feeds
+    waiting = len(feed._waiting)
+    run.end()
+
+    first, last = run.warned
+    assert "Too many open files; the run goes on" in first
+    assert "Too many open files; it lacks 500 steps and evaluations," in last
+    assert waiting == min(most, 500)
+
+
+def test_steps_that_were_dropped_are_told_though_the_rest_arrived(
+    tracked: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "LineChild", Taking)
+    monkeypatch.setattr(trackers, "MOST_WAITING", 20)
+    run = tracked(tensorboard={}, timeoutSeconds=20)
+    run.begin()
+    for step in range(50):
+        run.step(step + 1, loss=0.5)
+    Taking.may.set()
+    run.end()
+
     (message,) = run.warned
-    assert "tracking by mlflow" in message
-    assert "Connection refused" in message
+    assert "more than 20 waited for it; it lacks 30 steps and evaluations" in message
 
 
 def test_a_tracker_that_hangs_costs_its_deadline_once(tracked: Callable, silent: str) -> None:
@@ -103,7 +170,7 @@ def test_what_a_server_says_is_told_without_secrets(
     wait_for_warning(run)
     run.end()
 
-    (message,) = run.warned
+    message = run.warned[0]
     assert Refusing.shown[0] == SECRET
     assert "no such token: <MLFLOW_TRACKING_TOKEN>" in message
     assert SECRET not in (run.folder / "events.jsonl").read_text()

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from rljob_runtime.cli import app
 from rljob_runtime.display.display import Display, display_after
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.process_start import start_of
 from rljob_runtime.watch.on_terminal import Watch
 from rljob_runtime.watch.runs import SILENT_SECONDS, LocalRun
 
@@ -138,7 +139,7 @@ def test_a_run_whose_driver_was_killed_is_not_waited_for(growing) -> None:
     run = growing(steps=3, finished=None, start=time.time() - 100)
     run.write()
     driver = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    began = psutil.Process(driver.pid).create_time()
+    began = start_of(psutil.Process(driver.pid))
     place = {"pid": driver.pid, "started": began, "host": socket.gethostname()}
     (run.folder / "driver.json").write_text(json.dumps(place))
 

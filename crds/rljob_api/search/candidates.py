@@ -152,6 +152,18 @@ class Space:
             self._settings[update.data] = self._of_replicas(update.data)
         return self._settings[update.data]
 
+    def leanest(self, update: UpdateParallelism) -> list[Setting]:
+        """Of the settings, those with the smallest micro-batches; the last recomputes and offloads."""
+        settings = self.settings(update)
+        least = min(map(self._tokens, settings))
+        return [setting for setting in settings if self._tokens(setting) == least]
+
+    def _tokens(self, setting: Setting) -> int:
+        """Of a pass at the longest lengths."""
+        batch = self._job.spec.batch
+        group = batch.max_prompt_length + batch.samples_per_prompt * batch.max_response_length
+        return setting.micro_batch_tokens or group * (setting.micro_batch_size or 1)
+
     def _of_replicas(self, data: int) -> list[Setting]:
         batch, own = self._job.spec.batch, self.own.setting
         prompts = (batch.mini_batch_size or batch.global_batch_size) // data

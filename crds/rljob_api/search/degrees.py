@@ -80,7 +80,7 @@ class Degrees:
         """Legal degrees with which a device that trains needs least, whether it has as much or not."""
 
         def needs(degrees: UpdateParallelism) -> int:
-            setting = self._estimates.space.settings(degrees)[-1]
+            setting = self._estimates.space.leanest(degrees)[-1]
             return least_to_train(self._spec(update=degrees, setting=setting), self._shape)
 
         return sorted(self._tried_updates.legal, key=needs)[:LEAST]
@@ -143,18 +143,16 @@ class Degrees:
         """Whether there is a setting that leaves room to train."""
         if self._limit is None:
             return True
-        leanest = [
-            one for one in self._estimates.space.settings(degrees)[-4:] if one.offload != "none"
-        ]
+        leanest = [one for one in self._estimates.space.leanest(degrees) if one.offload != "none"]
         specs = (self._spec(update=degrees, setting=setting) for setting in leanest)
         return any(least_to_train(spec, self._shape) <= self._limit for spec in specs)
 
     def _training_bound(self, degrees: UpdateParallelism) -> float:
         """With the fewest micro-batches, and a pipeline that waits as it does with the most of them."""
-        settings = self._estimates.space.settings(degrees)
+        space = self._estimates.space
         few, many = (
             self._spec(update=degrees, setting=replace(one, recompute="none", offload="none"))
-            for one in (_fewest(settings), settings[-1])
+            for one in (_fewest(space.settings(degrees)), space.leanest(degrees)[-1])
         )
         shape, rates = self._shape, self._estimates.rates
         parts = training_parts(few, shape, *rates, others=self._estimates.others)

@@ -6,9 +6,11 @@ were moved. The search ends when no pair that is left can be among those asked f
 """
 
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
 from rljob_api.memory import Memory
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
@@ -18,7 +20,11 @@ from rljob_api.search.estimates import Estimates, Found
 
 MOST_PAIRS = 2000
 MOST_CHECKED = 64
-"""Layouts whose reshard is planned, which takes longer than all else."""
+"""Layouts whose reshard is planned, which takes longer than all else: up to a quarter of a second each."""
+MOST_UNTIL_ONE_FITS = 256
+"""Likewise while none of them fits."""
+
+_Degrees = tuple[Placement, UpdateParallelism, RolloutParallelism]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +39,8 @@ class Proposal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
     """The job's own layout. problems: why it does not fit. place: by time among the layouts that fit, from 1;
-    None where it does not fit. at_least: whether the search ended before all faster ones were looked at."""
+    None where it does not fit. Of those that are not proposed, the reshard may be unplanned: they count.
+    at_least: whether the search ended before all faster ones were looked at."""
 
     found: Found
     memory: Memory
@@ -46,14 +53,16 @@ class Own:
 class Counts:
     """Of layouts: degrees of both roles, whatever their micro-batches. tried: all of them. illegal: refused
     by the rules. too_large: that alone take more memory than there is. looked_at: of the others, in the order
-    of what they would take at best. no_room: of these, that fit with no setting. ended: whether the search
-    ended before all that could be faster were looked at."""
+    of what they would take at best. no_room: of these, that fit with no setting, or not with their reshard.
+    unchecked: of the rest, whose reshard was not planned as it was of too many. ended: whether the search
+    ended before all that could be faster were looked at, or checked."""
 
     tried: int
     illegal: int
     too_large: int
     looked_at: int
     no_room: int
+    unchecked: int
     ended: bool
 
 
@@ -73,35 +82,35 @@ def rank(
 ) -> Ranking:
     """The `top` fastest layouts, the job's own among those that are looked at. most: pairs of degrees."""
     roles, own = _roles(estimates, placements), _own(estimates)
-    pairs = _Pairs(top=top, most=most, until=0.0 if own.problems else own.found.seconds)
-    _look(roles, pairs)
-    if not own.problems:
-        pairs.add(own.found)
-    pairs.found.sort(key=lambda one: one.seconds)
-    proposals, dropped = _checked(estimates, pairs.found, top)
+    pairs = _Pairs(estimates, top=top, most=most, own=None if own.problems else own)
+    pairs.look(roles)
+    fitting = pairs.fitting
     counts = Counts(
         tried=sum(role.tried for role in roles),
         illegal=sum(role.illegal for role in roles),
         too_large=sum(role.too_large for role in roles),
         looked_at=pairs.looked_at,
-        no_room=pairs.looked_at - len(pairs.found) + dropped,
-        ended=pairs.ended,
+        no_room=pairs.looked_at - len(fitting),
+        unchecked=pairs.unchecked,
+        ended=pairs.ended or pairs.gave_up,
     )
+    if not own.problems:
+        faster = sum(one.seconds < own.found.seconds for one in fitting)
+        own = replace(own, place=1 + faster, at_least=pairs.ended)
     return Ranking(
         job=estimates.job,
-        proposals=tuple(proposals),
-        fitting=len(pairs.found) - dropped,
-        own=_placed(own, pairs),
+        proposals=tuple(pairs.proposals),
+        fitting=len(fitting),
+        own=own,
         counts=counts,
     )
 
 
 def first_that_fits(estimates: Estimates, *, placements: Placements, most: int) -> Proposal | None:
     """A layout that fits, of the `most` that would be fastest; the job's own may be illegal."""
-    pairs = _Pairs(top=1, most=most, until=0.0)
-    _look(_roles(estimates, placements), pairs)
-    proposals, _ = _checked(estimates, sorted(pairs.found, key=lambda one: one.seconds), 1)
-    return proposals[0] if proposals else None
+    pairs = _Pairs(estimates, top=1, most=most, own=None)
+    pairs.look(_roles(estimates, placements))
+    return pairs.proposals[0] if pairs.proposals else None
 
 
 def _roles(estimates: Estimates, placements: Placements) -> list[Degrees]:
@@ -109,49 +118,87 @@ def _roles(estimates: Estimates, placements: Placements) -> list[Degrees]:
     return [Degrees(estimates, placement) for placement in asked]
 
 
-def _look(roles: Sequence[Degrees], pairs: "_Pairs") -> None:
-    for bound, degrees, update, rollout in _in_order(roles):
-        if pairs.end_before(bound):
-            break
-        pairs.look_at(degrees.fastest(update, rollout))
-
-
 class _Pairs:
-    """What has been looked at. until: seconds of the job's own layout, whose place is asked for, too."""
+    """What is looked at, and of it the fastest that fit with their reshard. own: the job's layout where it
+    fits, whose place is asked for, too."""
 
-    def __init__(self, *, top: int, most: int, until: float) -> None:
-        self.found: list[Found] = []
-        self.looked_at, self.ended = 0, False
-        self._top, self._most, self._until = top, most, until
-        self._shortest: list[float] = []  # negative: the longest of the `top` comes first
+    def __init__(self, estimates: Estimates, *, top: int, most: int, own: Own | None) -> None:
+        self.looked_at, self.ended, self.gave_up = 0, False, False
+        self._estimates, self._top, self._most, self._own = estimates, top, most, own
+        self._fit: list[Proposal] = []
+        self._waiting: list[tuple[float, int, Found]] = []  # a heap of those not checked yet
+        self._seen: set[_Degrees] = set()
+        self._checked = 0
 
-    def end_before(self, bound: float) -> bool:
-        """Whether none that takes this or longer matters, or enough were looked at."""
-        enough = len(self._shortest) == self._top and -self._shortest[0] < bound
-        if enough and bound > self._until:
-            return True
-        self.ended = self.looked_at == self._most
-        return self.ended
+    @property
+    def proposals(self) -> list[Proposal]:
+        """The fastest first."""
+        return sorted(self._fit, key=lambda one: one.found.seconds)[: self._top]
 
-    def look_at(self, one: Found | None) -> None:
-        """Take a layout in; None for one without room."""
+    @property
+    def fitting(self) -> list[Found]:
+        """Of those looked at; the reshard of some that are not proposed is unplanned."""
+        found = [one.found for one in self._fit]
+        checked = set(map(_degrees, found))
+        return found + [one for _, _, one in self._waiting if _degrees(one) not in checked]
+
+    @property
+    def unchecked(self) -> int:
+        """That were still to be checked when the search gave up."""
+        return len(self._waiting) if self.gave_up else 0
+
+    def look(self, roles: Sequence[Degrees]) -> None:
+        """Until no pair that is left matters, or enough were looked at."""
+        until = self._own.found.seconds if self._own else 0.0
+        for bound, degrees, update, rollout in _in_order(roles):
+            self._check(before=bound)
+            if self._enough and bound > until:
+                break
+            if self.looked_at == self._most:
+                self.ended = True
+                break
+            self._take(degrees.fastest(update, rollout))
+        self._check(before=math.inf)
+        self.gave_up = self._enough and len(self._fit) < self._top
+        if self._own:
+            self._add(self._own)
+
+    @property
+    def _enough(self) -> bool:
+        most = MOST_CHECKED if self._fit or self._own else MOST_UNTIL_ONE_FITS
+        return len(self._fit) == self._top or self._checked >= most
+
+    def _take(self, one: Found | None) -> None:
         self.looked_at += 1
-        if one is None:
-            return
-        self.found.append(one)
-        heapq.heappush(self._shortest, -one.seconds)
-        if len(self._shortest) > self._top:
-            heapq.heappop(self._shortest)
+        if one is not None:
+            self._seen.add(_degrees(one))
+            heapq.heappush(self._waiting, (one.seconds, self.looked_at, one))
 
-    def add(self, own: Found) -> None:
-        """Take the job's own layout in, unless its degrees were looked at."""
-        degrees = [
-            (one.layout.placement, one.layout.update, one.layout.rollout) for one in self.found
-        ]
-        mine = (own.layout.placement, own.layout.update, own.layout.rollout)
-        if mine not in degrees:
-            self.found.append(own)
-            self.looked_at += 1
+    def _check(self, *, before: float) -> None:
+        """Plan the reshard of those that are faster than all that is left."""
+        while self._waiting and self._waiting[0][0] < before and not self._enough:
+            one = heapq.heappop(self._waiting)[2]
+            self._checked += 1
+            memory = self._estimates.memory(one.layout, with_reshard=True)
+            if not self._estimates.memory_problems(one.layout, memory):
+                self._propose(one, memory)
+
+    def _propose(self, one: Found, memory: Memory) -> None:
+        job = self._estimates.space.job_of(one.layout)
+        self._fit.append(Proposal(found=one, job=job, memory=memory))
+
+    def _add(self, own: Own) -> None:
+        """Take the job's own layout in, unless its degrees fit already in a faster way."""
+        mine = _degrees(own.found)
+        self.looked_at += mine not in self._seen
+        known = [one.found for one in self._fit] if self.gave_up else self.fitting
+        if mine not in set(map(_degrees, known)):
+            self._propose(own.found, own.memory)
+
+
+def _degrees(found: Found) -> _Degrees:
+    layout = found.layout
+    return layout.placement, layout.update, layout.rollout
 
 
 def _in_order(roles: Sequence[Degrees]) -> Iterator[tuple[float, Degrees, int, int]]:
@@ -173,22 +220,6 @@ def _in_order(roles: Sequence[Degrees]) -> Iterator[tuple[float, Degrees, int, i
             push(role, update + 1, 0)
 
 
-def _checked(estimates: Estimates, found: list[Found], top: int) -> tuple[list[Proposal], int]:
-    """The first that fit with their reshard, too; and how many of the looked-at do not."""
-    proposals: list[Proposal] = []
-    dropped = 0
-    for one in found[:MOST_CHECKED]:
-        memory = estimates.memory(one.layout, with_reshard=True)
-        if estimates.memory_problems(one.layout, memory):
-            dropped += 1
-        else:
-            job = estimates.space.job_of(one.layout)
-            proposals.append(Proposal(found=one, job=job, memory=memory))
-        if len(proposals) == top:
-            break
-    return proposals, dropped
-
-
 def _own(estimates: Estimates) -> Own:
     layout = estimates.space.own
     memory = estimates.memory(layout, with_reshard=True)
@@ -197,10 +228,3 @@ def _own(estimates: Estimates) -> Own:
         memory=memory,
         problems=estimates.memory_problems(layout, memory),
     )
-
-
-def _placed(own: Own, pairs: _Pairs) -> Own:
-    if own.problems:
-        return own
-    faster = sum(one.seconds < own.found.seconds for one in pairs.found)
-    return replace(own, place=1 + faster, at_least=pairs.ended)

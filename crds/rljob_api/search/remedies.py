@@ -41,7 +41,7 @@ def leanest(estimates: Estimates, placements: Placements) -> Layout | None:
         degrees = Degrees(estimates, placement)
         for update in degrees.least_update():
             for rollout in degrees.least_rollout():
-                for setting in estimates.space.settings(update)[-4:]:
+                for setting in estimates.space.leanest(update):
                     layout = Layout(
                         placement=placement, update=update, rollout=rollout, setting=setting
                     )

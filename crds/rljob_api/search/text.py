@@ -21,7 +21,8 @@ def search_text(ranking: Ranking, remedies: list[str]) -> str:
     for place, proposal in enumerate(ranking.proposals, start=1):
         lines += ["", *_proposal(place, proposal, ranking)]
     if remedies:
-        lines += ["", "No layout fits.", *(f"  {sentence}" for sentence in remedies)]
+        said = "No layout was found that fits." if ranking.counts.ended else "No layout fits."
+        lines += ["", said, *(f"  {sentence}" for sentence in remedies)]
     return "\n".join(lines)
 
 
@@ -36,7 +37,12 @@ def _counts(counts: Counts) -> Iterator[str]:
         f"{counts.looked_at:,} looked at in the order of what they would take at best: {counts.no_room:,} "
         "do not fit together"
     )
-    if counts.ended:
+    if counts.unchecked:
+        yield (
+            f"{counts.unchecked:,} fit if their reshard does, which was not planned: the search ends after "
+            "so many; some may be faster than the last shown"
+        )
+    if counts.ended and rest:
         yield f"{rest:,} not looked at: the search ends after so many; some may be faster than the last shown"
     elif rest:
         yield f"{rest:,} not looked at: none of them can be faster than those shown, or than the job's own"

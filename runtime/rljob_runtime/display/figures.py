@@ -17,6 +17,10 @@ Figure = dict[str, Any]
 Values = list[float | None]
 SMOOTH_FROM = 30
 MAX_POINTS = 2000
+OF_ALL_REWARDS = ("reward/mean", "reward/std", "reward/errors", "reward/error_share")
+"""Metrics that are of no single reward."""
+MOST_DEVICES = 16
+"""Whose memory is drawn."""
 AXES = {"y": "yaxis", "y2": "yaxis2"}
 SERIES = ("@generate", "@update", "@reference", "@reward-phase", "@bad")
 
@@ -162,9 +166,8 @@ def curves_chart(
 
 def parts_chart(history: RunHistory) -> Chart | None:
     """Each reward on its own, where there are several."""
-    own = {"reward/mean", "reward/std", "reward/errors"}
     last = history.last_step() or {"metrics": {}}
-    names = [n for n in last["metrics"] if n.startswith("reward/") and n not in own]
+    names = [n for n in last["metrics"] if n.startswith("reward/") and n not in OF_ALL_REWARDS]
     if len(names) < 2:
         return None
     curves = [
@@ -176,9 +179,11 @@ def parts_chart(history: RunHistory) -> Chart | None:
 
 
 def memory_chart(history: RunHistory) -> Chart | None:
-    """Largest bytes that each device held within a step."""
-    last = history.last_step() or {"metrics": {}}
-    names = [n for n in last["metrics"] if n.startswith("memory/peak_bytes/")][:16]
+    """Largest bytes that each device held within a step; of many devices, the fullest."""
+    metrics = (history.last_step() or {"metrics": {}})["metrics"]
+    devices = [name for name in metrics if name.startswith("memory/peak_bytes/")]
+    fullest = sorted(devices, key=lambda name: -(metrics[name] or 0))[:MOST_DEVICES]
+    names = [name for name in devices if name in fullest]
     curves = [
         Curve(
             metric=n,
@@ -189,6 +194,8 @@ def memory_chart(history: RunHistory) -> Chart | None:
         for i, n in enumerate(names)
     ]
     note = "Largest number of bytes that a device held within the step."
+    if len(devices) > len(names):
+        note += f" The {len(names)} of {len(devices)} devices that held most in the last step."
     chart = curves_chart(history, "memory", "Device memory", note, curves)
     if chart:
         chart.figure["layout"]["yaxis"] |= {"tickformat": ".3~s", "ticksuffix": "B"}

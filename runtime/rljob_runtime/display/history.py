@@ -36,7 +36,7 @@ MOST_SNAPSHOTS = 100
 
 
 class Done(NamedTuple):
-    """What is kept of every step. time: its end, unix seconds. reward: mean; nan without one."""
+    """What is kept of a step. time: its end, unix seconds. reward: mean; nan without one."""
 
     time: float
     seconds: float
@@ -46,9 +46,9 @@ class Done(NamedTuple):
 @dataclass(slots=True, kw_only=True)
 class RunHistory:
     """State of a run after its events so far. steps, evaluations, phases, docks: by step. reshards,
-    in_flight: by the step whose weights went to the rollout, 0 before the first. done: all steps, also those
-    thinned out. settled: sums over the earlier steps, none before `thin` drops any. snapshots: what they were
-    at checkpoints."""
+    in_flight: by the step whose weights went to the rollout, 0 before the first. done: also the first step of
+    the run's last life. settled: sums over the earlier steps, none before `thin` drops any. snapshots: what
+    they were at checkpoints."""
 
     started: Event = field(default_factory=dict)
     finished: Event | None = None
@@ -141,17 +141,20 @@ class RunHistory:
 
     def thin(self) -> None:
         """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
-        display of a long run stays small. What is summed over the run stays; of reshards, all but their
-        course."""
+        display of a long run stays small. What is summed over the run stays, and reshards that held more than
+        they may."""
         while len(self.steps) > MOST_STEPS:
             early = sorted(self.steps)[: MOST_STEPS // 2]
             self._settle(early[-1])
+            first = self._first_of_life()
             for step in early[FIRST_STEPS::2]:
                 del self.steps[step]
-                self.phases.pop(step, None)
-                self.docks.pop(step, None)
-                if "memory" in (reshard := self.reshards.get(step, {})):
-                    self.reshards[step] = {k: v for k, v in reshard.items() if k != "memory"}
+                if step != first:
+                    del self.done[step]
+                for told in (self.phases, self.docks, self.in_flight):
+                    told.pop(step, None)
+                if step in self.reshards and not is_over_bound(self.reshards[step]):
+                    del self.reshards[step]
 
     def _settle(self, until: int) -> None:
         """Sum up the steps up to this one. What they come to at a checkpoint is kept: the run may go back."""
@@ -270,6 +273,11 @@ class RunHistory:
             return None
         return min(step.time - step.seconds for step in steps), max(step.time for step in steps)
 
+    def _first_of_life(self) -> int | None:
+        """The first step of the run's last life."""
+        begun = self.started.get("time", 0.0)
+        return min((step for step, done in self.done.items() if done.time > begun), default=None)
+
     def seconds(self, step: int) -> float | None:
         """Of a step; None while it is not done."""
         return self.done[step].seconds if step in self.done else None
@@ -323,6 +331,11 @@ class RunHistory:
     def errors(self) -> int:
         """Rewards that failed: their samples counted 0."""
         return sum(int(event.get("count", 1)) for event in self.reward_errors)
+
+
+def is_over_bound(reshard: Mapping[str, Any]) -> bool:
+    """Whether it held more than it may."""
+    return bool(reshard["peak_bytes"] > reshard["bound_bytes"])
 
 
 def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from rljob_runtime.display.curves import CURVE_CHARTS, Curve
 from rljob_runtime.display.figures import (
+    OF_ALL_REWARDS,
     Chart,
     Figure,
     Values,
@@ -63,10 +64,10 @@ def _title(title: str, curve: Curve, number_of_curves: int) -> str:
 
 def _parts(runs: Runs) -> Iterator[str]:
     """Metrics of single rewards that all runs have."""
-    own = {"reward/mean", "reward/std", "reward/errors", "reward/error_share"}
     last = [(history.last_step() or {"metrics": {}})["metrics"] for history in runs.values()]
     for name in last[0]:
-        if name.startswith("reward/") and name not in own and all(name in m for m in last):
+        of_one = name.startswith("reward/") and name not in OF_ALL_REWARDS
+        if of_one and all(name in metrics for metrics in last):
             yield name
 
 

@@ -307,7 +307,7 @@ function dock() {
 function suites() {
   byId("suites").hidden = data.suites.length === 0;
   const rows = data.suites.map((s) => [s.name, s.prompts, s.measure, s.first, s.last, s.gain, s.passAtK]);
-  byId("suite-card").replaceChildren(table(["set", "prompts", "measure", "first", "last", "gain, points", "last"], rows));
+  byId("suite-card").replaceChildren(table(["set", "prompts", "measure", "first", "last", "gain, points", "pass@k"], rows));
 }
 
 function reshardMemory() {

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory, is_over_bound, number
 from rljob_runtime.display.reshard_figures import PHASES, stands_still
 from rljob_runtime.display.wording import bytes_of, percent, seconds_of
 from rljob_runtime.events import Event
@@ -13,8 +13,8 @@ Row = dict[str, Any]
 
 
 def reshard_table(history: RunHistory) -> list[Row]:
-    """Figures over all reshards: label, unit (seconds, bytes, share, nats or count), median, largest, last,
-    and a note. None of a figure that the run does not tell."""
+    """Figures over the reshards that the history has, the report's all: label, unit (seconds, bytes, share,
+    nats or count), median, largest, last, and a note. None of a figure that the run does not tell."""
     if not history.reshards:
         return []
     rows = [
@@ -43,10 +43,7 @@ def reshard_table(history: RunHistory) -> list[Row]:
 
 def over_bound(history: RunHistory) -> list[int]:
     """Steps whose reshard held more than it may."""
-    found = history.reshards
-    return [
-        step for step in sorted(found) if found[step]["peak_bytes"] > found[step]["bound_bytes"]
-    ]
+    return [step for step, told in sorted(history.reshards.items()) if is_over_bound(told)]
 
 
 def reshard_text(history: RunHistory, step: int) -> str:

@@ -45,7 +45,10 @@ class Run:
         events, job = folder / "events.jsonl", folder / "rljob.yaml"
         if not events.is_file():
             raise ConfigError(f"{folder} holds no events.jsonl; name the folder of a run")
-        spec = yaml.safe_load(job.read_text()) if job.is_file() else {}
+        try:
+            spec = yaml.safe_load(job.read_text()) if job.is_file() else {}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{job} is no YAML: {error}; mend it, or move it away") from None
         return cls(str(folder), RunHistory.of(read_events(events)), dict(_fields(spec or {})))
 
 

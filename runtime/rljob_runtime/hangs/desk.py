@@ -63,10 +63,12 @@ class StacksDesk:
 
         def copy() -> None:
             try:
-                remote.put_hangs(folder.parents[1])
+                remote.put_hang(folder)
                 said[0] = ""
+                remote.put_hangs(folder.parents[1])  # earlier ones
             except StorageError as error:
-                said[0] = f"{folder}, not copied: {error}"[:WAITING_CHARACTERS]
+                if said[0]:
+                    said[0] = f"{folder}, not copied: {error}"[:WAITING_CHARACTERS]
 
         copying = threading.Thread(target=copy, name="hang-copy", daemon=True)
         copying.start()

@@ -18,6 +18,7 @@ import psutil
 
 from rljob_runtime.errors import ConfigError, NoAnswer
 from rljob_runtime.hangs.folders import ASKED, FOLDER, SUMMARY
+from rljob_runtime.process_start import is_same, start_of
 
 DRIVER_NAME = "driver.json"
 """Of a run that lives: its driver's process."""
@@ -39,14 +40,15 @@ def answering_requests(folder: Path, dump: Dump) -> Iterator[None]:
     thread = threading.Thread(target=_answer, args=(ours, dump), name="hang-requests", daemon=True)
     thread.start()
     own = psutil.Process()
-    place = {"pid": own.pid, "started": own.create_time(), "host": socket.gethostname()}
+    place = {"pid": own.pid, "started": start_of(own), "host": socket.gethostname()}
     file = folder / DRIVER_NAME
     try:
         with contextlib.suppress(OSError):  # then nobody can ask by the folder's name
             file.write_text(json.dumps(place))
         yield
     finally:
-        file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the volume may be read-only by now
+            file.unlink(missing_ok=True)
         signal.set_wakeup_fd(before)
         signal.signal(SIGNAL, earlier)
         theirs.close()
@@ -116,7 +118,7 @@ def _told(folder: Path) -> tuple[int, float, str]:
 def _living(pid: int, started: float) -> psutil.Process | None:
     with contextlib.suppress(psutil.NoSuchProcess):
         process = psutil.Process(pid)
-        if process.create_time() == started and process.status() != psutil.STATUS_ZOMBIE:
+        if is_same(process, started) and process.status() != psutil.STATUS_ZOMBIE:
             return process
     return None
 

@@ -48,13 +48,19 @@ class MLflowRun:
         self._ask("runs/update", {"run_id": self._run_id, **ended})
 
     def _experiment(self, name: str) -> str:
-        """Its id; another process may make it at the same time."""
+        """Its id. Who may not make one may still use what is there; another process may make it at the same
+        time."""
+        query = f"experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': name})}"
+        try:
+            return str(self._ask(query)["experiment"]["experiment_id"])
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
         try:
             return str(self._ask("experiments/create", {"name": name})["experiment_id"])
         except urllib.error.HTTPError as error:
             if error.code != 400:
                 raise
-        query = f"experiments/get-by-name?{urllib.parse.urlencode({'experiment_name': name})}"
         return str(self._ask(query)["experiment"]["experiment_id"])
 
     def _found(self, experiment: str, run_id: str) -> str | None:

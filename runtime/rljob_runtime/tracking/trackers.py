@@ -1,7 +1,8 @@
 """Hands the metrics of steps and evaluations to the job's trackers: a subscriber of the event log.
 
 Made by `launch`. A thread a tracker speaks with its process, so that training waits for none of them. One
-that fails is a warning, once, and is tried again; the run's end waits for it until its deadline.
+that fails is a warning, once, and is tried again; the run's end waits for it until its deadline, and tells
+how much it lacks.
 """
 
 import hashlib
@@ -11,18 +12,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rljob_api.tracking import Tracking
-from rljob_runtime.events import Event, EventLog
+from rljob_runtime.events import Event, EventLog, is_event
 from rljob_runtime.line_child import LineChild, StartFailed
 from rljob_runtime.tracking.base import TrackedRun
 
 CHILD = "rljob_runtime.tracking.child"
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 5.0, 300.0
 NO_FACTS = ("time", "kind", "machine", "versions", "resumed_from")
+MOST_WAITING = 10_000
+"""Steps and evaluations that a tracker may be behind; later ones are dropped."""
 OF_EVALUATIONS = ("accuracy", "stderr", "reward", "pass_at_k")
 
 
@@ -69,18 +73,24 @@ class _Feed:
         self._end: float | None = None
         self._changed = threading.Condition()
         self._error, self._warned = "", False
+        self._dropped = self._lost = 0
         self._thread = threading.Thread(target=self._work, name=f"tracking-{name}", daemon=True)
         self._thread.start()
 
     def put(self, message: dict[str, Any]) -> None:
-        """Another message; it waits for those before it."""
+        """Another message; it waits for those before it, and is dropped where too many do."""
         with self._changed:
+            if len(self._waiting) >= MOST_WAITING:
+                self._dropped += 1
+                return
             self._waiting.append(message)
             self._changed.notify()
 
     def finish(self, message: dict[str, Any], end: float) -> None:
         """The last message; what is not told at `end` (monotonic seconds) never is."""
         with self._changed:
+            if self._warned:  # the end has its own warning
+                self._error, self._warned = "", False
             self._waiting.append(message)
             self._end = end
             self._changed.notify()
@@ -88,26 +98,31 @@ class _Feed:
     def join(self, end: float) -> None:
         """Wait until all is told or given up."""
         self._thread.join(max(0.0, end - time.monotonic()))
-        left = sum("metrics" in message for message in self._waiting)
-        if left and not self._error:
-            self._error = f"{left} steps and evaluations were not told within {self._seconds:g} s"
+        with self._changed:
+            left = sum("metrics" in message for message in self._waiting)
+        self._lost = left + self._dropped
+        if left:
+            self._error = self._error or f"not all was told within {self._seconds:g} s of the end"
+        elif self._dropped:
+            self._error = self._error or f"more than {MOST_WAITING} waited for it"
 
     def news(self) -> str | None:
-        """What the user is told of a tracker that fails; once."""
+        """What the user is told of a tracker that fails: once while the run goes on, once at its end."""
         if self._warned or not self._error:
             return None
         self._warned = True
-        return (
-            f"tracking by {self._name}: {self._error}; the run goes on, and the metrics are in its "
-            "events (docs/tracking.md)"
-        )
+        where = "the run goes on, and the metrics are in its events"
+        if self._lost:
+            where = f"it lacks {self._lost} steps and evaluations, which the run's events have"
+        return f"tracking by {self._name}: {self._error}; {where} (docs/tracking.md)"
 
     def _work(self) -> None:
         pause = FIRST_PAUSE_SECONDS
         while (message := self._next()) is not None:
             error = self._tried(message)
             if not error:
-                self._waiting.popleft()
+                with self._changed:
+                    self._waiting.popleft()
                 pause = FIRST_PAUSE_SECONDS
                 continue
             self._error = self._error or error
@@ -134,7 +149,7 @@ class _Feed:
                 self._child = LineChild(CHILD, self._config, start_seconds=seconds)
             self._child.send(message)
             error = str(self._child.answer(self._left()).get("error", ""))
-        except StartFailed as failed:
+        except (StartFailed, OSError) as failed:
             self._child, error = None, str(failed)
         return error
 
@@ -174,8 +189,7 @@ def metrics_of(event: Event) -> dict[str, float]:
 def tracked_run(events: Path, started: Event) -> TrackedRun:
     """The run as trackers know it. events: the run's, whose first names it for good. started: the last
     `run_started`."""
-    with events.open("rb") as lines:
-        first = json.loads(lines.readline())
+    first = _first_event(events) or started
     text = f"{started['name']} {first['time']}"
     return TrackedRun(
         name=started["name"],
@@ -184,6 +198,16 @@ def tracked_run(events: Path, started: Event) -> TrackedRun:
         step=started.get("resumed_from") or 0,
         facts={name: v for name, v in started.items() if name not in NO_FACTS and v is not None},
     )
+
+
+def _first_event(events: Path) -> Event | None:
+    """The first line that is one: a killed writer leaves torn ones."""
+    with events.open("rb") as lines:
+        for line in lines:
+            with suppress(ValueError):
+                if is_event(event := json.loads(line)):
+                    return event
+    return None
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -65,9 +65,9 @@ class BatchRecord:
     group_names: frozenset[str] = frozenset()
     _alike: dict[tuple[tuple[str, str], ...], dict[str, str]] = field(default_factory=dict)
 
-    def remember(self, row: StoredRow) -> None:
-        """The row is gone. Rows of the same leases, most of a group, share what is kept."""
-        self.freed[row.head.uid] = self._alike.setdefault(tuple(row.acks.items()), row.acks)
+    def remember(self, uid: str, acks: dict[str, str]) -> None:
+        """This row is gone. Rows of the same leases, most of a group, share what is kept."""
+        self.freed[uid] = self._alike.setdefault(tuple(acks.items()), acks)
 
     def settle(self) -> None:
         """No row is live: give back what their tables took, which emptied ones keep."""

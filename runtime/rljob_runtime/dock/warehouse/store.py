@@ -267,7 +267,7 @@ class WarehouseStore:
                 cells += group.cells.values()
                 del record.groups[row.head.group]
             del self.rows[row.head.uid], record.live[row.head.uid]
-            record.remember(row)
+            record.remember(row.head.uid, row.acks)
         self.cells.free(cells)
         done = {row.batch for row in rows if not self.batches[row.batch].live}
         for batch in done:

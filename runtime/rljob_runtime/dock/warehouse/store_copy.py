@@ -115,7 +115,7 @@ def add_chunk(store: WarehouseStore, fields: Fields, payload: memoryview) -> Non
             record = _record(wire)
             store.batches[record.name] = record
         for batch, uid, acks in fields.items("freed") if fields.has("freed") else ():
-            store.batches[batch].freed[uid] = _texts_by_text(acks)
+            store.batches[batch].remember(uid, _texts_by_text(acks))
         if fields.has("items"):
             _add_items(store, fields, payload)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

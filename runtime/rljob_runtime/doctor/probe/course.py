@@ -27,6 +27,7 @@ GONE_SECONDS = 30.0
 POLL_SECONDS = 1.0
 PORT = 29555
 MOST_SHELLS = 32
+"""At once, where pods need not wait for each other."""
 HOPELESS = (
     "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError",
     "CreateContainerError", "RunContainerError", "CrashLoopBackOff",
@@ -143,7 +144,7 @@ def _look(pods: list[PodSeen], means: Means) -> list[PodSeen]:
             return replace(pod, problem=problem)
         return replace(pod, looked=Looked(sent=sent, heard=means.wall(), answer=answer))
 
-    return _each(pods, ask)
+    return _each(pods, ask, at_once=MOST_SHELLS)
 
 
 def _sum(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
@@ -167,12 +168,12 @@ def _sum(plan: Plan, pods: list[PodSeen], means: Means) -> list[PodSeen]:
         answer, problem = _ask(means, pod.name, command("reduce", given))
         return replace(pod, summed=answer or {"failure": problem})
 
-    return _each(pods, ask)
+    return _each(pods, ask, at_once=len(pods))
 
 
-def _each(pods: list[PodSeen], ask: Callable[[PodSeen], PodSeen]) -> list[PodSeen]:
-    """All pods, those that are well by what they answer, all at once."""
-    threads = ThreadPoolExecutor(max_workers=MOST_SHELLS)
+def _each(pods: list[PodSeen], ask: Callable[[PodSeen], PodSeen], *, at_once: int) -> list[PodSeen]:
+    """All pods, those that are well by what they answer, so many of them at once."""
+    threads = ThreadPoolExecutor(max_workers=at_once)
     try:
         return list(threads.map(lambda pod: pod if pod.problem else ask(pod), pods))
     finally:  # on Ctrl-C the pods go, and with them the shells

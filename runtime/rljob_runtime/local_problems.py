@@ -1,0 +1,30 @@
+"""What of a job does not hold on this machine: its packages, data, files and memory.
+
+Called by the CLI: `run` refuses these problems, `validate` tells them as notes. Needs neither torch nor Ray.
+"""
+
+from pathlib import Path
+
+from rljob_api.plan import machine_problems
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJob
+from rljob_runtime.backends.host import host_bytes
+from rljob_runtime.data.problems import data_problems, suite_problems
+from rljob_runtime.extensions import missing
+from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.tracking.table import tracking_problems
+
+
+def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:
+    """Installed packages, data sets, reward files; memory, where `alone`, with all devices on this
+    machine."""
+    spec = job.spec
+    if absent := missing(spec):
+        return absent
+    return [
+        *data_problems(spec.data, base_dir=base_dir),
+        *suite_problems(spec, base_dir=base_dir),
+        *reward_problems(spec.rewards, base_dir=base_dir),
+        *tracking_problems(spec),
+        *(machine_problems(job, base_dir=base_dir, available=host_bytes()) if alone else ()),
+    ]

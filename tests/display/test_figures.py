@@ -1,0 +1,32 @@
+"""Which rewards and which devices a chart shows."""
+
+from rljob_runtime.display.figures import MOST_DEVICES, memory_chart, parts_chart
+from rljob_runtime.display.history import RunHistory
+
+
+def history_of(**metrics: float) -> RunHistory:
+    told = {name.replace("__", "/"): value for name, value in metrics.items()}
+    return RunHistory.of(
+        {"kind": "step", "step": step, "time": float(step), "seconds": 1.0, "metrics": told}
+        for step in (1, 2)
+    )
+
+
+def test_the_share_of_errors_is_no_reward_of_its_own() -> None:
+    shares = {"reward__mean": 1.0, "reward__error_share": 0.0, "reward__correct": 1.0}
+
+    assert parts_chart(history_of(**shares)) is None
+    chart = parts_chart(history_of(**shares, reward__short=0.5))
+    assert chart is not None
+    assert {trace["name"] for trace in chart.figure["data"]} == {"correct", "short"}
+
+
+def test_of_many_devices_the_fullest_are_drawn_and_counted() -> None:
+    peaks = {f"memory__peak_bytes__{device}": float(device) for device in range(40)}
+
+    chart = memory_chart(history_of(**peaks))
+
+    assert chart is not None
+    drawn = {trace["name"] for trace in chart.figure["data"]}
+    assert drawn == {f"device {device}" for device in range(40 - MOST_DEVICES, 40)}
+    assert "The 16 of 40 devices that held most" in chart.note
