@@ -103,18 +103,18 @@ class Record:
     def growth(self, run: str) -> dict[str, tuple[float, float]]:
         """MiB at the end and growth in MiB an hour over the last third of the longest part, of each role's
         steepest process."""
-        lines = self.of("memory", run)
-        longest = max(lines, key=lambda line: line["hours"], default={"part": 0})["part"]
+        planned = {line["part"]: line["hours"] for line in self.of("planned", run)}
+        longest = max(planned, key=lambda part: planned[part], default=0)
         samples: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
-        for line in lines:
-            if line["part"] == longest:
+        for line in self.of("memory", run):  # a run that ends reads its whole log, for the report
+            if line["part"] == longest and line["hours"] < planned[longest]:
                 samples[line["role"], line["process"]].append((line["hours"], line["mib"]))
         found: dict[str, tuple[float, float]] = {}
         for (role, _), pairs in samples.items():
             if len(pairs) < LEAST_SAMPLES:
                 continue
             last = np.asarray(pairs[2 * len(pairs) // 3 :])
-            slope = float(np.polyfit(last[:, 0], last[:, 1], 1)[0])
+            slope = round(float(np.polyfit(last[:, 0], last[:, 1], 1)[0]), 3) + 0.0  # no -0
             if role not in found or slope > found[role][1]:
                 found[role] = (float(last[-1, 1]), slope)
         return found
@@ -182,6 +182,8 @@ def go_on(record: Record, runs: dict[str, Run], hours: float, seed: int) -> None
     record.part += 1
     before, stop = shared_files(), threading.Event()
     until = time.monotonic() + 3600 * hours
+    for name in runs:
+        record.add("planned", name, hours=hours)
 
     def guarded(work: Callable[..., None], *arguments: Any) -> None:
         try:
