@@ -7,7 +7,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from rljob_runtime.display.history import number
+from rljob_runtime.display.totals import number
 from rljob_runtime.events import Event
 
 Worker = tuple[str, str]

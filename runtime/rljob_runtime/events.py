@@ -80,7 +80,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -191,21 +191,21 @@ class EventLog:
 
 
 def read_events(path: Path) -> list[Event]:
-    """Events of a run in order, as if it had never been interrupted (see `cut_rewound`).
+    """Events of a run in order, as if it had never been interrupted (see `cut_rewound`). Raises OSError."""
+    with path.open("rb") as lines:
+        return cut_rewound(events_in(lines))
 
-    Skips what is no event: torn lines (a killed writer), unknown kinds, missing fields.
-    Raises OSError.
-    """
-    events = []
-    with path.open("rb") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if is_event(event):
-                events.append(event)
-    return cut_rewound(events)
+
+def events_in(lines: Iterable[bytes]) -> Iterator[Event]:
+    """Events of a log's lines, one after the other. Skips what is none: torn lines (a killed writer), unknown
+    kinds, missing fields."""
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if is_event(event):
+            yield event
 
 
 def is_event(value: object) -> TypeGuard[Event]:

@@ -8,7 +8,8 @@ from itertools import accumulate
 from typing import Any
 
 from rljob_runtime.analysis.blame import INFERENCE, Activity, blamed
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.display.totals import number
 from rljob_runtime.dock.stats import ROOM
 from rljob_runtime.events import Event
 from rljob_runtime.spans import Span

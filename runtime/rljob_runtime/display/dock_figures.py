@@ -14,7 +14,8 @@ from rljob_runtime.display.figures import (
     line_traces,
     shown_steps,
 )
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.display.totals import number
 
 MAX_LINES = 16
 DASHES = ("solid", "dot", "dash", "dashdot")

@@ -10,17 +10,11 @@ from rljob_runtime.display.dock_figures import dock_charts
 from rljob_runtime.display.dock_rows import row_figures
 from rljob_runtime.display.dock_tables import dock_tables
 from rljob_runtime.display.figures import charts, phase_chart, shown_steps, spaced
-from rljob_runtime.display.history import (
-    PHASES,
-    RunHistory,
-    gain95,
-    interval95,
-    number,
-    row_name,
-)
+from rljob_runtime.display.history import PHASES, RunHistory, gain95, interval95
 from rljob_runtime.display.in_flight_figures import in_flight_charts, in_flight_table
 from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts
 from rljob_runtime.display.reshard_table import over_bound, reshard_table
+from rljob_runtime.display.totals import number, row_name
 from rljob_runtime.display.wording import (
     best_text,
     bytes_of,

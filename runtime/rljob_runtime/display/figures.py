@@ -11,7 +11,8 @@ from typing import Any
 
 from rljob_runtime.display.alarms import alarm_marks
 from rljob_runtime.display.curves import CURVE_CHARTS, Curve
-from rljob_runtime.display.history import RunHistory, interval95, number
+from rljob_runtime.display.history import RunHistory, interval95
+from rljob_runtime.display.totals import number
 
 Figure = dict[str, Any]
 Values = list[float | None]

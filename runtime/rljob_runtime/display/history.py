@@ -10,9 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rljob_runtime.display.totals import BusyTotals, DockTotals, StepTotals, Totals
-from rljob_runtime.display.totals import number as number
-from rljob_runtime.display.totals import row_name as row_name
+from rljob_runtime.display.totals import (
+    BusyTotals,
+    DockTotals,
+    StepTotals,
+    Totals,
+    number,
+    row_name,
+)
 from rljob_runtime.events import Event
 
 PHASES = (
@@ -186,13 +191,13 @@ class RunHistory:
 
     def _go_back(self, to: int) -> None:
         """What came of later steps is void; alarms that rolled the run back stay."""
-        by_steps = self.steps, self.evaluations, self.docks, self.checkpoints, self.reshards
-        sums = self.done, self.snapshots
-        for by_step in (*by_steps, self.in_flight, *sums):
+        by_steps: tuple[dict[int, Any], ...] = (
+            self.steps, self.done, self.evaluations, self.phases, self.docks, self.reshards,
+            self.in_flight, self.checkpoints, self.snapshots,
+        )  # fmt: skip
+        for by_step in by_steps:
             for step in [s for s in by_step if s > to]:
                 del by_step[step]
-        for step in [s for s in self.phases if s > to]:
-            del self.phases[step]
         if self.settled.step > to:
             found = self.snapshots.get(max(self.snapshots, default=-1), Totals())
             self.settled = copy.deepcopy(found)

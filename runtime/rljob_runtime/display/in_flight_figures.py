@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 from rljob_runtime.display.curves import Curve
 from rljob_runtime.display.figures import Chart
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.reshard_figures import curves_of
 from rljob_runtime.display.reshard_table import Row, row_of
+from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import count, percent, seconds_of
 from rljob_runtime.events import Event
 

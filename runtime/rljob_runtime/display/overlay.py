@@ -17,9 +17,10 @@ from rljob_runtime.display.figures import (
     shown_steps,
     steps_axis,
 )
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.report import page_of, script_json
 from rljob_runtime.display.run_diff import RunDiff
+from rljob_runtime.display.totals import number
 
 COLOURS = {"A": "@generate", "B": "@reward-phase"}
 STEP_SECONDS = "seconds"

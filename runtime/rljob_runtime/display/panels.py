@@ -7,9 +7,10 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.in_flight_figures import in_flight_text
 from rljob_runtime.display.reshard_table import reshard_text
+from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import (
     accuracy_text,
     alarm_text,

@@ -13,7 +13,8 @@ from rljob_runtime.display.figures import (
     line_traces,
     spaced,
 )
-from rljob_runtime.display.history import RunHistory, number
+from rljob_runtime.display.history import RunHistory
+from rljob_runtime.display.totals import number
 from rljob_runtime.events import Event
 
 PHASES = {

@@ -15,7 +15,8 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rljob_runtime.display.history import RunHistory, gain95, number
+from rljob_runtime.display.history import RunHistory, gain95
+from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import figure, percent, seconds_of
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.events import read_events

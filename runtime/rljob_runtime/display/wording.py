@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_runtime.display.history import RunHistory, gain95, interval95, number
+from rljob_runtime.display.history import RunHistory, gain95, interval95
+from rljob_runtime.display.totals import number
 
 BARS = "▁▂▃▄▅▆▇"  # no full block: lines above each other stay apart
 ASCII_BARS = "_.-=+*#"

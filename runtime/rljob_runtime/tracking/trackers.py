@@ -12,13 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rljob_api.tracking import Tracking
-from rljob_runtime.events import Event, EventLog, is_event
+from rljob_runtime.events import Event, EventLog, events_in
 from rljob_runtime.line_child import LineChild, StartFailed
 from rljob_runtime.tracking.base import TrackedRun
 
@@ -189,7 +188,8 @@ def metrics_of(event: Event) -> dict[str, float]:
 def tracked_run(events: Path, started: Event) -> TrackedRun:
     """The run as trackers know it. events: the run's, whose first names it for good. started: the last
     `run_started`."""
-    first = _first_event(events) or started
+    with events.open("rb") as lines:
+        first = next(events_in(lines), started)
     text = f"{started['name']} {first['time']}"
     return TrackedRun(
         name=started["name"],
@@ -198,16 +198,6 @@ def tracked_run(events: Path, started: Event) -> TrackedRun:
         step=started.get("resumed_from") or 0,
         facts={name: v for name, v in started.items() if name not in NO_FACTS and v is not None},
     )
-
-
-def _first_event(events: Path) -> Event | None:
-    """The first line that is one: a killed writer leaves torn ones."""
-    with events.open("rb") as lines:
-        for line in lines:
-            with suppress(ValueError):
-                if is_event(event := json.loads(line)):
-                    return event
-    return None
 
 
 def _finite(metrics: Mapping[str, Any]) -> dict[str, float]:

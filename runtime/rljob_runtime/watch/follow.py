@@ -4,13 +4,12 @@ Called by `on_terminal` and `live_document`. Where bytes come from is a function
 `cluster.events` there.
 """
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_runtime.events import Event, is_event
+from rljob_runtime.events import Event, events_in
 
 PIECE_BYTES = 16 * 2**20
 FILE_PIECE_BYTES = 2**20
@@ -71,15 +70,7 @@ class Follower:
 
     def _whole(self, data: bytes) -> list[Event]:
         *lines, self._torn = (self._torn + data).split(b"\n")
-        found = []
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if is_event(event):
-                found.append(event)
-        return found
+        return list(events_in(lines))
 
 
 def read_file(path: Path) -> Read:
