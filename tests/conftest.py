@@ -15,7 +15,7 @@ settings.register_profile(
 )
 settings.load_profile("any-machine")
 
-LONG = ("ray", "vllm")
+LONG = ("ray", "vllm", "run")
 
 
 def pytest_configure() -> None:

@@ -7,14 +7,13 @@ again; nothing here chooses what to do next.
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import ray
-
-from rljob_runtime.calls import results
+from rljob_runtime.calls import ended_of, results
 from rljob_runtime.delivery import Delivery
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import RollBack
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.run_ahead import Action, RunAhead
 from rljob_runtime.stages import BatchCalls, Interrupted
 
@@ -33,7 +32,7 @@ class AsyncSteps:
     driver: "Driver"
     run_ahead: RunAhead
     batches: dict[int, BatchCalls] = field(default_factory=dict)
-    pending: dict[Any, tuple[int, str]] = field(default_factory=dict)
+    pending: dict[Call, tuple[int, str]] = field(default_factory=dict)
     since: dict[tuple[int, str], float] = field(default_factory=dict)
     delivery: Delivery = field(init=False)
     attempts: Counter[int] = field(default_factory=Counter)
@@ -116,12 +115,15 @@ class AsyncSteps:
 
     def _wait(self) -> None:
         """Until a call ends, or for a moment. Raises Interrupted, and WorkerError at a deadline."""
-        done, _ = ray.wait([*self.pending, *self.delivery.pending], timeout=TICK_SECONDS)
+        on_their_way = [*self.pending, *self.delivery.pending]
+        done, _ = ended_of(on_their_way, seconds=TICK_SECONDS)
         self.delivery.look()
-        for call in self.pending.keys() & set(done):
-            number, stage = self.pending.pop(call)
+        for call in done:
+            if call not in self.pending:  # of a delivery, or of a batch that has just failed
+                continue
+            number, _ = self.pending.pop(call)
             try:
-                results(stage, [call])
+                results([call])
             except DockError as error:
                 self._failed(number, error)
             else:

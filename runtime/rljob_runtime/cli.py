@@ -184,6 +184,9 @@ def run(
     resume_if_any: Annotated[
         bool, typer.Option("--resume-if-any", help="Go on where there is a run, else start one.")
     ] = False,
+    local: Annotated[
+        bool, typer.Option("--local", help="Without Ray: as processes of this machine alone.")
+    ] = False,
 ) -> None:
     """Train on this machine, on emulated devices."""
     from rljob_api.plan import model_problems
@@ -198,7 +201,7 @@ def run(
     from rljob_runtime.local_problems import local_problems
     from rljob_runtime.run_request import RunRequest
 
-    ray_address = os.environ.get("RAY_ADDRESS")
+    ray_address = None if local else os.environ.get("RAY_ADDRESS")
     _refuse(local_problems(job, file.parent, alone=ray_address is None))
     # Some data sets iterate over sets: their items must not depend on the process that makes them.
     os.environ["PYTHONHASHSEED"] = "0"
@@ -210,6 +213,7 @@ def run(
         resume="yes" if resume else "if-any" if resume_if_any else "no",
         cache_dir=Path(os.environ.get("RLJOB_CACHE") or Path.home() / ".cache" / "rljob"),
         ray_address=ray_address,
+        local=local,
         status=_status_endpoint(),
         dock_directory=Path(sockets) if sockets else None,
     )

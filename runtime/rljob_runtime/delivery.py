@@ -6,11 +6,9 @@ Called by `async_steps` when `run_ahead` says so, and looked at whenever somethi
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
-import ray
-
-from rljob_runtime.calls import results
+from rljob_runtime.calls import ended_of, results
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.stages import Stages
 
@@ -21,8 +19,8 @@ class Delivery:
 
     stages: Stages
     run_ahead: RunAhead
-    calls: list[Any] = field(default_factory=list)
-    pending: list[Any] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    pending: list[Call] = field(default_factory=list)
     since: float = 0.0
 
     def begin(self, version: int) -> None:
@@ -38,25 +36,24 @@ class Delivery:
         """
         if not self.pending:
             return
-        of_phase = len(self.pending)
-        done, self.pending = ray.wait(self.pending, num_returns=of_phase, timeout=0)
-        results("sync", done)  # a failure of one shows at once
+        done, self.pending = ended_of(self.pending)
+        results(done)  # a failure of one shows at once
         if self.pending:
             self._look_at_deadline()
         elif (version := self.run_ahead.sending) is not None:
             self.run_ahead.sent()
             self._wait_for(self.stages.switch(version))
         elif (version := self.run_ahead.switching) is not None:
-            self.stages.switched(version, results("sync", self.calls))
+            self.stages.switched(version, results(self.calls))
             self.run_ahead.switched()
 
     def finish(self) -> None:
         """Wait until nothing is on its way."""
         while self.pending:
-            ray.wait(self.pending, num_returns=len(self.pending), timeout=0.1)
+            ended_of(self.pending, seconds=0.1)
             self.look()
 
-    def _wait_for(self, calls: list[Any]) -> None:
+    def _wait_for(self, calls: list[Call]) -> None:
         self.calls += calls
         self.pending, self.since = calls, time.monotonic()
 

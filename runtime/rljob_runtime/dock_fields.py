@@ -4,11 +4,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import ray
-
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.stats import Traffic, flow_event
-from rljob_runtime.errors import DockError, DockStale
+from rljob_runtime.errors import DockError, DockStale, RljobError
 
 ROOM_TIMEOUT_SECONDS = 5.0
 
@@ -22,8 +20,8 @@ def dock_fields(
     """
     rooms = []
     for index, warehouse in enumerate(warehouses):
-        with contextlib.suppress(ray.exceptions.RayError):
-            room = ray.get(warehouse.room.remote(), timeout=ROOM_TIMEOUT_SECONDS)
+        with contextlib.suppress(RljobError, TimeoutError):
+            room = warehouse.room().result(timeout=ROOM_TIMEOUT_SECONDS)
             rooms.append({"index": index, **room})
     return {**flow_event(moved, graph), "warehouses": rooms}
 

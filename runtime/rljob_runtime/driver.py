@@ -110,7 +110,7 @@ class Driver:
         """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
         self.standing.read(self.step)
         if self.difficulty:
-            (facts,) = self.stages.wait("feed", [self.cast.feeder.facts.remote()])
+            (facts,) = self.stages.wait("feed", [self.cast.feeder.facts()])
             self.difficulty.size = facts["train_size"]
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
@@ -325,7 +325,7 @@ class Driver:
         degrees = degrees_of(self.job.spec)
         check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
         folder = folder_for_all(checkpoint, shared=self.shared)
-        self.stages.wait("resume", [w.load.remote(folder) for w in self.cast.updating()])
+        self.stages.wait("resume", [w.load(folder) for w in self.cast.updating()])
         self.step = state.step
         self.guarding.rollbacks, self.guarding.skipped = state.rollbacks, state.skipped_steps
         if self.pools:
@@ -359,7 +359,7 @@ class Driver:
         started = time.time()
         draft = self.store.begin(self.step)
         place = draft if self.shared else None
-        saving = [worker.save.remote(place) for worker in self.cast.updating()]
+        saving = [worker.save(place) for worker in self.cast.updating()]
         for folder in self.stages.wait("checkpoint", saving, interruptible=False):
             folder.copy_to(draft, seconds=self.job.spec.flow.stage_timeout_seconds)
             self.moves += 1

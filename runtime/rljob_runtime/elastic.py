@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import ray
-
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles
 from rljob_runtime.actors.device import Seat
@@ -22,7 +20,6 @@ from rljob_runtime.scale_desk import Asked, ScaleDesk
 from rljob_runtime.seats import seat_of
 
 MAX_FAILED_JOINS = 3
-FAILURES = (ray.exceptions.RayError, RljobError)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -125,7 +122,7 @@ class Elastic:
         try:
             self.cast.meet()
             self.sync()
-        except FAILURES as error:
+        except RljobError as error:
             self.hung(error)
             self._turn_away(joining, describe(error))
         else:

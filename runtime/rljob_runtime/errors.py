@@ -10,7 +10,8 @@ RljobError
 │   └── DockRefused    a message was refused: token, version, stale attempt, unknown row or column
 ├── WeightsError       tensors of a model directory are wrong, missing or extra
 ├── WorkerError        a device worker failed or vanished
-│   └── DeadlineError  processes did not do in time what was asked of them; exit code 5
+│   ├── DeadlineError  processes did not do in time what was asked of them; exit code 5
+│   └── WorkerFailed   a worker died, or raised what is no error of rljob's
 ├── DeviceMemoryError  tensors do not fit on a device
 ├── VersionError       the pods of a job have different software
 ├── ScaleRefused       another number of rollout devices that the job cannot have
@@ -78,6 +79,14 @@ class DeadlineError(WorkerError):
         self.stage = stage
 
 
+class WorkerFailed(WorkerError):
+    """A worker died, or raised what is no error of rljob's. cause: what it raised."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+
 class DeviceMemoryError(RljobError):
     """Tensors do not fit on a device; the message names the device, what, bytes and limit."""
 
@@ -127,7 +136,7 @@ class NoAnswer(ClusterError):
 
 
 def describe(error: Exception) -> str:
-    """The message of an error; a worker's own error without Ray's frames around it."""
+    """The message of an error; a worker's own error without what carried it here."""
     cause = getattr(error, "cause", None)
     inner = cause if isinstance(cause, Exception) else error
     if isinstance(inner, RljobError):

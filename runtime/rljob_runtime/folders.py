@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from rljob_runtime.errors import DeadlineError
 
 PIECE_BYTES = 8 * 2**20
@@ -50,6 +48,8 @@ class Folder:
                 end.write(self._fetch(piece, deadline, seconds))
 
     def _fetch(self, piece: Piece, deadline: float, seconds: float) -> Any:
+        import ray
+
         try:
             return ray.get(piece.data, timeout=max(deadline - time.monotonic(), 0.0))
         except ray.exceptions.GetTimeoutError as error:
@@ -73,6 +73,8 @@ def _fetched(folder: Folder) -> Path:
 
 
 def _pieces(path: Path) -> Iterator[Piece]:
+    import ray
+
     for file in sorted(path.rglob("*")):
         if file.is_file():
             name = str(file.relative_to(path))

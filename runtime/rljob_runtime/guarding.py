@@ -130,7 +130,7 @@ def roll_back(driver: "Driver", back: RollBack) -> None:
     """Weights, optimizers and position as the checkpoint has them; prompts go on after those of the steps
     that are undone, so that these are not made again."""
     folder = folder_for_all(back.checkpoint, shared=driver.shared)
-    loading = [worker.load.remote(folder) for worker in driver.cast.updating()]
+    loading = [worker.load(folder) for worker in driver.cast.updating()]
     driver.stages.wait("rollback", loading, interruptible=False)
     driver.step = back.step
     driver.guarding.watch.rewind(back.step)

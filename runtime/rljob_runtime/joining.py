@@ -7,16 +7,14 @@ node is not there yet costs nothing, and one that fails or takes too long is dro
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import ray
 
 from rljob_api.elastic import DevicePlace
 from rljob_runtime.actors.device import Seat
-from rljob_runtime.calls import RESULT_SECONDS, START_DEADLINE_SECONDS
+from rljob_runtime.calls import START_DEADLINE_SECONDS, ended_of, results
 from rljob_runtime.device_pool import DevicePool
-from rljob_runtime.errors import describe
+from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.placement import Member
+from rljob_runtime.processes.workers import Call, Worker
 from rljob_runtime.seats import prepare
 
 NOT_READY = "it was not ready"
@@ -29,8 +27,8 @@ class Joiner:
     its places were first seen to be there. places: where it is, once it is ready."""
 
     seats: Sequence[Seat]
-    workers: Sequence[Any]
-    prepared: Sequence[Any]
+    workers: Sequence[Worker]
+    prepared: Sequence[Call]
     started: float | None = None
     places: Sequence[DevicePlace] = ()
 
@@ -82,14 +80,13 @@ class Joiners:
 
     def _failure(self, joiner: Joiner) -> str:
         """Why a world that is not ready never will be; "" while it may be."""
-        calls = list(joiner.prepared)
-        done, pending = ray.wait(calls, num_returns=len(calls), timeout=0)
+        done, pending = ended_of(joiner.prepared)
         try:
-            ray.get(done, timeout=RESULT_SECONDS)
-        except ray.exceptions.RayError as error:
+            places = results(done)
+        except RljobError as error:
             return describe(error)
         if not pending:
-            joiner.places = ray.get(calls, timeout=RESULT_SECONDS)
+            joiner.places = places
             return ""
         now = self.clock()
         if joiner.started is None:

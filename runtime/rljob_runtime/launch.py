@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.casualties import dead_devices
@@ -24,6 +22,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import (
     DeadlineError,
+    DockError,
     GuardStop,
     RljobError,
     StorageError,
@@ -38,6 +37,7 @@ from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
 from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
+from rljob_runtime.processes.workers import Workers
 from rljob_runtime.remote import EVENTS_NAME
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_facts import hints, run_facts
@@ -46,7 +46,7 @@ from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.seats import make_seats
-from rljob_runtime.session import ray_session
+from rljob_runtime.session import worker_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
@@ -56,6 +56,8 @@ from rljob_runtime.watch.runs import LocalRun
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
 EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))
 """Of an error: the first that it is an instance of."""
+WORKER_LOGS = "logs"
+"""In the run's folder: what workers without Ray say."""
 LAST_NEWS_SECONDS = 15.0
 """How long a driver waits for somebody to ask for its last step before it ends."""
 LEAVING = "interrupted: leaving with a checkpoint; Ctrl-C again ends at once"
@@ -129,14 +131,28 @@ def _run(
             cache_dir=request.cache_dir,
             progress=_progress(log, stop),
         )
-        log.write("progress", message="starting Ray, the dock and the device workers")
+        beginning = "" if request.local else "Ray, "
+        log.write("progress", message=f"starting {beginning}the dock and the device workers")
         with (
             dock_directory(request) as sockets,
-            ray_session(job, request.ray_address) as guardian,
-            watching_hangs(job, folder=place.folder, log=log, desk=desks.stacks) as hangs,
+            worker_session(
+                job,
+                local=request.local,
+                ray_address=request.ray_address,
+                logs=place.folder / WORKER_LOGS,
+            ) as session,
+            watching_hangs(
+                job,
+                host=session.workers.host,
+                folder=place.folder,
+                log=log,
+                desk=desks.stacks,
+            ) as hangs,
             hangs.at_deadlines(),
         ):
-            cast = _make_cast(request, job, models=models, sockets=sockets, run=hangs.run)
+            cast = _make_cast(
+                request, job, session.workers, models=models, sockets=sockets, run=hangs.run
+            )
             driver = Driver(
                 job=job,
                 cast=cast,
@@ -146,12 +162,12 @@ def _run(
                 spec_digest=spec_digest(job),
                 stop=stop,
                 desk=desks.scale,
-                joined=guardian.watch_descendants,
+                joined=session.guardian.watch_descendants,
                 watch=RowWatch(cast.dock, desks.figures.look),
                 hung=hangs.look,
             )
             follow(hangs, job, cast, driver)
-            guardian.watch_descendants()
+            session.guardian.watch_descendants()
             with driver.watch:
                 if latest:
                     driver.resume(latest)
@@ -159,7 +175,7 @@ def _run(
                     ending = _drive(driver, log, hangs)
     except Interrupted:
         ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
-    except (RljobError, ray.exceptions.RayError) as error:
+    except RljobError as error:
         code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
     except Exception as error:
@@ -255,8 +271,8 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
         log.write("progress", message=LEAVING)
         driver.save()
         return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
-    except ray.exceptions.RayError as error:
-        if dead := dead_devices(driver.cast.members):
+    except (WorkerError, DockError) as error:
+        if not isinstance(error, DeadlineError) and (dead := dead_devices(driver.cast)):
             raise WorkerError(f"{dead}; {describe(error)}") from error
         raise
     return _Ending(
@@ -267,11 +283,18 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
 
 
 def _make_cast(
-    request: RunRequest, job: RLJob, *, models: dict[str, Path], sockets: Path, run: DockAddress
+    request: RunRequest,
+    job: RLJob,
+    workers: Workers,
+    *,
+    models: dict[str, Path],
+    sockets: Path,
+    run: DockAddress,
 ) -> Cast:
     devices = len(make_seats(job))
     return place(
         job,
+        workers,
         models={
             name: folder_for_all(path, shared=request.shared_storage)
             for name, path in models.items()

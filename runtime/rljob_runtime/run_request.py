@@ -18,8 +18,8 @@ from rljob_api.rljob import CLUSTER_ONLY, RLJob
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """What the CLI asks for. Paths in the job are relative to its file. ray_address: an existing
-    cluster, or None to start Ray here. resume: `if-any` goes on where there is a run, else begins
-    one. status: (port, token) of the status server, None without.
+    cluster, or None to start Ray here. local: without Ray. resume: `if-any`
+    goes on where there is a run, else begins one. status: (port, token) of the status server, None without.
     dock_directory: where the dock's warehouses put their sockets, None: a folder of the run's own."""
 
     job: RLJob
@@ -28,6 +28,7 @@ class RunRequest:
     resume: Literal["no", "yes", "if-any"]
     cache_dir: Path
     ray_address: str | None
+    local: bool = False
     status: tuple[int, str] | None = None
     dock_directory: Path | None = None
 

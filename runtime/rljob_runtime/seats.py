@@ -42,9 +42,7 @@ def prepare(workers: Sequence[Any], seats: Sequence[Seat]) -> list[Any]:
             meetings.append(None)
         elif seat.world_rank == 0:
             world = workers[len(meetings) : len(meetings) + seat.world_size]
-            meetings.append(worker.open_world.remote(*[w.address.remote() for w in world]))
+            meetings.append(worker.open_world(*[w.address() for w in world]))
         else:
             meetings.append(meetings[-1])
-    return [
-        worker.prepare.remote(meeting) for worker, meeting in zip(workers, meetings, strict=True)
-    ]
+    return [worker.prepare(meeting) for worker, meeting in zip(workers, meetings, strict=True)]

@@ -1,6 +1,7 @@
-"""Ray for the time of one run: on this machine, or the cluster where the run's pods are.
+"""Where the workers of one run are: Ray on this machine, the cluster where the run's pods are, or processes
+without Ray.
 
-Called by `launch`.
+Called by `launch`. Ray is imported by runs that need it.
 """
 
 import atexit
@@ -10,16 +11,16 @@ import os
 import secrets
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import ray
 
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_api.topology import total_devices
 from rljob_runtime.guardian import Guardian
-from rljob_runtime.local_ray import start_ray
-from rljob_runtime.versions import check_nodes, connect
+from rljob_runtime.processes.local import LocalWorkers, start_forkserver
+from rljob_runtime.processes.workers import Workers
 
 OBJECT_STORE_BYTES = 128 * 2**20
 SHUTDOWN_SECONDS = 60.0
@@ -32,9 +33,45 @@ QUIET: dict[str, Any] = {
 log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """workers: where those of the run are started. guardian: ends what is left of them."""
+
+    workers: Workers
+    guardian: Guardian
+
+
+@contextlib.contextmanager
+def worker_session(
+    job: RLJob, *, local: bool, ray_address: str | None, logs: Path
+) -> Iterator[Session]:
+    """For one run. local: processes without Ray, which write what they say into `logs`; else Ray, see
+    `ray_session`."""
+    if local:
+        start_forkserver()  # before the guardian, as it serves later runs, too
+        guardian = Guardian()
+        try:
+            with LocalWorkers(folder=logs) as workers:
+                yield Session(workers=workers, guardian=guardian)
+        finally:
+            guardian.dismiss()
+        return
+    from rljob_runtime.processes.on_ray import RayWorkers
+
+    with ray_session(job, ray_address) as guardian:
+        accelerator = job.spec.accelerator
+        actors = RayWorkers(
+            per_node=accelerator.devices_per_node, resource=device_resource(accelerator)
+        )
+        yield Session(workers=actors, guardian=guardian)
+
+
 @contextlib.contextmanager
 def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
+    from rljob_runtime.local_ray import start_ray
+    from rljob_runtime.versions import check_nodes, connect
+
     namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
     options: dict[str, Any] = {"namespace": namespace, **QUIET}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody unasked
@@ -67,6 +104,8 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
 
 def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:
     """`ray.shutdown`, left to itself where it hangs; whether it ended."""
+    import ray
+
     ending = threading.Thread(target=_shut_down, name="ray-shutdown", daemon=True)
     ending.start()
     ending.join(seconds)
@@ -80,6 +119,8 @@ def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:
 
 
 def _shut_down() -> None:
+    import ray
+
     try:
         ray.shutdown()
     except Exception as error:

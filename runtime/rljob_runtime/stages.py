@@ -7,21 +7,21 @@ workers claim their rows in the dock.
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
 from rljob_api.rljob import RLJob
 from rljob_runtime.batches import BatchName
-from rljob_runtime.calls import results
+from rljob_runtime.calls import ended_of, results
 from rljob_runtime.candidates import CandidateRound
-from rljob_runtime.errors import DeadlineError, DockError, WorkerError
+from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES
 from rljob_runtime.metrics import in_flight_fields, reshard_fields
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.pools import Round
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.reward_errors import tell_reward_errors
 from rljob_runtime.span_events import write_spans
 from rljob_runtime.spans import Span
@@ -47,12 +47,12 @@ class BatchCalls:
     now: Round | CandidateRound | None = None
     positions: tuple[int, ...] = ()
     beside: list[BatchName] = field(default_factory=list)
-    of_stage: dict[str, list[Any]] = field(default_factory=dict)
-    peaks: dict[int, Any] = field(default_factory=dict)
-    traffic: list[Any] = field(default_factory=list)
-    traces: list[Any] = field(default_factory=list)
+    of_stage: dict[str, list[Call]] = field(default_factory=dict)
+    peaks: dict[int, Call] = field(default_factory=dict)
+    traffic: list[Call] = field(default_factory=list)
+    traces: list[Call] = field(default_factory=list)
 
-    def all(self) -> list[Any]:
+    def all(self) -> list[Call]:
         """The calls of all stages."""
         return [call for calls in self.of_stage.values() for call in calls]
 
@@ -61,7 +61,7 @@ class BatchCalls:
         found = []
         for call in self.of_stage.get(stage, []):
             try:
-                found += results(stage, [call])
+                found += results([call])
             except DockError:
                 continue
         return found
@@ -111,13 +111,13 @@ class Stages:
     def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
         for member in members:
-            calls.peaks[member.seat.rank] = member.worker.peaks.remote()
+            calls.peaks[member.seat.rank] = member.worker.peaks()
         profile = self.job.spec.profile
         if profile and {calls.batch.step, calls.batch.step - 1} & {*profile.steps}:
             recording = [m.worker for m in members if m.seat.rank in profile.ranks]
-            calls.traces += [worker.traces.remote() for worker in recording]
+            calls.traces += [worker.traces() for worker in recording]
         workers = [*others, *(member.worker for member in members)]
-        calls.traffic += [worker.traffic.remote() for worker in workers]
+        calls.traffic += [worker.traffic() for worker in workers]
 
     def finish(self, calls: BatchCalls, stages: Sequence[str]) -> None:
         """Wait for stages that were started; a failure of any call of the batch ends the wait."""
@@ -142,7 +142,7 @@ class Stages:
         pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
         for batch in (calls.batch, *pools, *calls.beside):
             with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
-                drop = [self.cast.feeder.drop.remote(batch)]
+                drop = [self.cast.feeder.drop(batch)]
                 self.wait("drop", drop, interruptible=False)
         updates = calls.of_stage.get("update", [])
         self.ended("update", updates)
@@ -160,7 +160,7 @@ class Stages:
         if "generate" not in self.job.spec.states:
             self.held = version
             return
-        calls = [worker.sync.remote(version) for worker in self.cast.devices]
+        calls = [worker.sync(version) for worker in self.cast.devices]
         reports = self.wait("sync", calls, interruptible=False)
         self.spans("sync", max(version, 1), [report.span for report in reports])
         check_sums(version, reports)
@@ -170,14 +170,14 @@ class Stages:
         self.swaps = any(report.rests for report in reports)
         self.held, self.spent = version, False
 
-    def send(self, version: int) -> list[Any]:
+    def send(self, version: int) -> list[Call]:
         """Begin to send the update layout's weights to rollout devices that go on generating."""
-        return [worker.send.remote(version) for worker in self.cast.updating()]
+        return [worker.send(version) for worker in self.cast.updating()]
 
-    def switch(self, version: int) -> list[Any]:
+    def switch(self, version: int) -> list[Call]:
         """Let the rollout devices switch to what was sent, once they have generated what they generate now at
         the latest; devices that share a model at the same place in their work."""
-        return [worker.switch.remote(version) for worker in self.cast.generating()]
+        return [worker.switch(version) for worker in self.cast.generating()]
 
     def switched(self, version: int, reports: Sequence[Any]) -> None:
         """Note that they have. reports: of all devices that sent or switched."""
@@ -193,9 +193,9 @@ class Stages:
         for index, warehouse in enumerate(self.cast.warehouses):
             while True:
                 try:
-                    ray.get(warehouse.address.remote(), timeout=WAREHOUSE_ANSWER_SECONDS)
+                    warehouse.address().result(timeout=WAREHOUSE_ANSWER_SECONDS)
                     break
-                except ray.exceptions.RayError as error:
+                except (RljobError, TimeoutError) as error:
                     if self.stop():
                         return
                     if time.monotonic() > deadline:
@@ -224,9 +224,9 @@ class Stages:
     def wait(
         self,
         stage: str,
-        calls: Sequence[Any],
+        calls: Sequence[Call],
         *,
-        beside: Sequence[Any] = (),
+        beside: Sequence[Call] = (),
         interruptible: bool = True,
     ) -> list[Any]:
         """Results of the calls, in order; looks at the stop flag and the deadline meanwhile.
@@ -238,23 +238,20 @@ class Stages:
         pending = list(calls)
         while pending:
             self.look()
-            done, pending = ray.wait(pending, num_returns=len(pending), timeout=0.1)
-            results(stage, done)  # a failure of one shows at once, not when the last has ended
-            if beside:
-                ended, beside = ray.wait(list(beside), num_returns=len(beside), timeout=0)
-                results(stage, ended)
+            done, pending = ended_of(pending, seconds=0.1)
+            results(done)  # a failure of one shows at once, not when the last has ended
+            ended, beside = ended_of(beside)
+            results(ended)
             if pending and interruptible and self.stop():
                 raise Interrupted(stage)
             if pending and time.monotonic() > deadline:
                 raise self.late(stage, len(pending), len(calls))
-        return results(stage, calls)
+        return results(calls)
 
-    def ended(self, stage: str, calls: Sequence[Any]) -> None:
+    def ended(self, stage: str, calls: Sequence[Call]) -> None:
         """Wait until the calls have ended, well or not."""
         seconds = self.job.spec.flow.stage_timeout_seconds
-        pending = list(calls)
-        if pending:
-            _, pending = ray.wait(pending, num_returns=len(pending), timeout=seconds)
+        _, pending = ended_of(calls, seconds=seconds, until=ALL_COMPLETED)
         if pending:
             raise self.late(stage, len(pending), len(calls))
 
@@ -266,29 +263,29 @@ class Stages:
             stage=stage,
         )
 
-    def _start(self, stage: str, calls: BatchCalls) -> list[Any]:
+    def _start(self, stage: str, calls: BatchCalls) -> list[Call]:
         cast, batch, now = self.cast, calls.batch, calls.now
         if isinstance(now, CandidateRound):
             if stage == "feed":
-                return [cast.feeder.feed_candidates.remote(now, self.held)]
+                return [cast.feeder.feed_candidates(now, self.held)]
             if stage == "reward":
-                return [worker.select.remote(now) for worker in cast.rewards[:1]]
+                return [worker.select(now) for worker in cast.rewards[:1]]
             now = None
         if stage == "feed":
             if now:
-                return [cast.feeder.feed_pool.remote(now, self.held)]
+                return [cast.feeder.feed_pool(now, self.held)]
             chosen = (calls.positions,) if calls.positions else ()
-            return [cast.feeder.feed.remote(batch, self.held, *chosen)]
+            return [cast.feeder.feed(batch, self.held, *chosen)]
         if stage == "generate":
             workers, each = cast.generating(), self.job.spec.rollout.parallelism.replica_devices
             replicas = len(workers) // each
             shares = [(worker, (rank // each, replicas)) for rank, worker in enumerate(workers)]
             if now:
-                return [w.partial_rollout.remote(batch, now, share) for w, share in shares]
-            return [w.generate.remote(batch, share) for w, share in shares]
+                return [w.partial_rollout(batch, now, share) for w, share in shares]
+            return [w.generate(batch, share) for w, share in shares]
         if stage == "reward":
-            return [worker.score.remote(batch) for worker in cast.rewards]
+            return [worker.score(batch) for worker in cast.rewards]
         if stage in INFERENCE_STATES:
-            return [worker.infer.remote(stage, batch) for worker in cast.updating()]
+            return [worker.infer(stage, batch) for worker in cast.updating()]
         assert stage in ("compare", *TRAINING_STATES), f"no stage {stage}"
-        return [getattr(worker, stage).remote(batch) for worker in cast.updating()]
+        return [getattr(worker, stage)(batch) for worker in cast.updating()]

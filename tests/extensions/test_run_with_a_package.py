@@ -13,7 +13,7 @@ from rljob_runtime.models.tiny import CONFIG
 from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import save_hf
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def save_model(folder: Path) -> None:

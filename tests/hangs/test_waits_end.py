@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from rljob_runtime.hangs import switchboard
 from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.line_child import LineChild
 from rljob_runtime.models.one_maker import one_maker
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.tools import python_tool
 from rljob_runtime.tools.answers import TookTooLong
 
@@ -190,9 +192,12 @@ def test_a_file_on_a_pod_that_is_gone_is_named(tmp_path: Path, ray_never_answers
         folder.copy_to(tmp_path, seconds=2.0)
 
 
-def test_results_that_do_not_come_are_an_error_of_their_stage(ray_never_answers: None) -> None:
-    with pytest.raises(DeadlineError, match=r"2 calls \(update\) ended, .* within 60 s") as late:
-        calls.results("update", [object(), object()])
+def test_results_that_do_not_come_are_an_error_of_their_stage() -> None:
+    ended: Call = Future()
+    ended.set_result("trained")
+
+    with pytest.raises(DeadlineError, match=r"1 of 2 processes \(update\) did .* 0 s") as late:
+        calls.answers("update", [ended, Future()], seconds=0.1)
 
     assert late.value.stage == "update"
 
@@ -201,7 +206,7 @@ def test_a_ray_that_does_not_end_does_not_keep_the_run_from_its_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     stuck = SimpleNamespace(shutdown=lambda: time.sleep(1.0))
-    monkeypatch.setattr(session, "ray", stuck)
+    monkeypatch.setattr(ray, "shutdown", lambda: stuck.shutdown())
 
     assert not session.end_ray(0.1)
     assert "ray.shutdown did not end within 0.1 s" in caplog.text

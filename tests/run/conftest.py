@@ -2,13 +2,13 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from driver_world import Boundaries, crossed
+from driver_world import Boundaries
 from whole_runs import SMALL_JOB, RunsOfAll
 
 from rljob_runtime.models.decoder import Decoder
@@ -38,9 +38,10 @@ def job_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def boundaries(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
+def boundaries(tmp_path: Path) -> Iterator[Boundaries]:
     """Those that a driver passes from now on."""
-    return crossed(monkeypatch)
+    with Boundaries(tmp_path).counted() as found:
+        yield found
 
 
 @pytest.fixture

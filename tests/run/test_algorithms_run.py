@@ -7,9 +7,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, start
+from whole_runs import run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 PROMPTS, SAMPLES = 8, 4
 EASY = 6
@@ -47,7 +47,7 @@ def test_dapo_fills_each_step_with_groups_that_can_teach(
         },
     )
 
-    finished = finish(start(job, tmp_path / "run"), tmp_path / "run", timeout=500)
+    finished = run(job, tmp_path / "run")
 
     assert finished.code == 0, finished.output
     steps = finished.of_kind("step")
@@ -78,7 +78,7 @@ def test_rloo_pays_for_the_kl_in_the_reward_and_the_price_adapts(
         },
     )
 
-    finished = finish(start(job, tmp_path / "run"), tmp_path / "run", timeout=500)
+    finished = run(job, tmp_path / "run")
 
     assert finished.code == 0, finished.output
     metrics = [step["metrics"] for step in finished.of_kind("step")]

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from slow_jobs import SLOW_JOBS, slow_answers, slow_service, write_job
 from typer.testing import CliRunner
-from whole_runs import finish, start
+from whole_runs import run
 
 from rljob_api.load import read_job
 from rljob_runtime.analysis.advice import merged
 from rljob_runtime.cli import app
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def analyzed(tmp_path: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
 
     def analyze(job: dict[str, Any]) -> dict[str, Any]:
         file, folder = write_job(job, tmp_path), tmp_path / "run"
-        finished = finish(start(file, folder), folder, timeout=400)
+        finished = run(file, folder)
         assert finished.code == 0, finished.output
         done = CliRunner().invoke(app, ["analyze", str(finished.folder), "--json"])
         assert done.exit_code == 0, done.output

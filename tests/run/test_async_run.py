@@ -11,7 +11,7 @@ import psutil
 import pytest
 from whole_runs import Finished, finish, free_port, run, start, wait_for_event, wait_for_text
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 BOUND = 2
 AHEAD = {

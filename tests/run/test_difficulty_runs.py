@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import SMALL_JOB, Finished, finish, killed_copy, start
+from whole_runs import SMALL_JOB, Finished, finish, killed_copy, run, start
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 SIZE = 16
 OFTEN = '''
@@ -40,7 +40,7 @@ def test_prompts_that_are_left_out_stay_out_over_a_resume_with_the_same_bits(
         rewards=[{"name": "often", "type": "python", "python": {"path": "often.py"}}],
     )
 
-    whole = finish(start(job, tmp_path / "whole"), tmp_path / "whole", timeout=500)
+    whole = run(job, tmp_path / "whole")
     assert whole.code == 0, whole.output
     killed_copy(whole, 3, tmp_path / "killed")
     resume = start(job, tmp_path / "killed", "--resume")

@@ -14,7 +14,7 @@ from rljob_runtime.models.tiny import CONFIG, make_tiny
 from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import save_hf
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 NOISE = 0.8
 """Of each weight, in standard deviations of its tensor."""
 

@@ -14,6 +14,7 @@ from driver_world import (
     FLOWS,
     SAMPLES,
     Boundaries,
+    CountedLog,
     Killed,
     Sample,
     ToldDriver,
@@ -27,7 +28,6 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
 from rljob_runtime.difficulty import Difficulty
-from rljob_runtime.events import EventLog
 
 
 def told_checkpoint(folder: Path) -> int:
@@ -42,7 +42,7 @@ def live(job: RLJob, folder: Path, boundaries: Boundaries) -> list[Sample]:
     store = CheckpointStore(folder=folder / "checkpoints", keep=job.spec.checkpoint.keep)
     store.recover()
     assert (store.last_step() or 0) >= told_checkpoint(folder)
-    log = EventLog(folder / "events.jsonl")
+    log = CountedLog(folder / "events.jsonl", boundaries)
     world = World(boundaries)
     try:
         living = driver_of(ToldDriver, job, world=world, store=store, log=log)

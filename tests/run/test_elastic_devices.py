@@ -5,6 +5,7 @@ The devices are stand-ins without a model, on a real Ray; what fails is written 
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.events import EventLog, read_events
 from rljob_runtime.local_ray import start_ray
 from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.on_ray import RayWorkers
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.seats import make_seats, prepare
 
@@ -37,7 +39,6 @@ DEVICES = 5
 Plan = dict[int, str]
 
 
-@ray.remote(num_cpus=0)
 class StandIn:
     """A device worker that does as its plan says: fail or die while it starts or joins."""
 
@@ -90,7 +91,10 @@ class Run:
         job["spec"]["placement"] = placement
         self.job = read_job(job)
         self.pool = DevicePool(
-            per_node=per_node, resource=EMULATED, kind=StandIn, arguments=((plan,), 1)
+            workers=RayWorkers(per_node=per_node, resource=EMULATED),
+            per_node=per_node,
+            kind=StandIn,
+            arguments=((plan,), 1),
         )
         self.pool.reserve((1 + together) // per_node)
         self.log = EventLog(folder / "events.jsonl")
@@ -129,7 +133,7 @@ class Run:
     def group(self) -> list[int]:
         """Devices that are in one group for weights, by their place in it; all must agree."""
         found = {
-            member.seat.rank: ray.get(member.worker.synced.remote()) for member in self.cast.members
+            member.seat.rank: member.worker.synced().result(60) for member in self.cast.members
         }
         assert len({group[0] for group in found.values()}) == 1
         assert {group[2] for group in found.values()} == {len(found)}
@@ -156,6 +160,7 @@ class Run:
 @pytest.fixture(scope="module", autouse=True)
 def ray_here() -> Iterator[None]:
     """Ray with five devices, in this process."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers do not find it
     start_ray(
         num_cpus=4, resources={EMULATED: DEVICES}, object_store_memory=100 * 2**20,
         log_to_driver=False, logging_level="error",
@@ -217,17 +222,17 @@ def wait_for_death(worker) -> None:
     deadline = time.monotonic() + 60
     with pytest.raises(ray.exceptions.RayActorError):
         while time.monotonic() < deadline:
-            ray.get(worker.__ray_ready__.remote(), timeout=60)
+            ray.get(worker.actor.__ray_ready__.remote(), timeout=60)
 
 
 def test_a_failed_run_names_the_devices_whose_processes_died(begin) -> None:
     run = begin()
-    before = dead_devices(run.cast.members)
+    before = dead_devices(run.cast)
 
-    ray.kill(run.cast.members[1].worker)
+    run.pool.workers.end(run.cast.members[1].worker)
     wait_for_death(run.cast.members[1].worker)
 
-    assert (before, dead_devices(run.cast.members)) == ("", "device 1 (host-1) died")
+    assert (before, dead_devices(run.cast)) == ("", "device 1 (host-1) died")
 
 
 def test_all_devices_of_a_node_may_leave_at_once(begin) -> None:
@@ -235,12 +240,12 @@ def test_all_devices_of_a_node_may_leave_at_once(begin) -> None:
 
     run.desk.ask(3)
     run.step_until(lambda: run.desk.report().ready == 3)
-    nodes = sorted(run.pool.groups)
+    nodes = sorted(run.pool.nodes)
     run.desk.ask(1)
     run.step()
 
     assert nodes == [0, 1]
-    assert sorted(run.pool.groups) == [0]
+    assert sorted(run.pool.nodes) == [0]
     assert run.group() == [0, 1]
 
 
@@ -256,7 +261,7 @@ def test_steps_go_on_while_ray_has_no_place(begin) -> None:
     assert (waiting.wanted, waiting.ready, waiting.joining) == (10, 2, 8)
     assert run.desk.report().joining == 0
     assert (len(run.group()), run.group()[:2]) == (3, [0, 1])  # and whom Ray placed first
-    assert sorted(run.pool.groups) == run.group()
+    assert sorted(run.pool.nodes) == run.group()
 
 
 def test_devices_that_share_a_model_come_and_go_together(begin) -> None:
@@ -265,7 +270,7 @@ def test_devices_that_share_a_model_come_and_go_together(begin) -> None:
 
     run.desk.ask(4)
     run.step_until(lambda: run.desk.report().ready == 4)
-    met = [ray.get(member.worker.met_at.remote()) for member in run.cast.members]
+    met = [member.worker.met_at().result(60) for member in run.cast.members]
     run.desk.ask(2)
     run.step()
 

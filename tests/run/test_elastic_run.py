@@ -66,7 +66,7 @@ def test_a_run_that_grows_and_shrinks_makes_the_same_model(
     port = free_port()
     environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
 
-    process = start(job, tmp_path / "resized", environment=environment)
+    process = start(job, tmp_path / "resized", ray=True, environment=environment)
     wait_for_event(tmp_path / "resized", "step", 2, process)
     asked = ask(port, 2)
     wait_until_ready(port, 2)

@@ -8,7 +8,7 @@ from whole_runs import run
 
 from rljob_runtime.models.export import find_best
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def test_a_run_evaluates_each_level_of_a_suite_and_names_its_best_step(

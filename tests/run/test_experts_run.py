@@ -14,7 +14,7 @@ from whole_runs import run
 from rljob_runtime.cli import app
 from rljob_runtime.models.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 
 

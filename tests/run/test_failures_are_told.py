@@ -11,7 +11,7 @@ from whole_runs import run
 from rljob_runtime.cli import app
 
 
-@pytest.mark.ray
+@pytest.mark.run
 def test_a_run_whose_every_reward_fails_stops_and_says_why(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_job_on_ascend_devices_is_refused_by_their_name(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.ray
+@pytest.mark.run
 def test_device_memory_that_does_not_suffice_is_told(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

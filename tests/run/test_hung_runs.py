@@ -33,7 +33,7 @@ def ask_stacks(port: int) -> str:
         return str(json.load(answer)["told"])
 
 
-@pytest.mark.ray
+@pytest.mark.run
 def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

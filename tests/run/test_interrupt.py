@@ -22,7 +22,9 @@ def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    process = start(job_file(steps=2000, checkpoint={"every": 2000}, accelerator=ONE), folder)
+    process = start(
+        job_file(steps=2000, checkpoint={"every": 2000}, accelerator=ONE), folder, ray=True
+    )
     wait_for_event(folder, "step", 2, process)
 
     process.send_signal(signal.SIGINT)

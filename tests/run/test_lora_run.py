@@ -13,7 +13,7 @@ from whole_runs import killed_copy, run
 from rljob_runtime.cli import app
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, CONFIG_FILE, PREFIX
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def files_of(folder: Path, step: int) -> list[bytes]:

@@ -40,7 +40,7 @@ def test_the_step_starts_over_and_nothing_else_changes(
     job = job_file(steps=40, checkpoint={})
     quiet = run(job, tmp_path / "quiet")
 
-    process = start(job, tmp_path / "struck")
+    process = start(job, tmp_path / "struck", ray=True)
     wait_for_event(tmp_path / "struck", "step", 5, process)
     _kill_until_rows_are_lost(process, tmp_path / "struck")
     struck = finish(process, tmp_path / "struck")
@@ -61,7 +61,7 @@ def test_with_two_copies_of_each_row_no_step_starts_over(
 ) -> None:
     job = job_file(steps=30, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
 
-    process = start(job, tmp_path / "struck")
+    process = start(job, tmp_path / "struck", ray=True)
     for steps in (3, 8, 13):
         wait_for_event(tmp_path / "struck", "step", steps, process)
         _warehouses(process.pid)[0].kill()

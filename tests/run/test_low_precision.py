@@ -13,7 +13,7 @@ from whole_runs import Finished, killed_copy, run
 
 from rljob_runtime.cli import app
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 NARROW: dict[str, Any] = {
     "update": {
         "dtype": "bfloat16",

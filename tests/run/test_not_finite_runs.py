@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, start
+from whole_runs import run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 TOO_LARGE = '''
 def reward(prompt, response, answer):
@@ -25,7 +25,7 @@ def test_the_run_stops_and_names_a_file_with_the_rows(
         rewards=[{"name": "large", "type": "python", "python": {"path": "large.py"}}],
     )
 
-    stopped = finish(start(job, tmp_path / "run"), tmp_path / "run", timeout=500)
+    stopped = run(job, tmp_path / "run")
 
     assert stopped.code == 4, stopped.output
     file = tmp_path / "run" / "bad-batches" / "step-000001.json"

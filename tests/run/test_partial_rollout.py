@@ -16,7 +16,7 @@ from rljob_api.load import load_job
 from rljob_runtime.data.source import PromptSource
 from rljob_runtime.models.tokenizer import ByteTokenizer
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 STEPS, PROMPTS, SAMPLES, BUDGET = 8, 8, 4, 3
 PARTIAL = {"partialRollout": {"budgetTokens": BUDGET}}  # of 5 or 6 that a right answer has

@@ -16,7 +16,7 @@ from rljob_runtime.models.tiny import CONFIG
 from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import read_weights, save_hf
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 PPO = {
     "steps": 4,
     "algorithm": {

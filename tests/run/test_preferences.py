@@ -4,17 +4,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, start
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "preferences"
 
 
 def test_pairs_of_a_file_raise_the_margin_and_the_held_out_accuracy(tmp_path: Path) -> None:
     shutil.copytree(EXAMPLE, tmp_path / "job")
 
-    started = start(tmp_path / "job" / "job.yaml", tmp_path / "run")
-    finished = finish(started, tmp_path / "run", timeout=500)
+    finished = run(tmp_path / "job" / "job.yaml", tmp_path / "run")
 
     assert finished.code == 0, finished.output
     steps = [event["metrics"] for event in finished.of_kind("step")]

@@ -24,7 +24,7 @@ from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import LocalRun
 from rljob_runtime.watch.server import page_server
 
-pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("profiled-run")]  # one run for all
+pytestmark = [pytest.mark.run, pytest.mark.xdist_group("profiled-run")]  # one run for all
 in_a_browser = pytest.mark.skipif(PROGRAM is None, reason=MISSING)
 
 TOKEN = "the-token-of-this-job"

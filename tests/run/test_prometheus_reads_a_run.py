@@ -30,7 +30,7 @@ from rljob_runtime.watch.runs import LocalRun
 pytest.importorskip("tensorboard")
 
 pytestmark = [
-    pytest.mark.ray,
+    pytest.mark.run,
     needs("prometheus", program("prometheus")),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 from whole_runs import run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart.yaml"
 
 

@@ -7,7 +7,7 @@ from ray._common.usage.usage_lib import usage_stats_enabled
 from whole_runs import SMALL_JOB
 
 from rljob_api.rljob import RLJob
-from rljob_runtime import session
+from rljob_runtime import local_ray, session
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         moments.append(usage_stats_enabled())
         raise InterruptedError
 
-    monkeypatch.setattr(session, "start_ray", start)
+    monkeypatch.setattr(local_ray, "start_ray", start)
     monkeypatch.setattr(os, "environ", os.environ.copy())
     return moments
 

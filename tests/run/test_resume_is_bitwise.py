@@ -70,7 +70,7 @@ def test_whoever_dies_the_run_ends_with_the_same_bits_once_resumed(
 
     whole = run(job, tmp_path / "whole")
     struck = tmp_path / "struck"
-    process = start(job, struck)
+    process = start(job, struck, ray=True)
     resumed, left = [], []
     for number, role in enumerate(MORTAL):
         wait_for_event(struck, "step", _steps_done(struck) + 1 if number else 2, process)
@@ -79,7 +79,7 @@ def test_whoever_dies_the_run_ends_with_the_same_bits_once_resumed(
             resumed.append(role)
             process.wait()
             left += gone_within(process.pid, 30)
-            process = start(job, struck, "--resume")
+            process = start(job, struck, "--resume", ray=True)
     finished = finish(process, struck)
 
     assert resumed[-1] == DRIVER and not {"WarehouseActor", "ControllerActor"} & {*resumed}

@@ -13,7 +13,7 @@ from whole_runs import Finished, run
 
 from rljob_runtime.models.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 STEPS = 3
 SHORT: dict[str, Any] = {

@@ -9,7 +9,7 @@ import pytest
 import whole_runs
 
 
-@pytest.mark.ray
+@pytest.mark.run
 def test_samples_play_games_and_what_failed_there_is_told(
     job_file: Callable[..., Path], tmp_path: Path, untrained_model: Path
 ) -> None:

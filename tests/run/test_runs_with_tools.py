@@ -26,7 +26,7 @@ def write_problems(folder: Path) -> None:
     (folder / "reward.py").write_text(REWARD)
 
 
-@pytest.mark.ray
+@pytest.mark.run
 def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

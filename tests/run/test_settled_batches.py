@@ -1,43 +1,47 @@
 """A batch that cannot go on is settled: the driver learns whether it was trained on all the same."""
 
-import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import ray
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.events import EventLog
-from rljob_runtime.local_ray import start_ray
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.stages import BatchCalls, Stages
 
-pytestmark = [pytest.mark.ray]
+
+def ended(value: Any) -> Call:
+    call: Call = Future()
+    call.set_result(value)
+    return call
 
 
-@ray.remote(num_cpus=0, max_concurrency=4)
 class StandIn:
     """A feeder, a warehouse and update ranks: who `waits` ends when the batch is dropped."""
 
     def __init__(self) -> None:
-        self._dropped = threading.Event()
+        self._waiting: list[Call] = []
 
-    def address(self) -> tuple[str, int]:
-        return "here", 1
+    def address(self) -> Call:
+        return ended(("here", 1))
 
-    def drop(self, batch: BatchName) -> int:
-        self._dropped.set()
-        return 0
+    def drop(self, batch: BatchName) -> Call:
+        for call in self._waiting:
+            call.set_exception(DockLost("the batch was dropped"))
+        return ended(0)
 
-    def update(self, waits: bool) -> str:
-        if waits and self._dropped.wait(30):
-            raise DockLost("the batch was dropped")
-        return "trained"
+    def update(self, waits: bool) -> Call:
+        if not waits:
+            return ended("trained")
+        self._waiting.append(Future())
+        return self._waiting[-1]
 
 
 @dataclass
@@ -49,18 +53,17 @@ class StandInCast:
 @pytest.fixture
 def settle(tmp_path: Path) -> Iterator[Any]:
     """settle(waits of each update rank) -> whether the batch counts as trained."""
-    start_ray(num_cpus=1, log_to_driver=False)
     log = EventLog(tmp_path / "events.jsonl")
 
     def settled(*waits: bool) -> bool:
-        actor = StandIn.remote()  # type: ignore[attr-defined]
+        actor = StandIn()
         stages = Stages(
             job=read_job(SMALL_JOB),
             cast=StandInCast(actor, [actor]),  # type: ignore[arg-type]
             log=log,
             stop=lambda: True,
         )
-        updates = [actor.update.remote(each) for each in waits]
+        updates = [actor.update(each) for each in waits]
         calls = BatchCalls(batch=BatchName(kind="train", step=1))
         if waits:
             calls.of_stage["update"] = updates
@@ -68,7 +71,6 @@ def settle(tmp_path: Path) -> Iterator[Any]:
 
     yield settled
     log.close()
-    ray.shutdown()
 
 
 def test_what_was_trained_counts_what_was_not_starts_over_and_half_of_it_is_an_error(

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from whole_runs import Finished, RunsOfAll, killed_copy, run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def weights(finished: Finished, step: int) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from whole_runs import Finished, RunsOfAll, run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def metric(finished: Finished, name: str) -> list[float]:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from whole_runs import Finished, run
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 STEPS = 3
 JOB: dict[str, Any] = {

@@ -11,7 +11,7 @@ pytest.importorskip("tensorboard")
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 def test_tensorboard_shows_what_the_events_tell_and_a_server_that_is_not_there_is_told_twice(

@@ -45,7 +45,7 @@ def test_their_docks_do_not_meet(
     environment = {"RAY_ADDRESS": cluster.address, "RLJOB_DOCK_DIRECTORY": str(sockets)}
     folders = [tmp_path / "one", tmp_path / "other"]
 
-    processes = [start(job, folder, environment=environment) for folder in folders]
+    processes = [start(job, folder, ray=True, environment=environment) for folder in folders]
     for folder, process in zip(folders, processes, strict=True):
         wait_for_event(folder, "step", 1, process)
     ray.init(address=cluster.address, log_to_driver=False)

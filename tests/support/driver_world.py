@@ -3,31 +3,32 @@ samples its weights were trained on, and it may die at any message or write."""
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
-import pytest
-import ray
 from whole_runs import SMALL_JOB
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime import async_steps, calls, delivery, driver, guarding, stages
 from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.driver import Driver
-from rljob_runtime.errors import DockLost
+from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.events import EventLog
 from rljob_runtime.folders import Folder
 from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.selection import select_groups
 from rljob_runtime.spans import Span
@@ -35,6 +36,7 @@ from rljob_runtime.stages import BatchCalls
 from rljob_runtime.states.reports import InFlightFigures, SyncReport
 
 SAMPLES = 3
+CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}
 Sample = tuple[int, int]
 
 
@@ -44,8 +46,10 @@ class Killed(BaseException):
 
 @dataclass
 class Boundaries:
-    """What a driver says and writes, counted; it dies at number `fatal`."""
+    """What a driver says and writes, counted; it dies at number `fatal`. folder: within it, each file and
+    folder that is made, renamed or removed is one, as Python's audit events tell of them beforehand."""
 
+    folder: Path
     fatal: int | None = None
     crossed: int = 0
 
@@ -65,13 +69,28 @@ class Boundaries:
 
         return wrapped
 
+    @contextmanager
+    def counted(self) -> Iterator[Self]:
+        """Within, what this thread changes in the folder is a boundary."""
+        thread, on = threading.get_ident(), True
 
-@dataclass(eq=False)
-class Answer:
-    """Of a call that was carried out at once."""
+        def tell(event: str, arguments: tuple[Any, ...]) -> None:
+            if on and event in CHANGES and threading.get_ident() == thread:
+                path, *others = arguments
+                if (event != "open" or others[1] & os.O_ACCMODE) and self._is_within(path):
+                    self.cross()
 
-    value: Any
-    error: Exception | None = None
+        sys.addaudithook(tell)  # there is no taking it back
+        try:
+            yield self
+        finally:
+            on = False
+
+    def _is_within(self, path: Any) -> bool:
+        """Names that are relative are of a folder that is removed file by file."""
+        return not isinstance(path, int) and (
+            not os.path.isabs(path) or str(path).startswith(str(self.folder))
+        )
 
 
 @dataclass
@@ -92,13 +111,19 @@ class World:
             raise AttributeError(name)
         work = getattr(type(self), f"do_{name}")
 
-        def remote(*args: Any) -> Answer:
+        def call(*args: Any) -> Call:
+            made: Call = Future()
             try:
-                return Answer(work(self, *args))
-            except DockLost as error:
-                return Answer(None, error)
+                value = work(self, *args)
+            except (DockLost, WorkerError) as error:
+                made.set_exception(error)
+                return made
+            if isinstance(value, Future):  # it has not ended
+                return value
+            made.set_result(value)
+            return made
 
-        return SimpleNamespace(remote=self.boundaries.around(remote))
+        return self.boundaries.around(call)
 
     def do_address(self) -> tuple[str, int]:
         return "here", 1
@@ -225,46 +250,15 @@ def driver_of(
     )
 
 
-def fake_get(calls: Any, timeout: float | None = None) -> Any:
-    if isinstance(calls, list):
-        return [fake_get(call) for call in calls]
-    if calls.error:
-        raise calls.error
-    return calls.value
+class CountedLog(EventLog):
+    """The driver may die at each event."""
 
+    def __init__(self, path: Path, boundaries: Boundaries) -> None:
+        super().__init__(path)
+        self._boundaries = boundaries
 
-def crossed(monkeypatch: pytest.MonkeyPatch) -> Boundaries:
-    """Boundaries that everything passes from now on."""
-    found = Boundaries()
-    stand_in = SimpleNamespace(
-        get=fake_get,
-        wait=lambda calls, num_returns=1, timeout=None: (calls[:num_returns], calls[num_returns:]),
-        exceptions=ray.exceptions,
-    )
-    for module in (calls, stages, async_steps, delivery):
-        monkeypatch.setattr(module, "ray", stand_in)
-    for module in (driver, guarding):
-        monkeypatch.setattr(module, "folder_for_all", lambda path, shared: Folder(path))
-    for owner, name in (
-        (EventLog, "write"),
-        (Path, "rename"),
-        (Path, "write_text"),
-        (Path, "mkdir"),
-        (os, "fsync"),
-    ):
-        monkeypatch.setattr(owner, name, found.around(getattr(owner, name)))
-
-    def rmtree(folder: Path, ignore_errors: bool) -> None:
-        """File by file, as it is."""
-        for path in sorted(folder.rglob("*"), reverse=True):
-            found.cross()
-            path.rmdir() if path.is_dir() else path.unlink()
-        if folder.exists():
-            found.cross()
-            folder.rmdir()
-
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
-    return found
+    def write(self, kind: str, **fields: Any) -> None:
+        self._boundaries.around(super().write)(kind, **fields)
 
 
 FLOWS: list[dict[str, Any]] = [

@@ -1,4 +1,8 @@
-"""Whole runs through the command line, on a model small enough for seconds."""
+"""Whole runs through the command line, on a model small enough for seconds.
+
+`run` lets this process be the driver, and forks its workers; `start` makes a process of its own, which can be
+stopped and killed; `run_on_ray` is for what only Ray can get wrong.
+"""
 
 import fcntl
 import hashlib
@@ -14,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from typer.testing import CliRunner
+
+from rljob_runtime.cli import app
 
 SMALL_JOB: dict[str, Any] = {
     "apiVersion": "rljob.io/v1alpha1",
@@ -64,10 +71,15 @@ class Finished:
 
 
 def start(
-    file: Path, folder: Path, *options: str, environment: dict[str, str] | None = None
+    file: Path,
+    folder: Path,
+    *options: str,
+    ray: bool = False,
+    environment: dict[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """`rljob run` as a process of its own session."""
     command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
+    command += [] if ray else ["--local"]
     return subprocess.Popen(
         [*command, "--output", str(folder), *options],
         stdout=subprocess.PIPE,
@@ -90,8 +102,17 @@ def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 400
 
 
 def run(file: Path, folder: Path, *options: str) -> Finished:
-    """`rljob run` to its end."""
-    return finish(start(file, folder, *options), folder)
+    """`rljob run --local` to its end, in this process."""
+    words = ["run", str(file), "--output", str(folder), "--local", *options]
+    ended = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    if ended.exception is not None and not isinstance(ended.exception, SystemExit):
+        raise ended.exception
+    return Finished(ended.exit_code, ended.output, folder)
+
+
+def run_on_ray(file: Path, folder: Path, *options: str) -> Finished:
+    """`rljob run` to its end, with a Ray of its own."""
+    return finish(start(file, folder, *options, ray=True), folder)
 
 
 def killed_copy(finished: Finished, step: int, folder: Path) -> None:

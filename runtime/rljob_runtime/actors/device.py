@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ray
-
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
-from rljob_runtime.actors.whereabouts import LiveAddress
+from rljob_runtime.actors.whereabouts import LiveAddress, own_host
 from rljob_runtime.batches import BatchName
 from rljob_runtime.folders import Folder, folder_for_all
 from rljob_runtime.hangs.reporter import start_reporter
@@ -53,7 +51,6 @@ class Seat:
     world_size: int = 1
 
 
-@ray.remote
 class DeviceWorker:
     """A device. `prepare` makes its states; then the driver calls them in turn.
 
@@ -89,7 +86,7 @@ class DeviceWorker:
 
     def address(self) -> str:
         """Where this worker's node can be reached, for the process group."""
-        return str(ray.util.get_node_ip_address())
+        return own_host()
 
     def open_world(self, *present: str) -> str:
         """Open a meeting of the devices that this one computes with, all of whom are `present` (addresses);

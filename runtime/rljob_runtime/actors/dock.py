@@ -1,4 +1,4 @@
-"""The dock's servers as Ray actors: Ray places them and restarts them, on the same port where it can be.
+"""The dock's servers as workers of a run, which are started again, on the same port where it can be.
 
 The servers themselves (`dock/`) know nothing of Ray. A restarted controller learns everything anew
 from the warehouses; a restarted warehouse takes its rows over from its standby, or is empty, and the
@@ -9,9 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import ray
-
-from rljob_runtime.actors.whereabouts import Warehouses
+from rljob_runtime.actors.whereabouts import Warehouses, own_host
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller.server import ControllerServer
@@ -21,7 +19,6 @@ from rljob_runtime.dock.warehouse.server import WarehouseServer
 from rljob_runtime.hangs.reporter import start_reporter
 
 
-@ray.remote
 class WarehouseActor:
     """One warehouse."""
 
@@ -47,7 +44,7 @@ class WarehouseActor:
             pin_seconds=pin_seconds,
             warehouses=_places(warehouses) if warehouses is not None else (),
             token=run["token"],
-            host=_node_ip(),
+            host=own_host(),
             port=port,
         )
         self._thread = ServerThread(self._server)
@@ -67,7 +64,6 @@ class WarehouseActor:
         return {**room, **self._server.replication()}
 
 
-@ray.remote
 class ControllerActor:
     """One state's controller."""
 
@@ -92,7 +88,7 @@ class ControllerActor:
                 lease_seconds=lease_seconds,
                 shared_directory=shared_directory,
                 token=run["token"],
-                host=_node_ip(),
+                host=own_host(),
                 port=port,
             )
         )
@@ -107,7 +103,3 @@ class ControllerActor:
 def _places(warehouses: Warehouses) -> list[Callable[[], tuple[str, int]]]:
     """Where each warehouse is at the moment of a call."""
     return [functools.partial(warehouses.where, index) for index in range(len(warehouses.last))]
-
-
-def _node_ip() -> str:
-    return str(ray.util.get_node_ip_address())

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 from numpy.typing import NDArray
 
 from rljob_api.rljob import RLJob
@@ -31,7 +30,6 @@ from rljob_runtime.pool_rows import POOL_STATES, OpenSample, group_columns, pool
 from rljob_runtime.pools import Round
 
 
-@ray.remote
 class PromptFeeder:
     """Owns the prompt source of a run."""
 

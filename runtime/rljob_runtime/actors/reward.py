@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
@@ -87,7 +86,6 @@ class RewardReport:
     span: Span | None = None
 
 
-@ray.remote
 class RewardWorker:
     """Scores groups until the batch is done."""
 

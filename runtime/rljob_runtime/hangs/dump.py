@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-import ray
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import DeadlineError, RljobError, describe, stage_of_deadline
@@ -83,7 +82,7 @@ class Hangs:
         """A deadline that passes in the body is looked into, and what was found is added to its error."""
         try:
             yield
-        except (RljobError, ray.exceptions.RayError) as error:
+        except RljobError as error:
             hang = self.look(error)
             if hang is None or error is self._raised:
                 raise

@@ -5,8 +5,6 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-import ray
-
 from rljob_api.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
@@ -21,9 +19,12 @@ from rljob_runtime.seats import make_seats
 
 
 @contextlib.contextmanager
-def watching_hangs(job: RLJob, *, folder: Path, log: EventLog, desk: StacksDesk) -> Iterator[Hangs]:
-    """Within Ray's session. job: resolved. folder: the run's. desk: where others ask for stacks."""
-    token, host = secrets.token_hex(32), str(ray.util.get_node_ip_address())
+def watching_hangs(
+    job: RLJob, *, host: str, folder: Path, log: EventLog, desk: StacksDesk
+) -> Iterator[Hangs]:
+    """host: where workers reach this process. job: resolved. folder: the run's. desk: where others ask for
+    stacks."""
+    token = secrets.token_hex(32)
     with Switchboard(token=token, host=host) as board:
         ranks = [seat.rank for seat in make_seats(job)]
         hangs = Hangs(
