@@ -19,6 +19,7 @@ from rljob_runtime.process_start import is_same, start_of
 
 GOODBYE = "goodbye"
 KILL_ROUNDS = 3
+LOOK_SECONDS = 0.05
 LEAVE_SECONDS = 5.0
 """What is not gone so long after a goodbye is ended."""
 OF_TRACKERS = "rljob_runtime.tracking.child"
@@ -80,13 +81,13 @@ def _name(process: psutil.Process) -> str:
 
 
 def survivors(lines: Iterable[str]) -> list[psutil.Process]:
-    """The named processes that still run; a reused pid is not one of them."""
+    """The named processes that still run; neither a reused pid nor one that only waits to be reaped is."""
     found = []
     for line in lines:
         pid, created = line.split()
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(int(pid))
-            if is_same(process, float(created)):
+            if is_same(process, float(created)) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -96,9 +97,13 @@ def main() -> None:
     lines = [line.strip() for line in sys.stdin]
     if lines and lines[-1] == GOODBYE:
         lines.pop()
-        psutil.wait_procs(survivors(lines), timeout=LEAVE_SECONDS)
+        deadline = time.monotonic() + LEAVE_SECONDS
+        while survivors(lines) and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS)
     for _ in range(KILL_ROUNDS):
-        for process in survivors(lines):
+        if not (left := survivors(lines)):
+            return
+        for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         time.sleep(0.2)

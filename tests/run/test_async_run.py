@@ -7,9 +7,17 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
-from whole_runs import Finished, finish, free_port, run, start, wait_for_event, wait_for_text
+from whole_runs import (
+    Finished,
+    finish,
+    free_port,
+    kill_warehouses,
+    run,
+    start,
+    wait_for_event,
+    wait_for_text,
+)
 
 pytestmark = [pytest.mark.run]
 
@@ -46,9 +54,7 @@ def test_a_run_ahead_outlives_its_warehouse_and_stays_within_the_bound(
 
     process = start(job, tmp_path / "run")
     wait_for_event(tmp_path / "run", "step", 3, process)
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if "WarehouseActor" in "".join(child.cmdline()):  # never empty: a batch is ahead
-            child.kill()
+    kill_warehouses(process)  # never empty: a batch is ahead
     wait_for_text(tmp_path / "run", "starts over", process)
     finished = finish(process, tmp_path / "run")
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import yaml
-from whole_runs import Finished, finish, run, start, wait_for_event, wait_for_text
+from whole_runs import Finished, finish, kill_warehouses, run, start, wait_for_event, wait_for_text
 
 from rljob_api.load import load_job
 from rljob_runtime.data.source import PromptSource
@@ -104,9 +103,7 @@ def test_open_prompts_outlive_a_lost_warehouse_and_an_interrupt(
 
     process = start(job, tmp_path / "run")
     wait_for_event(tmp_path / "run", "step", 3, process)
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if "WarehouseActor" in "".join(child.cmdline()):  # never empty: a step is ahead
-            child.kill()
+    kill_warehouses(process)  # never empty: a step is ahead
     wait_for_text(tmp_path / "run", "starts over", process)
     again = len((tmp_path / "run" / "events.jsonl").read_text().split('"kind":"step"'))
     wait_for_event(tmp_path / "run", "step", again + 2, process)

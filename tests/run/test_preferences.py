@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from whole_runs import run
 
 pytestmark = [pytest.mark.run]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "preferences"

@@ -177,6 +177,13 @@ def wait_for_text(
     raise AssertionError(f"the events do not hold {text!r} {times} times within 400 s")
 
 
+def kill_warehouses(process: subprocess.Popen[str]) -> None:
+    """All of the run's, as the system would."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if "WarehouseActor" in "".join(child.cmdline()) or child.name().startswith("warehouse-"):
+            child.kill()
+
+
 def free_port() -> int:
     """A port that nothing listens on now."""
     with socket.socket() as probe:

@@ -13,6 +13,8 @@ MAX_THREADS = 64
 INNERMOST, OUTERMOST = 60, 20
 """Frames of a deep stack; those between are counted."""
 PACKAGE = f"rljob_runtime{os.sep}"
+WAITS_FOR_CALLS = f"processes{os.sep}local_process.py"
+"""Where a worker without Ray is between two calls."""
 
 
 def stacks_text() -> str:
@@ -33,7 +35,7 @@ def stands() -> str:
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         _, inside, place = frame.f_code.co_filename.rpartition(PACKAGE)
-        if inside:
+        if inside and place != WAITS_FOR_CALLS:
             return f"{frame.f_code.co_name} ({place}:{frame.f_lineno})"
         frame = frame.f_back
     return ""

@@ -26,7 +26,6 @@ from rljob_runtime.processes.local_process import Answer, Begun, serve
 from rljob_runtime.processes.workers import Call, Home, Worker
 
 FORKSERVER = multiprocessing.get_context("forkserver")
-PRELOADED = ("dock", "device", "feeder", "reward")
 END_SECONDS = 5.0
 NOTICE_SECONDS = 1.0
 """How long a death is given to show."""
@@ -34,8 +33,7 @@ NOTICE_SECONDS = 1.0
 
 def start_forkserver() -> None:
     """The process that all workers are forked from; one for all runs of this process, and no run's own."""
-    actors = [f"rljob_runtime.actors.{name}" for name in PRELOADED]
-    FORKSERVER.set_forkserver_preload([*actors, "rljob_runtime.states.making"])
+    FORKSERVER.set_forkserver_preload(["rljob_runtime.processes.preloaded"])
     multiprocessing.forkserver.ensure_running()
 
 
@@ -86,8 +84,10 @@ class LocalWorkers:
         restarts: bool = False,
         **named: Any,
     ) -> Worker:
-        called = f"{next(self._numbers):02d}-{name or kind.__name__}"
+        name = name or kind.__name__
+        called = f"{next(self._numbers):02d}-{name}"
         begun = Begun(
+            name=name,
             make=partial(kind, *arguments, **named),
             output=self.folder / f"{called}.log",
             environment=dict(os.environ),

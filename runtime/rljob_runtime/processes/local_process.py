@@ -3,6 +3,7 @@
 Forked by `local`.
 """
 
+import contextlib
 import os
 import pickle
 import signal
@@ -19,8 +20,10 @@ from rljob_runtime.processes.workers import Call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a process begins with. make: its object. output: where what it says goes."""
+    """What a process begins with. name: as `ps` shows it. make: its object. output: where what it says
+    goes."""
 
+    name: str
     make: Callable[[], Any]
     output: Path
     environment: dict[str, str]
@@ -46,6 +49,8 @@ def serve(connection: Connection, begun: Begun) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is for the driver alone
     os.environ.clear()
     os.environ.update(begun.environment)
+    with contextlib.suppress(OSError):  # Linux
+        Path("/proc/self/comm").write_text(begun.name)
     _write_into(begun.output)
     made, failure = None, None
     try:

@@ -1,0 +1,12 @@
+"""What the process that workers are forked from imports, so that none of them does. Named by `local`."""
+
+import rljob_runtime.actors.device
+import rljob_runtime.actors.dock
+import rljob_runtime.actors.feeder
+import rljob_runtime.actors.reward
+import rljob_runtime.profiles.recorder
+import rljob_runtime.states.making
+import rljob_runtime.states.update  # noqa: F401
+from rljob_runtime.data.gym import import_factory
+
+import_factory()
