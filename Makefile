@@ -1,5 +1,5 @@
 # Every target sets up what it needs; a second call costs nothing.
-.PHONY: run test check e2e images bench fuzz setup clean generate docs docs-serve
+.PHONY: run test test-fast check e2e images bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
@@ -9,6 +9,9 @@ run: .venv/.run-ready  ## Train the quickstart and write its report
 
 test: .venv/.dev-ready  ## All tests
 	.venv/bin/pytest -n 2 --dist loadgroup tests
+
+test-fast: .venv/.dev-ready  ## Those that start neither Ray nor a server: at each save
+	.venv/bin/pytest -n 2 --dist loadgroup -m "$(FAST)" $(FAST_FOLDERS)
 
 check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .
@@ -21,6 +24,7 @@ check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generate
 	scripts/check_chart.sh
 	scripts/check_images.sh
 	$(PY) benchmarks/write_docs.py --check
+	$(PY) tests/faults/run_faults.py --check
 
 docs: .venv/.docs-ready  ## The documentation as a site, in site/; a broken link is an error
 	$(PY) scripts/docs_pages.py
@@ -52,6 +56,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/performance.py
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick
+	$(PY) benchmarks/start.py --quick
 	$(PY) benchmarks/flow.py --quick
 	$(PY) benchmarks/ablation.py --quick
 	$(PY) benchmarks/partial_rollout.py --quick
