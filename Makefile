@@ -1,6 +1,9 @@
 # Every target sets up what it needs; a second call costs nothing.
 .PHONY: run test test-fast check e2e images bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
+# Folders of tests that start no server and take seconds.
+FAST := $(addprefix tests/,algorithms analysis cluster_cli controller data device_plugin display docs evaluation events guards \
+  kernels partial tensors tiny)
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -11,7 +14,7 @@ test: .venv/.dev-ready  ## All tests
 	.venv/bin/pytest -n 2 --dist loadgroup tests
 
 test-fast: .venv/.dev-ready  ## Those that start neither Ray nor a server: at each save
-	.venv/bin/pytest -n 2 --dist loadgroup -m "$(FAST)" $(FAST_FOLDERS)
+	.venv/bin/pytest -n 2 --dist loadgroup -m "not ray and not vllm and not run" $(FAST)
 
 check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generated files, chart, images, documentation
 	.venv/bin/ruff format --check .

@@ -17,7 +17,11 @@ STARTS_OVER = "starts over"
 
 def _warehouses(run_pid: int) -> list[psutil.Process]:
     family = psutil.Process(run_pid).children(recursive=True)
-    return [process for process in family if "WarehouseActor" in "".join(process.cmdline())]
+    return [
+        process
+        for process in family
+        if "WarehouseActor" in "".join(process.cmdline()) or process.name().startswith("warehouse-")
+    ]
 
 
 def _kill_until_rows_are_lost(process: subprocess.Popen[str], folder: Path) -> None:
@@ -61,7 +65,7 @@ def test_with_two_copies_of_each_row_no_step_starts_over(
 ) -> None:
     job = job_file(steps=30, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
 
-    process = start(job, tmp_path / "struck", ray=True)
+    process = start(job, tmp_path / "struck")
     for steps in (3, 8, 13):
         wait_for_event(tmp_path / "struck", "step", steps, process)
         _warehouses(process.pid)[0].kill()

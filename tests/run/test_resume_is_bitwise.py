@@ -10,11 +10,11 @@ import psutil
 import pytest
 from whole_runs import Finished, finish, gone_within, run, start, wait_for_event
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 DRIVER = "driver"
 MORTAL = (
-    "WarehouseActor",
+    "warehouse-0",
     "ControllerActor",
     "RewardWorker",
     "DeviceWorker",
@@ -42,12 +42,12 @@ def _weights(folder: Path, step: int) -> bytes:
 
 
 def _kill_one(process: subprocess.Popen[str], role: str) -> None:
-    """Kill the run's driver, or the first of its processes that Ray calls by this name."""
+    """Kill the run's driver, or the first of its workers that is called so."""
     if role == DRIVER:
         process.kill()
         return
     family = psutil.Process(process.pid).children(recursive=True)
-    next(child for child in family if f"ray::{role}" in "".join(child.cmdline())).kill()
+    next(child for child in family if child.name() == role).kill()
 
 
 def _steps_done(folder: Path) -> int:
@@ -70,7 +70,7 @@ def test_whoever_dies_the_run_ends_with_the_same_bits_once_resumed(
 
     whole = run(job, tmp_path / "whole")
     struck = tmp_path / "struck"
-    process = start(job, struck, ray=True)
+    process = start(job, struck)
     resumed, left = [], []
     for number, role in enumerate(MORTAL):
         wait_for_event(struck, "step", _steps_done(struck) + 1 if number else 2, process)
@@ -79,10 +79,10 @@ def test_whoever_dies_the_run_ends_with_the_same_bits_once_resumed(
             resumed.append(role)
             process.wait()
             left += gone_within(process.pid, 30)
-            process = start(job, struck, "--resume", ray=True)
+            process = start(job, struck, "--resume")
     finished = finish(process, struck)
 
-    assert resumed[-1] == DRIVER and not {"WarehouseActor", "ControllerActor"} & {*resumed}
+    assert resumed[-1] == DRIVER and not {"warehouse-0", "ControllerActor"} & {*resumed}
     assert left == []
     assert whole.code == 0, whole.output
     assert finished.code == 0, finished.output
