@@ -31,6 +31,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         require(*marker.args)
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What shares a server or an engine must not be spread over workers, each with one of its own."""
+    for item in session.items if getattr(session.config.option, "loadgroup", False) else []:
+        grouped = item.get_closest_marker("xdist_group") is not None
+        if grouped and "@" not in item.nodeid:
+            raise pytest.UsageError(f"{item.nodeid}: pytest-xdist does not keep its group together")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole runs first: one that began last would keep the other workers waiting."""

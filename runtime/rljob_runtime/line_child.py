@@ -1,7 +1,8 @@
 """A child process that is asked and answers in lines of JSON, and is killed at a deadline.
 
 Used by the pools of rewards and of tools and by trackers, which run what may hang, crash, or is a user's. The
-process gets its configuration as its first line, and says that it is ready.
+process gets its configuration as its first line, and says that it is ready. It is a new Python, or a fork
+where this process forks its children (`forked_children`).
 """
 
 import contextlib
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import time
 from typing import IO, Any
+
+from rljob_runtime.forked_children import ForkedChild, forked
 
 START_SECONDS = 120.0
 READ_BYTES = 65_536
@@ -42,7 +45,7 @@ class LineChild:
         start_seconds: float = START_SECONDS,
     ) -> None:
         self._module, self._config, self._start_seconds = module, config, start_seconds
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedChild | None = None
         self._unsent, self._buffer = b"", b""
         self._ready = False
         self._stacks: IO[bytes] | None = None
@@ -105,20 +108,15 @@ class LineChild:
         return str(process.pid), text or "did not answer"
 
     def _start(self) -> None:
-        files = [self._stacks.fileno()] if self._stacks else []
+        stacks = self._stacks.fileno() if self._stacks else None
         self._selector = selectors.DefaultSelector()
-        self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", self._module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            process_group=0,
-            pass_fds=files,
+        self._process, stacks = forked(self._module, stacks=stacks) or _spawned(
+            self._module, stacks=stacks
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         os.set_blocking(self._process.stdin.fileno(), False)
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        told = {"stacks": files[0]} if files else {}
+        told = {"stacks": stacks} if stacks is not None else {}
         self._write(json.dumps(json.loads(self._config) | told))
         answer = self.answer(self._start_seconds)
         if "refused" in answer:
@@ -176,6 +174,19 @@ class LineChild:
                 f"closed its output, was there {END_SECONDS:g} s after it, and was killed", False
             ) from None
         raise _Lost(f"ended its process with exit status {code}", False)
+
+
+def _spawned(module: str, *, stacks: int | None) -> tuple[subprocess.Popen[bytes], int | None]:
+    """A new Python that runs the module, with the number under which it has the file `stacks`."""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-m", module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        process_group=0,
+        pass_fds=[] if stacks is None else [stacks],
+    )
+    return process, stacks
 
 
 def _size(file: IO[bytes]) -> int:

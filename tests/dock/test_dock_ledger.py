@@ -345,6 +345,37 @@ def test_rows_that_a_restarted_warehouse_lost_are_told() -> None:
     assert grant is not None and len(grant.entries) == 4
 
 
+@pytest.mark.parametrize("done", [0, 2])
+def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_lost(
+    done: int,
+) -> None:
+    """done: of those that it lost, so many had been acknowledged."""
+    made = ledger()
+    first, second = rows(2)[:2], rows(2)[2:]
+    put(made, first, total=4)
+    made.apply(0, Broadcast(acks=[("b", row.uid) for row in first[:done]]))
+    batch = BatchNotice(name="b", total=4, states=STATES, known=2)
+
+    made.apply_snapshot(0, "w2", [batch], second, 1.0)
+
+    with pytest.raises(DockLost, match="2 of 4 rows of b were lost"):
+        made.claim(ask(), 1.0)
+    put(made, first, total=4)
+    assert len(made.claim(ask(), 1.0).entries) == 4
+
+
+def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing() -> None:
+    made = ledger()
+    made.apply_snapshot(0, "w2.0", [], [], 0.0)
+    put(made, rows(2))
+    made.apply(0, Broadcast(acks=[("b", "b/0/0")]))
+    batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
+
+    made.apply_snapshot(0, "w2.1", [batch], rows(2)[1:], 1.0)
+
+    assert len(made.claim(ask(), 1.0).entries) == 3
+
+
 def test_a_state_that_was_done_stays_done_when_the_warehouse_restarts() -> None:
     made = ledger()
     put(made, rows(1))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from shared_folder import of_all_workers
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models import smollm2
@@ -22,8 +23,8 @@ carries_the_model = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model, made anew."""
-    return make_smollm2(tmp_path_factory.mktemp("cache"))
+    """The model, made by the first test of the suite that wants it."""
+    return make_smollm2(of_all_workers(tmp_path_factory, "smollm2"))
 
 
 @carries_the_model

@@ -1,7 +1,6 @@
 """The small job, as a file, and runs of it that several tests look at."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from driver_world import Boundaries
+from shared_folder import of_all_workers
 from whole_runs import SMALL_JOB, RunsOfAll
 
 from rljob_runtime.models.decoder import Decoder
@@ -47,9 +47,7 @@ def boundaries(tmp_path: Path) -> Iterator[Boundaries]:
 @pytest.fixture
 def run_of_all(tmp_path_factory: pytest.TempPathFactory) -> RunsOfAll:
     """run_of_all(job_file(...)): made by the first test that asks for it."""
-    own = tmp_path_factory.getbasetemp()
-    ours = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
-    return RunsOfAll(ours / "runs-of-all")
+    return RunsOfAll(of_all_workers(tmp_path_factory, "runs-of-all"))
 
 
 @pytest.fixture

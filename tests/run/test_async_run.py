@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 from whole_runs import (
+    DriverHere,
     Finished,
-    finish,
     free_port,
     kill_warehouses,
     run,
-    start,
+    run_while,
     wait_for_event,
-    wait_for_text,
 )
 
 pytestmark = [pytest.mark.run]
@@ -35,7 +34,7 @@ import os, time
 def reward(prompt, response, answer):
     """Slow steps until the test has seen what it came for."""
     if not os.path.exists({free!r}):
-        time.sleep(1 / 32)
+        time.sleep(1 / 64)
     return 0.0
 '''
 
@@ -50,18 +49,22 @@ def ages(finished: Finished) -> set[int]:
 def test_a_run_ahead_outlives_its_warehouse_and_stays_within_the_bound(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=40, evaluation={"prompts": 16, "every": 10}, **AHEAD)
+    job, folder = (
+        job_file(steps=16, evaluation={"prompts": 16, "every": 8}, **AHEAD),
+        tmp_path / "run",
+    )
 
-    process = start(job, tmp_path / "run")
-    wait_for_event(tmp_path / "run", "step", 3, process)
-    kill_warehouses(process)  # never empty: a batch is ahead
-    wait_for_text(tmp_path / "run", "starts over", process)
-    finished = finish(process, tmp_path / "run")
+    def strike(driver: DriverHere) -> None:
+        wait_for_event(folder, "step", 3, driver)
+        kill_warehouses(driver)  # never empty: a batch is ahead
+
+    finished = run_while(job, folder, beside=strike)
 
     assert finished.code == 0, finished.output
-    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 41)]
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 17)]
     assert max(ages(finished)) in (1, BOUND)
-    assert [event["step"] for event in finished.of_kind("evaluation")] == [0, 10, 20, 30, 40]
+    assert [event["step"] for event in finished.of_kind("evaluation")] == [0, 8, 16]
+    assert any("starts over" in event["message"] for event in finished.of_kind("warning"))
     again = [event for event in finished.of_kind("dock") if "dropped" in event]
     assert again and all(event["dropped"] == {"lost": event["regenerated"]} for event in again)
 
@@ -70,16 +73,17 @@ def test_an_interrupted_run_ahead_of_ppo_goes_on_from_its_last_whole_step(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     ppo = {"algorithm": {"name": "ppo"}, "critic": {"optimizer": {"learningRate": 1e-3}}}
-    job = job_file(steps=200, **AHEAD, **ppo)
+    job, folder = job_file(steps=200, **AHEAD, **ppo), tmp_path / "run"
 
-    process = start(job, tmp_path / "run")
-    wait_for_event(tmp_path / "run", "step", 4, process)
-    process.send_signal(signal.SIGINT)
-    interrupted = finish(process, tmp_path / "run")
+    def interrupt(driver: DriverHere) -> None:
+        wait_for_event(folder, "step", 4, driver)
+        driver.send_signal(signal.SIGINT)
+
+    interrupted = run_while(job, folder, beside=interrupt)
     done = interrupted.of_kind("run_finished")[-1]["step"]
     saved = interrupted.of_kind("checkpoint")[-1]["step"]
     file = job_file(steps=done + 4, **AHEAD, **ppo)
-    resumed = run(file, tmp_path / "run", "--resume")
+    resumed = run(file, folder, "--resume")
 
     assert interrupted.code == 3, interrupted.output
     assert saved == done >= 4
@@ -95,32 +99,33 @@ def test_an_interrupted_run_ahead_of_ppo_goes_on_from_its_last_whole_step(
 def test_rollout_devices_come_and_go_while_batches_are_ahead(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    free, port = tmp_path / "free", free_port()
+    free, port, folder = tmp_path / "free", free_port(), tmp_path / "run"
     (tmp_path / "pace.py").write_text(PACE.format(free=str(free)))
     pace = {"name": "pace", "type": "python", "weight": 0.0, "python": {"path": "pace.py"}}
     rewards = [{"name": "correct", "type": "dataset", "threshold": 1.0}, pace]
     three = {"type": "emulated", "devicesPerNode": 3}
-    job = job_file(steps=40, **{**AHEAD, "rewards": rewards, "accelerator": three})
+    job = job_file(steps=30, **{**AHEAD, "rewards": rewards, "accelerator": three})
+
+    def grow_and_shrink(driver: DriverHere) -> None:
+        wait_for_event(folder, "step", 2, driver)
+        for turn, count in enumerate((2, 1)):
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/scale",
+                method="PUT",
+                data=json.dumps({"rollout": count}).encode(),
+                headers={"Authorization": "Bearer the-token"},
+            )
+            urllib.request.urlopen(request, timeout=10).close()
+            wait_for_event(folder, "resize", turn + 1, driver)
+        free.touch()
 
     environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
-    process = start(job, tmp_path / "run", environment=environment)
-    wait_for_event(tmp_path / "run", "step", 2, process)
-    for turn, count in enumerate((2, 1)):
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/scale",
-            method="PUT",
-            data=json.dumps({"rollout": count}).encode(),
-            headers={"Authorization": "Bearer the-token"},
-        )
-        urllib.request.urlopen(request, timeout=10).close()
-        wait_for_event(tmp_path / "run", "resize", turn + 1, process)
-    free.touch()
-    finished = finish(process, tmp_path / "run")
+    finished = run_while(job, folder, beside=grow_and_shrink, environment=environment)
 
     assert finished.code == 0, finished.output
     sizes = [(event["from"], event["to"]) for event in finished.of_kind("resize")]
     assert sizes == [(1, 2), (2, 1)]
-    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 41)]
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 31)]
     assert max(ages(finished)) <= BOUND
 
 

@@ -8,17 +8,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from whole_runs import Finished, finish, free_port, run, start, wait_for_event
+from whole_runs import (
+    DriverHere,
+    Finished,
+    free_port,
+    run,
+    run_while,
+    steps_done,
+    wait_for_event,
+)
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
-STEPS = 60
+STEPS = 30
 PACE = '''
 import os, time
 def reward(prompt, response, answer):
-    """Steps of a second until the test has seen what it came for."""
+    """Steps of half a second until the test has seen what it came for."""
     if not os.path.exists({free!r}):
-        time.sleep(1 / 32)
+        time.sleep(1 / 64)
     return 0.0
 '''
 
@@ -66,21 +74,24 @@ def test_a_run_that_grows_and_shrinks_makes_the_same_model(
     port = free_port()
     environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
 
-    process = start(job, tmp_path / "resized", ray=True, environment=environment)
-    wait_for_event(tmp_path / "resized", "step", 2, process)
-    asked = ask(port, 2)
-    wait_until_ready(port, 2)
-    number = len((tmp_path / "resized" / "events.jsonl").read_text().split('"kind":"step"'))
-    wait_for_event(tmp_path / "resized", "step", number + 1, process)
-    draining = ask(port, 1)["draining"]
-    wait_until_ready(port, 1)
-    free.touch()
-    resized = finish(process, tmp_path / "resized")
+    reports = []
+
+    def grow_and_shrink(driver: DriverHere) -> None:
+        wait_for_event(tmp_path / "resized", "step", 2, driver)
+        reports.append(ask(port, 2))
+        wait_until_ready(port, 2)
+        wait_for_event(tmp_path / "resized", "step", steps_done(tmp_path / "resized") + 2, driver)
+        reports.append(ask(port, 1))
+        wait_until_ready(port, 1)
+        free.touch()
+
+    resized = run_while(job, tmp_path / "resized", beside=grow_and_shrink, environment=environment)
     alone = run(job, tmp_path / "alone")
 
     assert resized.code == 0, resized.output
+    asked, shrinking = reports
     assert (asked["wanted"], asked["ready"]) == (2, 1)
-    assert [place["device"] for place in draining] == [2]
+    assert [place["device"] for place in shrinking["draining"]] == [2]
     grown, shrunk = resized.of_kind("resize")
     assert (grown["from"], grown["to"], shrunk["from"], shrunk["to"]) == (1, 2, 2, 1)
     assert [event["step"] for event in resized.of_kind("step")] == [*range(1, STEPS + 1)]

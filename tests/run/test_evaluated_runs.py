@@ -24,6 +24,7 @@ def test_a_run_evaluates_each_level_of_a_suite_and_names_its_best_step(
     }
     job = job_file(
         steps=2,
+        model__warmup={"targetAccuracy": 0.2, "maxSteps": 40},
         evaluation={"prompts": 12, "suites": [levels], "metric": "reward"},
         checkpoint={"keepBest": True},
         guards={"constantReward": {"policy": "ignore"}},

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from whole_runs import finish, free_port, start, wait_for_event
+from whole_runs import DriverHere, free_port, run_while, wait_for_event
 
-STAGE_SECONDS = 40
-WHOLE_SECONDS = 500
+STAGE_SECONDS = 15
 HANGS = """
 import threading
 
@@ -45,16 +44,19 @@ def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     )
 
     folder, port = tmp_path / "run", free_port()
+    told = []
+
+    def ask(driver: DriverHere) -> None:
+        wait_for_event(folder, "phase", 1, driver)
+        told.append(ask_stacks(port))
+
     environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "the-token"}
-    process = start(job, folder, environment=environment)
-    wait_for_event(folder, "phase", 1, process)
-    told = ask_stacks(port)
-    finished = finish(process, folder, timeout=WHOLE_SECONDS)
+    finished = run_while(job, folder, beside=ask, environment=environment)
 
     assert finished.code == 5
     asked, hang = finished.of_kind("hang")
     assert asked["stage"] == "progressDeadlineSeconds"
-    assert told.endswith(f"stacks and dock: {asked['folder']}")
+    assert told[0].endswith(f"stacks and dock: {asked['folder']}")
     folder = Path(hang["folder"])
     assert folder.parent == tmp_path / "run" / "hangs"
     assert hang["stage"] == "reward"

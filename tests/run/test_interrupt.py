@@ -1,4 +1,6 @@
-"""Ctrl-C: once, the run leaves with a checkpoint; twice, it ends at once. Nothing is left running."""
+"""Ctrl-C: once, the run leaves with a checkpoint; twice, it ends at once. Nothing is left running.
+
+The first of them on Ray, which starts a lost warehouse again before."""
 
 import signal
 from collections.abc import Callable
@@ -7,18 +9,29 @@ from typing import Any
 
 import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
-from whole_runs import finish, gone_within, run, start, wait_for_event, wait_for_text
+from whole_runs import (
+    STARTS_OVER,
+    finish,
+    gone_within,
+    lose_rows,
+    run,
+    start,
+    steps_done,
+    wait_for_event,
+    wait_for_text,
+)
 
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.events import EventLog
 from rljob_runtime.stages import Interrupted
 
-pytestmark = [pytest.mark.ray]
+pytestmark = [pytest.mark.run]
 
 ONE = {"type": "emulated", "devicesPerNode": 1}
 
 
-def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
+@pytest.mark.ray
+def test_a_run_on_ray_outlives_its_warehouse_and_goes_on_after_an_interrupt_without_ray(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -27,6 +40,8 @@ def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
     )
     wait_for_event(folder, "step", 2, process)
 
+    lose_rows(process, folder)
+    wait_for_event(folder, "step", steps_done(folder) + 1, process)
     process.send_signal(signal.SIGINT)
     interrupted = finish(process, folder)
     left = gone_within(process.pid, 30)
@@ -37,6 +52,12 @@ def test_one_interrupt_checkpoints_and_the_run_goes_on_later(
     assert interrupted.code == 3, interrupted.output
     assert left == []
     assert saved >= 2
+    (why, *_) = [
+        event["message"]
+        for event in interrupted.of_kind("warning")
+        if STARTS_OVER in event["message"]
+    ]
+    assert "Traceback" not in why and "ray::" not in why
     assert resumed.code == 0, resumed.output
     assert [event["step"] for event in resumed.of_kind("step")] == list(range(1, saved + 3))
 

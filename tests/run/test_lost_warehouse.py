@@ -1,53 +1,53 @@
 """A warehouse that dies in the middle of a run costs a repeated step, not the run."""
 
-import subprocess
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
-from whole_runs import finish, run, start, wait_for_event
+from whole_runs import (
+    STARTS_OVER,
+    WAIT_SECONDS,
+    DriverHere,
+    lose_rows,
+    run,
+    run_while,
+    steps_done,
+    wait_for_event,
+    warehouses,
+)
 
-pytestmark = [pytest.mark.ray]
-
-
-STARTS_OVER = "starts over"
-
-
-def _warehouses(run_pid: int) -> list[psutil.Process]:
-    family = psutil.Process(run_pid).children(recursive=True)
-    return [
-        process
-        for process in family
-        if "WarehouseActor" in "".join(process.cmdline()) or process.name().startswith("warehouse-")
-    ]
+pytestmark = [pytest.mark.run]
 
 
-def _kill_until_rows_are_lost(process: subprocess.Popen[str], folder: Path) -> None:
-    """Between two steps a warehouse is empty and its death costs nothing; then strike again."""
-    events = folder / "events.jsonl"
-    for _ in range(20):
-        for warehouse in _warehouses(process.pid):
-            warehouse.kill()
-        steps = events.read_text().count('"kind":"step"')
-        while events.read_text().count('"kind":"step"') < steps + 2:
-            if STARTS_OVER in events.read_text():
-                return
-            assert process.poll() is None, "the run ended before a row was lost"
-            time.sleep(0.02)
+def wait_until_held_twice(folder: Path, driver: DriverHere) -> None:
+    """Return once a step that began later ends with all rows in both warehouses."""
+    steps, deadline = steps_done(folder), time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < deadline and driver.poll() is None:
+        docks = [
+            json.loads(line)
+            for line in (folder / "events.jsonl").read_text().splitlines()
+            if '"kind":"dock"' in line
+        ]
+        later = [dock["warehouses"] for dock in docks if dock["step"] > steps + 1]
+        if later and all(warehouse["replicated"] for warehouse in later[-1]):
+            return
+        time.sleep(0.05)
+    raise AssertionError("rows are not held twice again")
 
 
 def test_the_step_starts_over_and_nothing_else_changes(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=40, checkpoint={})
+    job = job_file(steps=24, checkpoint={})
     quiet = run(job, tmp_path / "quiet")
 
-    process = start(job, tmp_path / "struck", ray=True)
-    wait_for_event(tmp_path / "struck", "step", 5, process)
-    _kill_until_rows_are_lost(process, tmp_path / "struck")
-    struck = finish(process, tmp_path / "struck")
+    def strike(driver: DriverHere) -> None:
+        wait_for_event(tmp_path / "struck", "step", 2, driver)
+        lose_rows(driver, tmp_path / "struck")
+
+    struck = run_while(job, tmp_path / "struck", beside=strike)
 
     assert quiet.code == 0, quiet.output
     assert struck.code == 0, struck.output
@@ -63,16 +63,18 @@ def test_the_step_starts_over_and_nothing_else_changes(
 def test_with_two_copies_of_each_row_no_step_starts_over(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=30, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
+    job = job_file(steps=20, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
 
-    process = start(job, tmp_path / "struck")
-    for steps in (3, 8, 13):
-        wait_for_event(tmp_path / "struck", "step", steps, process)
-        _warehouses(process.pid)[0].kill()
-    struck = finish(process, tmp_path / "struck")
+    def strike(driver: DriverHere) -> None:
+        wait_for_event(tmp_path / "struck", "step", 2, driver)
+        for _ in range(3):
+            warehouses(driver)[0].kill()
+            wait_until_held_twice(tmp_path / "struck", driver)
+
+    struck = run_while(job, tmp_path / "struck", beside=strike)
 
     assert struck.code == 0, struck.output
-    assert len(struck.of_kind("step")) == 30
+    assert len(struck.of_kind("step")) == 20
     assert [e["message"] for e in struck.of_kind("warning") if STARTS_OVER in e["message"]] == []
     told = [warehouse for event in struck.of_kind("dock") for warehouse in event["warehouses"]]
     assert max(warehouse["times_alone"] for warehouse in told) >= 1

@@ -21,6 +21,7 @@ NARROW: dict[str, Any] = {
     },
     "rollout": {"dtype": "bfloat16"},
     "checkpoint": {"every": 2},
+    "batch__globalBatchSize": 4,  # a processor's bfloat16 is slow
 }
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 import yaml
-from whole_runs import Finished, finish, kill_warehouses, run, start, wait_for_event, wait_for_text
+from whole_runs import (
+    DriverHere,
+    Finished,
+    kill_warehouses,
+    run,
+    run_while,
+    steps_done,
+    wait_for_event,
+    wait_for_text,
+)
 
 from rljob_api.load import load_job
 from rljob_runtime.data.source import PromptSource
@@ -99,22 +108,22 @@ def test_open_prompts_outlive_a_lost_warehouse_and_an_interrupt(
         "placement": {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
         "flow": {"mode": "async", "maxStaleness": 3, **PARTIAL},
     }
-    job = job_file(steps=200, **ahead)
+    job, folder = job_file(steps=200, **ahead), tmp_path / "run"
 
-    process = start(job, tmp_path / "run")
-    wait_for_event(tmp_path / "run", "step", 3, process)
-    kill_warehouses(process)  # never empty: a step is ahead
-    wait_for_text(tmp_path / "run", "starts over", process)
-    again = len((tmp_path / "run" / "events.jsonl").read_text().split('"kind":"step"'))
-    wait_for_event(tmp_path / "run", "step", again + 2, process)
-    process.send_signal(signal.SIGINT)
-    interrupted = finish(process, tmp_path / "run")
+    def strike(driver: DriverHere) -> None:
+        wait_for_event(folder, "step", 3, driver)
+        kill_warehouses(driver)  # never empty: a step is ahead
+        wait_for_text(folder, "starts over", driver)
+        wait_for_event(folder, "step", steps_done(folder) + 3, driver)
+        driver.send_signal(signal.SIGINT)
+
+    interrupted = run_while(job, folder, beside=strike)
     left = state_of(interrupted)
     last = left["step"] + 4
     changed = yaml.safe_load(job.read_text())
     changed["spec"]["steps"] = last
     job.write_text(yaml.safe_dump(changed))
-    resumed = run(job, tmp_path / "run", "--resume")
+    resumed = run(job, folder, "--resume")
 
     assert interrupted.code == 3, interrupted.output
     assert left["first_new_prompt"] == left["step"] * PROMPTS + len(left["open_prompts"])

@@ -17,7 +17,7 @@ import pytest
 import yaml
 from browser import MISSING, PROGRAM, Browser
 from shown_run import READY, shown
-from whole_runs import SMALL_JOB, Finished, finish, free_port, start
+from whole_runs import SMALL_JOB, DriverHere, Finished, free_port, run_while
 
 from rljob_runtime.watch.live_document import LiveRun
 from rljob_runtime.watch.page import Page
@@ -66,13 +66,17 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
             stack.callback(browser.close)
         port, seen = free_port(), Seen()
         environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": TOKEN}
-        process = start(folder / "job.yaml", folder / "run", environment=environment)
-        stack.callback(process.kill)
-        if browser:
-            wait_for_answers(port)
-            look(browser, f"http://127.0.0.1:{port}/", folder, seen)
-            ask_status(port)  # as the operator does; the driver waits for it
-        yield Watched(finish(process, folder / "run"), seen, browser)
+
+        def watch(_: DriverHere) -> None:
+            if browser:
+                wait_for_answers(port)
+                look(browser, f"http://127.0.0.1:{port}/", folder, seen)
+                ask_status(port)  # as the operator does; the driver waits for it
+
+        finished = run_while(
+            folder / "job.yaml", folder / "run", beside=watch, environment=environment
+        )
+        yield Watched(finished, seen, browser)
 
 
 def wait_for_answers(port: int) -> None:

@@ -1,6 +1,5 @@
 """2N steps equal N steps, a kill, and N more, whoever was killed: every bit of the weights, every reward."""
 
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -8,18 +7,21 @@ from typing import Any
 
 import psutil
 import pytest
-from whole_runs import Finished, finish, gone_within, run, start, wait_for_event
+from whole_runs import (
+    WAIT_SECONDS,
+    Driver,
+    Finished,
+    gone_within,
+    run,
+    run_while,
+    start,
+    steps_done,
+    wait_for_event,
+)
 
 pytestmark = [pytest.mark.run]
 
-DRIVER = "driver"
-MORTAL = (
-    "warehouse-0",
-    "ControllerActor",
-    "RewardWorker",
-    "DeviceWorker",
-    DRIVER,
-)
+WORKERS = ("warehouse-0", "ControllerActor", "RewardWorker", "DeviceWorker")
 STEPS = 20
 
 
@@ -41,48 +43,50 @@ def _weights(folder: Path, step: int) -> bytes:
     ).read_bytes()
 
 
-def _kill_one(process: subprocess.Popen[str], role: str) -> None:
-    """Kill the run's driver, or the first of its workers that is called so."""
-    if role == DRIVER:
-        process.kill()
-        return
-    family = psutil.Process(process.pid).children(recursive=True)
+def _kill(driver: Driver, role: str) -> None:
+    """The first of its workers that is called so."""
+    family = psutil.Process(driver.pid).children(recursive=True)
     next(child for child in family if child.name() == role).kill()
 
 
-def _steps_done(folder: Path) -> int:
-    return (folder / "events.jsonl").read_text().count('"kind":"step"')
-
-
-def _lives_on(process: subprocess.Popen[str], folder: Path) -> bool:
+def _lives_on(driver: Driver, folder: Path) -> bool:
     """Whether the run has done two more steps before it ended."""
-    done, deadline = _steps_done(folder), time.monotonic() + 200
-    while process.poll() is None and _steps_done(folder) < done + 2:
+    done, deadline = steps_done(folder), time.monotonic() + WAIT_SECONDS
+    while driver.poll() is None and steps_done(folder) < done + 2:
         assert time.monotonic() < deadline, "the run neither goes on nor ends"
         time.sleep(0.05)
-    return process.poll() is None
+    return driver.poll() is None
 
 
 def test_whoever_dies_the_run_ends_with_the_same_bits_once_resumed(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     job = job_file(steps=STEPS, checkpoint={"every": 2}, dock={"warehouses": 2, "replicas": 2})
+    struck, to_die, ended_by = tmp_path / "struck", [*WORKERS], list[str]()
+
+    def strike(driver: Driver) -> None:
+        before = steps_done(struck) if (struck / "events.jsonl").exists() else 1
+        wait_for_event(struck, "step", before + 1, driver)
+        while to_die:
+            role = to_die.pop(0)
+            _kill(driver, role)
+            if not _lives_on(driver, struck):
+                ended_by.append(role)
+                return
 
     whole = run(job, tmp_path / "whole")
-    struck = tmp_path / "struck"
-    process = start(job, struck)
-    resumed, left = [], []
-    for number, role in enumerate(MORTAL):
-        wait_for_event(struck, "step", _steps_done(struck) + 1 if number else 2, process)
-        _kill_one(process, role)
-        if not _lives_on(process, struck):
-            resumed.append(role)
-            process.wait()
-            left += gone_within(process.pid, 30)
-            process = start(job, struck, "--resume")
-    finished = finish(process, struck)
+    resume = list[str]()
+    while to_die:
+        run_while(job, struck, *resume, beside=strike)
+        resume = ["--resume"]
+    process = start(job, struck, *resume)
+    wait_for_event(struck, "step", steps_done(struck) + 1, process)
+    process.kill()
+    process.wait()
+    left = gone_within(process.pid, 30)
+    finished = run(job, struck, *resume)
 
-    assert resumed[-1] == DRIVER and not {"warehouse-0", "ControllerActor"} & {*resumed}
+    assert set(ended_by) == {"RewardWorker", "DeviceWorker"}
     assert left == []
     assert whole.code == 0, whole.output
     assert finished.code == 0, finished.output

@@ -19,7 +19,7 @@ def write_problems(folder: Path) -> None:
     """Sums of two digits, shown with the tool; so few that the small model soon copies them."""
     chance, lines = random.Random(1), []
     for _ in range(400):
-        a, b = chance.randint(1, 9), chance.randint(1, 9)
+        a, b = chance.randint(1, 3), chance.randint(1, 9)
         shown = f"<c>{a}*{b}</c><result>{a * b}</result>{a * b}"
         lines.append(json.dumps({"prompt": f"{a}*{b}", "shown": shown}))
     (folder / "problems.jsonl").write_text("\n".join(lines) + "\n")

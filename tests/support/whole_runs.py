@@ -1,7 +1,7 @@
 """Whole runs through the command line, on a model small enough for seconds.
 
-`run` lets this process be the driver, and forks its workers; `start` makes a process of its own, which can be
-stopped and killed; `run_on_ray` is for what only Ray can get wrong.
+`run` lets this process be the driver, and forks its workers; so does `run_while`, with another thread that
+strikes it, or asks. `start` makes a process of its own, for a driver that dies, or with Ray.
 """
 
 import fcntl
@@ -13,15 +13,20 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
 
+WAIT_SECONDS = 400.0
+STARTS_OVER = "starts over"
+"""In the warning of a step whose rows are lost."""
 SMALL_JOB: dict[str, Any] = {
     "apiVersion": "rljob.io/v1alpha1",
     "kind": "RLJob",
@@ -90,7 +95,9 @@ def start(
     )
 
 
-def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 400) -> Finished:
+def finish(
+    process: subprocess.Popen[str], folder: Path, *, timeout: float = WAIT_SECONDS
+) -> Finished:
     """Wait for the run's end."""
     try:
         output, _ = process.communicate(timeout=timeout)
@@ -101,18 +108,62 @@ def finish(process: subprocess.Popen[str], folder: Path, *, timeout: float = 400
     return Finished(process.returncode, output, folder)
 
 
-def run(file: Path, folder: Path, *options: str) -> Finished:
+def run(
+    file: Path, folder: Path, *options: str, environment: dict[str, str] | None = None
+) -> Finished:
     """`rljob run --local` to its end, in this process."""
     words = ["run", str(file), "--output", str(folder), "--local", *options]
-    ended = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
+    ended = CliRunner().invoke(app, words, env={"COLUMNS": "120", **(environment or {})})
     if ended.exception is not None and not isinstance(ended.exception, SystemExit):
         raise ended.exception
     return Finished(ended.exit_code, ended.output, folder)
 
 
-def run_on_ray(file: Path, folder: Path, *options: str) -> Finished:
-    """`rljob run` to its end, with a Ray of its own."""
-    return finish(start(file, folder, *options, ray=True), folder)
+class Driver(Protocol):
+    """A run's driver, as a test sees it from outside: a process, or this one."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, number: int, /) -> None: ...
+
+
+class DriverHere:
+    """This process, while it runs a job."""
+
+    def __init__(self) -> None:
+        self.pid, self.ended = os.getpid(), False
+
+    def poll(self) -> int | None:
+        """0 where the run has ended, however it did."""
+        return 0 if self.ended else None
+
+    def send_signal(self, number: int, /) -> None:
+        """To the run's own handler; the run must be there."""
+        assert not self.ended
+        os.kill(self.pid, number)
+
+
+def run_while(
+    file: Path,
+    folder: Path,
+    *options: str,
+    beside: Callable[[DriverHere], object],
+    environment: dict[str, str] | None = None,
+) -> Finished:
+    """As `run`; `beside` is called in a thread of its own meanwhile. What it raises is the test's failure."""
+    driver = DriverHere()
+    with ThreadPoolExecutor(1) as threads:
+        acted = threads.submit(beside, driver)
+        try:
+            finished = run(file, folder, *options, environment=environment)
+        finally:
+            driver.ended = True
+        if failure := acted.exception(timeout=WAIT_SECONDS):
+            raise AssertionError(finished.output) from failure
+    return finished
 
 
 def killed_copy(finished: Finished, step: int, folder: Path) -> None:
@@ -155,33 +206,55 @@ class RunsOfAll:
         return Finished(code, output, folder / "run")
 
 
-def wait_for_event(folder: Path, kind: str, number: int, process: subprocess.Popen[str]) -> None:
+def wait_for_event(folder: Path, kind: str, number: int, driver: Driver) -> None:
     """Return once the run has written `number` events of this kind."""
-    wait_for_text(folder, f'"kind":"{kind}"', process, times=number)
+    wait_for_text(folder, f'"kind":"{kind}"', driver, times=number)
 
 
-def wait_for_text(
-    folder: Path, text: str, process: subprocess.Popen[str], *, times: int = 1
-) -> None:
+def wait_for_text(folder: Path, text: str, driver: Driver, *, times: int = 1) -> None:
     """Return once the run's events hold the text so many times."""
-    deadline = time.monotonic() + 400
+    deadline = time.monotonic() + WAIT_SECONDS
     file = folder / "events.jsonl"
     while time.monotonic() < deadline:
+        ended = driver.poll() is not None  # before the look: what it wrote last counts
         found = file.read_text().count(text) if file.exists() else 0
         if found >= times:
             return
-        assert process.poll() is None, (
-            f"the run ended early: {process.stdout and process.stdout.read()}"
-        )
+        assert not ended, f"the run ended early: the events hold {text!r} {found} times"
         time.sleep(0.02)
-    raise AssertionError(f"the events do not hold {text!r} {times} times within 400 s")
+    raise AssertionError(f"the events do not hold {text!r} {times} times in {WAIT_SECONDS:g} s")
 
 
-def kill_warehouses(process: subprocess.Popen[str]) -> None:
+def steps_done(folder: Path) -> int:
+    """As the events tell by now."""
+    return (folder / "events.jsonl").read_text().count('"kind":"step"')
+
+
+def warehouses(driver: Driver) -> list[psutil.Process]:
+    """Those of the run that are there now."""
+    return [
+        child
+        for child in psutil.Process(driver.pid).children(recursive=True)
+        if "WarehouseActor" in "".join(child.cmdline()) or child.name().startswith("warehouse-")
+    ]
+
+
+def kill_warehouses(driver: Driver) -> None:
     """All of the run's, as the system would."""
-    for child in psutil.Process(process.pid).children(recursive=True):
-        if "WarehouseActor" in "".join(child.cmdline()) or child.name().startswith("warehouse-"):
-            child.kill()
+    for warehouse in warehouses(driver):
+        warehouse.kill()
+
+
+def lose_rows(driver: Driver, folder: Path) -> None:
+    """Kill warehouses until one held rows: between two steps they are empty, and their death is free."""
+    for _ in range(20):
+        kill_warehouses(driver)
+        steps = steps_done(folder)
+        while steps_done(folder) < steps + 2:
+            if STARTS_OVER in (folder / "events.jsonl").read_text():
+                return
+            assert driver.poll() is None, "the run ended before a row was lost"
+            time.sleep(0.02)
 
 
 def free_port() -> int:

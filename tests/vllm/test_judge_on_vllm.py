@@ -4,6 +4,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from shared_folder import of_all_workers
 from vllm_server import vllm_server
 
 from rljob_api.workload import Data, Reward
@@ -34,9 +35,9 @@ def judge(url: str, model: str) -> Reward:
 
 @pytest.mark.filterwarnings("ignore")  # of gguf
 def test_a_served_model_grades_a_response_and_an_unknown_model_is_an_error(
-    tmp_path: Path,
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    model = make_smollm2(tmp_path)
+    model = make_smollm2(of_all_workers(tmp_path_factory, "smollm2"))
     data = Data.model_validate({"jsonl": {"path": "prompts.jsonl"}})
     asked = [RewardRequest(prompt="", response=response, answer="3", entry={}) for response in "12"]
 

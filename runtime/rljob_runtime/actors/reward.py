@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -88,6 +88,8 @@ class RewardReport:
 
 class RewardWorker:
     """Scores groups until the batch is done."""
+
+    has_children: ClassVar = True
 
     def __init__(
         self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress, index: int

@@ -5,7 +5,6 @@ the answers. Each game has random numbers of its own: the states of `random` and
 moves.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -20,8 +19,8 @@ from rljob_api.environment import Environment
 from rljob_runtime.environments.base import Game
 from rljob_runtime.environments.table import MakeGame, game_maker
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.forked_children import end_with_parent
 
-PR_SET_PDEATHSIG = 1
 MAX_GAMES = 1024
 """Games that are kept; the one that waited longest is forgotten first, and played again when it goes on."""
 NUMPY_SEEDS = 2**32
@@ -29,7 +28,7 @@ NUMPY_SEEDS = 2**32
 
 def main() -> None:
     """Read the environment, then moves until the pipe ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

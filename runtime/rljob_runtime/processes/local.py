@@ -91,6 +91,7 @@ class LocalWorkers:
             make=partial(kind, *arguments, **named),
             output=self.folder / f"{called}.log",
             environment=dict(os.environ),
+            forks=getattr(kind, "has_children", False),
         )
         worker = LocalWorker(begun, called, restarts=restarts)
         self.started.append(worker)

@@ -15,18 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from rljob_runtime.errors import RljobError, WorkerFailed
+from rljob_runtime.forked_children import start_forking
 from rljob_runtime.processes.workers import Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
     """What a process begins with. name: as `ps` shows it. make: its object. output: where what it says
-    goes."""
+    goes. forks: whether it has children of its own (`line_child`)."""
 
     name: str
     make: Callable[[], Any]
     output: Path
     environment: dict[str, str]
+    forks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def serve(connection: Connection, begun: Begun) -> None:
     with contextlib.suppress(OSError):  # Linux
         Path("/proc/self/comm").write_text(begun.name)
     _write_into(begun.output)
+    if begun.forks:
+        start_forking()  # before its object starts threads
     made, failure = None, None
     try:
         made = begun.make()

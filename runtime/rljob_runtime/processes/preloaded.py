@@ -5,6 +5,7 @@ import rljob_runtime.actors.dock
 import rljob_runtime.actors.feeder
 import rljob_runtime.actors.reward
 import rljob_runtime.profiles.recorder
+import rljob_runtime.rewards.child
 import rljob_runtime.states.making
 import rljob_runtime.states.update  # noqa: F401
 from rljob_runtime.data.gym import import_factory

@@ -4,8 +4,6 @@ Started by `pool`. Ends with its parent, even while a score hangs. What rewards 
 so that it never mixes with the answers.
 """
 
-import contextlib
-import ctypes
 import faulthandler
 import json
 import os
@@ -15,15 +13,14 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rljob_api.workload import Data, Reward
+from rljob_runtime.forked_children import end_with_parent
 from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.rewards.scorers import Scorer, make_scorer
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Read the configuration, then requests until the pipe ends."""
-    _end_with_parent()
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
@@ -54,11 +51,6 @@ def _answer(scorer: Scorer, request: RewardRequest) -> dict[str, Any]:
 
 def _say(answers: TextIO, message: dict[str, Any]) -> None:
     answers.write(json.dumps(message) + "\n")
-
-
-def _end_with_parent() -> None:
-    with contextlib.suppress(OSError, AttributeError):  # Linux; elsewhere the pipe's end must do
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 if __name__ == "__main__":

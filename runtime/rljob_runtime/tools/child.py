@@ -4,7 +4,6 @@ Ends with its parent, even while a call hangs. What tools print goes to stderr, 
 the answers.
 """
 
-import ctypes
 import json
 import os
 import signal
@@ -13,15 +12,14 @@ from typing import Any
 
 from rljob_api.tools import Tool
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.forked_children import end_with_parent
 from rljob_runtime.tools.answers import Failed, TookTooLong
 from rljob_runtime.tools.table import Answering, make_tool
-
-PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Read the tool, then calls until the pipe ends."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

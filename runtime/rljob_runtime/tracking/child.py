@@ -4,8 +4,6 @@ Started by `trackers`. Ends with its parent. What libraries print goes nowhere, 
 are cut out of what they raise.
 """
 
-import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -15,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.tracking import Tracking
+from rljob_runtime.forked_children import end_with_parent
 from rljob_runtime.tracking.base import TrackedRun, Tracker
 from rljob_runtime.tracking.table import open_tracker
 
-PR_SET_PDEATHSIG = 1
 SECRET_WORDS = ("KEY", "TOKEN", "PASSWORD", "SECRET")
 MAX_ERROR = 400
 
 
 def main() -> None:
     """Read the configuration, then metrics until the run's end or the pipe's."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux; elsewhere the pipe's end must do
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -83,7 +83,9 @@ class BatchLedger:
 
     known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
     had before it restarted. settled: the state was done before a restart, so nothing is missed.
-    gone: numbers of groups that left while others were still to come.
+    gone: numbers of groups that left while others were still to come. put: names of rows by warehouse, until
+    the state is done. missed: those that went with a warehouse; what comes after does not make up for
+    them.
     """
 
     name: str
@@ -97,6 +99,8 @@ class BatchLedger:
     ready_rows: ReadyRows = field(default_factory=ReadyRows)
     ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
     gone: set[int] = field(default_factory=set)
+    put: dict[int, set[str]] = field(default_factory=dict)
+    missed: set[str] = field(default_factory=set)
     _shares: Shares = field(default_factory=Shares)
 
     @property
@@ -109,7 +113,8 @@ class BatchLedger:
         """Rows that were known before their warehouse restarted and were not put again."""
         if self.settled or not self.expected:
             return 0
-        return sum(max(0, count - self.known[w]) for w, count in self.expected.items())
+        fewer = sum(max(0, count - self.known[w]) for w, count in self.expected.items())
+        return max(fewer, len(self.missed))
 
     @property
     def finished(self) -> bool:
@@ -127,6 +132,7 @@ class BatchLedger:
         if lost:
             self.settled = self.finished
             self.expected[warehouse] = max(self.expected[warehouse], self.known[warehouse])
+            self.missed |= self.put.pop(warehouse, set())
         self.known[warehouse] = self.acked[warehouse] = 0
 
     def add(self, entry: Entry) -> None:
@@ -136,6 +142,8 @@ class BatchLedger:
             group = GroupLedger(index=entry.group_index)
             self.groups[entry.group] = group
         group.rows[entry.uid] = entry
+        self.put.setdefault(entry.warehouse, set()).add(entry.uid)
+        self.missed.discard(entry.uid)
         if entry.ready:
             self._now_ready(entry)
         else:

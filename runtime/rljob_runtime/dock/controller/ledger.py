@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Entry
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age
 from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
+from rljob_runtime.dock.warehouse.epoch import start_of
 from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, RowNotice
 from rljob_runtime.errors import DockLost
 
@@ -126,6 +127,9 @@ class ControllerLedger:
             if uid in self.entries:
                 self._remove(self.entries[uid])
         self.acknowledged += len(news.acks)
+        for name in {name for name, _ in news.acks}:
+            if self.batches[name].finished:
+                self.batches[name].put.clear()
         for name in news.drops:
             self._drop(name)
         self._forget_old()
@@ -143,7 +147,8 @@ class ControllerLedger:
         Leases on rows that it still holds live on. Rows of an earlier epoch that it does not know
         are lost until somebody puts them again.
         """
-        restarted = self.warehouse_epochs.get(warehouse, epoch) != epoch
+        known = self.warehouse_epochs.get(warehouse, epoch)
+        restarted = start_of(known) != start_of(epoch)
         self.warehouse_epochs[warehouse] = epoch
         there = {row.uid for row in rows}
         for entry in [e for e in self.entries.values() if e.warehouse == warehouse]:

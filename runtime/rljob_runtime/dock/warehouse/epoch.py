@@ -22,6 +22,11 @@ def next_term(epoch: str) -> str:
     return f"{name}.{term + 1}"
 
 
+def start_of(epoch: str) -> str:
+    """The name alone: whoever has the same one has the rows since that start, or those that it took over."""
+    return epoch.split(".")[0]
+
+
 def is_behind(epoch: str, seen: Sequence[str]) -> bool:
     """True when a peer that saw these epochs of the warehouse, in order, has seen a later one."""
     name, term = _parts(epoch)

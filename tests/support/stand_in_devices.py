@@ -1,0 +1,176 @@
+"""A run of devices without a model, that come, go and fail between its steps as their seats' plan says."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from whole_runs import SMALL_JOB
+from workers_here import Dies, Hangs
+
+from rljob_api.elastic import DevicePlace
+from rljob_api.load import read_job
+from rljob_runtime.actors.device import Seat
+from rljob_runtime.calls import answers
+from rljob_runtime.device_pool import DevicePool
+from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.elastic import Elastic
+from rljob_runtime.errors import WeightsError
+from rljob_runtime.events import EventLog, read_events
+from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.workers import Workers
+from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.seats import make_seats, prepare
+
+Plan = dict[int, str]
+
+
+class StandIn:
+    """A device worker that does as its plan says: fail or die while it starts or joins."""
+
+    def __init__(self, plan: Plan, seat: Seat, num_threads: int) -> None:
+        self.group: tuple[str, int, int] | None = None
+        self._does, self._rank = plan.get(seat.rank), seat.rank
+
+    def die(self) -> NoReturn:
+        raise Dies
+
+    def address(self) -> str:
+        return "10.0.0.1"
+
+    def open_world(self, *present: str) -> str:
+        return f"world of {len(present)} with device {self._rank}"
+
+    def prepare(self, meeting: str | None) -> DevicePlace:
+        self.world = meeting
+        if self._does == "fails to load":
+            raise WeightsError("no such weights")
+        if self._does == "dies":
+            self.die()
+        if self._does == "hangs":
+            raise Hangs
+        return DevicePlace(device=self._rank, host=f"host-{self._rank}", address="10.0.0.1")
+
+    def open_sync(self) -> str:
+        return f"meeting-{time.monotonic_ns()}"
+
+    def join_sync(self, address: str, rank: int, size: int) -> None:
+        if self._does == "dies when it joins":
+            self.die()
+        self.group = (address, rank, size)
+
+    def met_at(self) -> str | None:
+        return self.world
+
+    def synced(self) -> tuple[str, int, int] | None:
+        return self.group
+
+
+class StandInProcess(StandIn):
+    """The same where it has a process of its own."""
+
+    def die(self) -> NoReturn:
+        os._exit(1)
+
+
+class Run:
+    """One device that trains and as many that generate as share a model; steps pass by `step`.
+
+    workers: with so many devices a node.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: Plan,
+        *,
+        workers: Callable[[int], Workers],
+        kind: type[StandIn] = StandIn,
+        prompts: int = 8,
+        per_node: int = 1,
+        together: int = 1,
+    ) -> None:
+        job = json.loads(json.dumps(SMALL_JOB))
+        job["spec"]["accelerator"] = {"devicesPerNode": per_node}
+        job["spec"]["batch"]["globalBatchSize"] = prompts
+        placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": together}
+        job["spec"]["rollout"] = {"parallelism": {"tensor": together}}
+        job["spec"]["placement"] = placement
+        self.job = read_job(job)
+        self.pool = DevicePool(
+            workers=workers(per_node),
+            per_node=per_node,
+            kind=kind,
+            arguments=((plan,), 1),
+        )
+        self.pool.reserve((1 + together) // per_node)
+        self.log = EventLog(folder / "events.jsonl")
+        self.desk = ScaleDesk(self.job)
+        self.cast = Cast(
+            members=self._members(),
+            pool=self.pool,
+            feeder=None,
+            rewards=[],
+            warehouses=[],
+            controllers={},
+            dock=DockAddress(token="", warehouses=(), controllers={}),
+            ports=HeldPorts(0),
+        )
+        self.cast.meet()
+        self.synced: list[list[int]] = []
+        self.elastic = Elastic(
+            job=self.job,
+            cast=self.cast,
+            desk=self.desk,
+            log=self.log,
+            sync=lambda: self.synced.append(self.group()),
+            joined=lambda: None,
+        )
+        self.steps = 0
+
+    def _members(self) -> list[Member]:
+        seats = make_seats(self.job)
+        workers = [self.pool.hire(seat) for seat in seats]
+        places = answers("device", prepare(workers, seats))
+        return [
+            Member(seat=seat, worker=worker, place=place)
+            for seat, worker, place in zip(seats, workers, places, strict=True)
+        ]
+
+    def group(self) -> list[int]:
+        """Devices that are in one group for weights, by their place in it; all must agree."""
+        found = {
+            member.seat.rank: member.worker.synced().result(60) for member in self.cast.members
+        }
+        assert len({group[0] for group in found.values()}) == 1
+        assert {group[2] for group in found.values()} == {len(found)}
+        return sorted(found, key=lambda rank: found[rank][1])
+
+    def step(self) -> None:
+        """A step, and what lies between it and the next one."""
+        self.elastic.look()
+        self.steps += 1
+        self.elastic.apply(self.steps)
+
+    def step_until(self, done: Callable[[], bool]) -> None:
+        """Steps until it is so."""
+        deadline = time.monotonic() + 300
+        while not done():
+            assert time.monotonic() < deadline, self.desk.report()
+            self.step()
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Whoever is there or on the way goes."""
+        self.log.close()
+        seats = [(m.worker, m.seat) for m in self.cast.members]
+        for joiner in self.elastic.joiners.coming.values():
+            seats += zip(joiner.workers, joiner.seats, strict=True)
+        for worker, seat in seats:
+            self.pool.dismiss(worker, seat, staying=set())
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.log.path) if event["kind"] == kind]
