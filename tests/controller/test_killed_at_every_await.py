@@ -18,6 +18,8 @@ from pauses import Killed, Place
 
 from rljob_operator.errors import Temporary
 
+pytestmark = pytest.mark.xdist_group("killed-at-every-await")
+
 PASSES = 80  # more than any life takes
 
 FILES = ("reconcile", "apply", "observe", "progress", "kube", "ray_jobs")

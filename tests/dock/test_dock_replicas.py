@@ -6,11 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from forked_docks import ForkedDock
 from mortal_dock import MortalDock
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.errors import DockFull, DockLost, DockTimeout
@@ -257,11 +257,11 @@ def test_changes_during_the_seeding_reach_the_standby(
 
 def test_two_copies_need_two_warehouses(graph) -> None:
     with pytest.raises(ValueError, match="replicas=2 needs 2 warehouses or more, there is 1"):
-        LocalDock(graph.states, replicas=2)
+        ForkedDock(graph.states, replicas=2)
 
 
 def test_a_killed_process_comes_back_with_its_rows(graph, rows_of, responses_of) -> None:
-    with LocalDock(graph.states, warehouses=2, replicas=2) as dock:
+    with ForkedDock(graph.states, warehouses=2, replicas=2) as dock:
         feeder, generate = dock.client("feed", "f"), dock.client("generate", "g")
         until(
             lambda: all(

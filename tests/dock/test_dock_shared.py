@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked_docks import ForkedDock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.clients.transport import locate
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.encoding import apart_of
@@ -459,7 +459,7 @@ def test_a_directory_that_cannot_be_made_leaves_tcp(make_dock, tmp_path: Path) -
 def test_another_machine_is_read_over_tcp_even_where_sharing_is_required(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with LocalDock(GRAPH.states, shared_memory="required") as dock:
+    with ForkedDock(GRAPH.states, shared_memory="required") as dock:
         (tmp_path / "boot_id").write_text("another")
         monkeypatch.setattr(unix, "BOOT_ID", tmp_path / "boot_id")
         client = dock.client("use", "u")
@@ -470,7 +470,7 @@ def test_another_machine_is_read_over_tcp_even_where_sharing_is_required(
 
 
 def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
-    with LocalDock(GRAPH.states, shared_memory="required") as dock:
+    with ForkedDock(GRAPH.states, shared_memory="required") as dock:
         folder = Path(dock._sockets.name)
         client = dock.client("use", "u")
         put(client, "a")
@@ -489,7 +489,7 @@ def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
     assert not folder.exists()
 
 
-def churn(dock: LocalDock, name: str, until: float, wrong: list[str], seen: list[int]) -> None:
+def churn(dock: ForkedDock, name: str, until: float, wrong: list[str], seen: list[int]) -> None:
     """Put, view, free the rows under the view so that others' bytes want their place, look again."""
     rng = np.random.default_rng(len(name))
     with DockClient(dock.address, state="use", owner=name) as client:
@@ -527,7 +527,7 @@ def churn(dock: LocalDock, name: str, until: float, wrong: list[str], seen: list
 def test_nothing_changes_under_views_while_writers_take_every_free_byte() -> None:
     wrong: list[str] = []
     seen: list[int] = []
-    with LocalDock(GRAPH.states, capacity=4 << 20, shared_memory="required") as dock:
+    with ForkedDock(GRAPH.states, capacity=4 << 20, shared_memory="required") as dock:
         until = time.monotonic() + 3.0
         threads = [
             threading.Thread(target=churn, args=(dock, "x" * n, until, wrong, seen))

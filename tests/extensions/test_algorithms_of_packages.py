@@ -16,6 +16,8 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.states.lessons import policy_lesson
 
+pytestmark = pytest.mark.xdist_group("example-plugin")
+
 PATH = "spec.algorithm.packageParams"
 
 

@@ -21,6 +21,8 @@ from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.rewards.scorers import make_scorer
 from rljob_runtime.run_request import spec_digest
 
+pytestmark = pytest.mark.xdist_group("example-plugin")
+
 NAMED: dict[str, Any] = {
     "data": {"source": {"name": "example.counting"}},
     "rewards": [{"name": "prefix", "type": "example.prefix"}],

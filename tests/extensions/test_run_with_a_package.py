@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from example_plugin import PLUGIN, path_with
-from whole_runs import finish, start
+from example_plugin import PLUGIN
+from whole_runs import run
 
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
@@ -13,7 +13,7 @@ from rljob_runtime.models.tiny import CONFIG
 from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import save_hf
 
-pytestmark = [pytest.mark.run]
+pytestmark = [pytest.mark.run, pytest.mark.xdist_group("example-plugin")]
 
 
 def save_model(folder: Path) -> None:
@@ -25,7 +25,8 @@ def save_model(folder: Path) -> None:
     save_byte_tokenizer(folder)
 
 
-def test_a_job_trains_with_all_that_a_package_has(installed: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("plugin")
+def test_a_job_trains_with_all_that_a_package_has(tmp_path: Path) -> None:
     job = yaml.safe_load((PLUGIN / "job.yaml").read_text())
     log = tmp_path / "engines.log"
     for role in ("rollout", "update"):
@@ -34,22 +35,20 @@ def test_a_job_trains_with_all_that_a_package_has(installed: Path, tmp_path: Pat
     save_model(tmp_path / "model")
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
 
-    process = start(
-        tmp_path / "job.yaml",
-        tmp_path / "run",
-        environment={"PYTHONPATH": path_with(installed)},
-    )
-    run = finish(process, tmp_path / "run")
+    finished = run(tmp_path / "job.yaml", tmp_path / "run")
 
-    assert run.code == 0, run.output
+    assert finished.code == 0, finished.output
     lines = log.read_text().splitlines()
     assert [line.split()[:2] for line in lines] == [
         ["rollout", "version=0"], ["update", "step=1"],
         ["rollout", "version=1"], ["update", "step=2"],
     ]  # fmt: skip
     assert "samples=32" in lines[0]
-    (started,) = run.of_kind("run_started")
+    (started,) = finished.of_kind("run_started")
     assert started["versions"]["rljob-example-plugin"] == "0.1.0"
     assert started["dataset"] == "example.counting"
     assert started["algorithm"] == "example.opo"
-    assert [step["metrics"]["reward/prefix"] >= 0 for step in run.of_kind("step")] == [True, True]
+    assert [step["metrics"]["reward/prefix"] >= 0 for step in finished.of_kind("step")] == [
+        True,
+        True,
+    ]

@@ -45,14 +45,14 @@ def learn(path: Path, ranks: UpdateRanks) -> tuple[Any, list[dict[str, float]], 
     engine = UpdateEngine(
         held.model,
         optimizer=SETTINGS,
-        total_steps=3,
+        total_steps=2,
         temperature=1.0,
         ranks=ranks,
         purposes=held.purposes,
     )
     replica, replicas = ranks.share
     metrics = []
-    for step in range(3):
+    for step in range(2):
         own = [batch_of(2 * step), batch_of(2 * step + 1)][replica::replicas]
         metrics.append(engine.train(own, loss, groups_with_signal=len(own)))
     weights = {name: weight.clone() for name, weight in held.whole_weights()}

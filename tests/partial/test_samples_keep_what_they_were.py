@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from forked_docks import ForkedDock
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.batches import BatchName
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
 from rljob_runtime.errors import DockLost
 from rljob_runtime.flow import state_graph
@@ -71,7 +71,7 @@ class CountingEngine:
 class Bench:
     """A dock with the rollout workers of a job. lengths: of the responses to each position."""
 
-    dock: LocalDock
+    dock: ForkedDock
     lengths: Sequence[int]
     spec: RLJobSpec = field(default_factory=make_spec)
 
@@ -119,7 +119,7 @@ class Bench:
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     """A dock of two warehouses; every third prompt has the longest response."""
-    with LocalDock(state_graph(make_spec()).states, warehouses=2) as dock:
+    with ForkedDock(state_graph(make_spec()).states, warehouses=2) as dock:
         yield Bench(dock, lengths=[LONGEST if p % 3 == 0 else 2 for p in range(40)])
 
 

@@ -10,6 +10,7 @@ from ray.cluster_utils import Cluster
 from rljob_runtime import versions
 from rljob_runtime.errors import VersionError
 
+NODE = {"num_cpus": 0, "object_store_memory": 2**27}
 DRIVER = {"python": "3.12", "ray": "2.60.0", "rljob": "0.2.0"}
 
 
@@ -26,29 +27,33 @@ def test_every_difference_is_named_with_its_node() -> None:
     ]
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
-    """A Ray cluster of one node without CPUs, to which nobody is connected."""
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 2**27},
-    )
-    yield cluster.address
-    ray.shutdown()
+@pytest.fixture(scope="module")
+def made() -> Iterator[Cluster]:
+    """A Ray cluster of one node without CPUs."""
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    yield cluster
     cluster.shutdown()
 
 
+@pytest.fixture
+def cluster(made: Cluster) -> Iterator[Cluster]:
+    """The same, to which nobody is connected, before or afterwards."""
+    yield made
+    ray.shutdown()
+
+
 @pytest.mark.ray
+@pytest.mark.xdist_group("versions")
 def test_nodes_are_asked_and_a_cluster_of_another_ray_is_refused_in_one_sentence(
-    address: str, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray, "__version__", "2.59.0")
     with pytest.raises(VersionError, match=r"Ray: 2\.60\.0 .*Ray: 2\.59\.0 .*; use one image"):
-        versions.connect(address=address, log_to_driver=False)
+        versions.connect(address=cluster.address, log_to_driver=False)
     monkeypatch.undo()
     ray.shutdown()
 
-    versions.connect(address=address, log_to_driver=False)
+    versions.connect(address=cluster.address, log_to_driver=False)
     versions.check_nodes()
     monkeypatch.setattr(importlib.metadata, "version", lambda package: "9.9.9")
     with pytest.raises(VersionError, match=r"node \S+ has rljob \S+, the driver 9\.9\.9"):
@@ -56,15 +61,12 @@ def test_nodes_are_asked_and_a_cluster_of_another_ray_is_refused_in_one_sentence
 
 
 @pytest.mark.ray
+@pytest.mark.xdist_group("versions")
 def test_a_node_that_is_lost_while_it_is_asked_is_not_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 0, "include_dashboard": False, "object_store_memory": 2**27},
-    )
     versions.connect(address=cluster.address, log_to_driver=False)
-    leaving = cluster.add_node(num_cpus=0, object_store_memory=2**27)
+    leaving = cluster.add_node(**NODE)
     cluster.wait_for_nodes()
     listed = ray.nodes()
     assert [node["Alive"] for node in listed] == [True, True]
@@ -73,8 +75,4 @@ def test_a_node_that_is_lost_while_it_is_asked_is_not_waited_for(
     answers = iter([listed])
     real = ray.nodes
     monkeypatch.setattr(ray, "nodes", lambda: next(answers, None) or real())
-    try:
-        versions.check_nodes()
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
+    versions.check_nodes()

@@ -20,6 +20,8 @@ from rljob_runtime.errors import ConfigError
 
 MakeEngine = Callable[..., TorchRollout]
 SaveReference = Callable[..., tuple[Any, Path]]
+SHORT = sampling(max_response_length=12, eos_ids=tuple(range(3, 9)))
+"""Few tokens, and yet many a row is free before the others."""
 QWEN3_TOKEN_BYTES = 3 * 2 * 2 * 16 * 4  # layers, k and v, heads, width, float32
 
 
@@ -58,29 +60,27 @@ def test_prompts_held_once_give_the_same_tokens(
     layouts: list[CacheLayout],
 ) -> None:
     engine, groups = make_engine(family, max_sequences=7), make_groups(samples=3)
-    ways = [sampling(), sampling(greedy=True)]
-    expected = [run(engine, groups, way) for way in ways]
+    expected = run(engine, groups, SHORT)
 
     monkeypatch.setattr(cache_layout, "SHARE_FROM_BYTES", 0)
-    found = [run(engine, groups, way) for way in ways]
+    found = run(engine, groups, SHORT)
 
-    assert [layout.in_rows for layout in layouts] == [True, True, False, False]
-    for way in range(len(ways)):
-        assert_same(found[way], expected[way])
+    assert [layout.in_rows for layout in layouts] == [True, False]
+    assert_same(found, expected)
 
 
 @pytest.mark.parametrize("tokens", [64, 65, 100, 150, 300, 1000])
-@pytest.mark.parametrize("samples", [1, 2, 5])
+@pytest.mark.parametrize("samples", [1, 2, 4])
 def test_a_small_cache_generates_every_sample_once_with_the_same_tokens(
     tokens: int, samples: int, make_engine: MakeEngine
 ) -> None:
-    groups = make_groups([5, 1, 40, 9, 2, 17], samples=samples)
-    expected = run(make_engine(), groups)
+    groups = make_groups([5, 1, 40, 2], samples=samples)
+    expected = run(make_engine(), groups, SHORT)
     ledger = MemoryLedger(device="cpu:0")
 
     engine = make_engine(cache_tokens=tokens, ledger=ledger)
 
-    assert_same(run(engine, groups), expected)
+    assert_same(run(engine, groups, SHORT), expected)
     assert ledger.report().kind_peak_bytes[MemoryKind.KV_CACHE] == tokens * QWEN3_TOKEN_BYTES
 
 

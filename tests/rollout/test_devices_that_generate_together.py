@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from forked_docks import ForkedDock
 from forked_ranks import on_ranks
 from rollouts import make_groups, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
@@ -19,7 +20,6 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_torch import TorchRollout
@@ -33,7 +33,7 @@ from rljob_runtime.states.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
 PROMPTS, SAMPLES, BUDGET = 8, 2, 5
-LONGEST = 24
+LONGEST = 12
 SAMPLING = sampling(max_response_length=LONGEST)
 BATCH = BatchName(kind="train", step=1)
 GROUPS = make_groups((5, 1, 17, 9, 2, 3, 7, 4) * 3, samples=1)
@@ -62,7 +62,7 @@ class Bench:
     degrees: dict[str, int]
     partial: bool = False
     fed: int | None = None
-    dock: LocalDock = field(init=False)
+    dock: ForkedDock = field(init=False)
 
     def __post_init__(self) -> None:
         self.spec = make_spec(partial=self.partial)
@@ -97,7 +97,7 @@ class Bench:
         return self.grid.degrees.replica_devices
 
     def _around(self, work: Callable[[], list[str]]) -> tuple[list[str], list[list[Any]]]:
-        with LocalDock(state_graph(self.spec).states) as self.dock:
+        with ForkedDock(state_graph(self.spec).states) as self.dock:
             self._feed(self.dock.client("feed", "feeder"))
             ended = work()
             return ended, [] if any("Dock" in end for end in ended) else self._rows()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from forked_ranks import on_ranks
 from reference_models import make_reference
-from rollouts import make_groups, run
+from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
@@ -19,6 +19,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 
 SaveReference = Callable[..., tuple[Any, Path]]
+SHORT = sampling(max_response_length=10)
 LAYOUTS = [
     ("qwen2-tied", {"tensor": 4}),
     ("qwen3-tied", {"tensor": 2, "pipeline": 2}),
@@ -27,8 +28,14 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.parametrize(("family", "degrees"), LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("family", "degrees", "dtype"),
+    [
+        *((*layout, torch.float32) for layout in LAYOUTS),
+        ("qwen2-tied", {"tensor": 2}, torch.bfloat16),
+        ("deepseek-v3", {"tensor": 2}, torch.bfloat16),
+    ],
+)
 def test_checksums_before_and_after_new_weights_are_the_whole_policys(
     family: str, degrees: dict[str, int], dtype: torch.dtype, save_reference: SaveReference
 ) -> None:
@@ -49,16 +56,16 @@ def test_checksums_before_and_after_new_weights_are_the_whole_policys(
 
 
 def test_new_weights_give_one_ranks_output_and_their_version(save_reference: SaveReference) -> None:
-    path, groups = save_reference("qwen3")[1], make_groups()
+    path, groups = save_reference("qwen3")[1], make_groups(samples=2)
     other = dict(make_reference("qwen3", seed=5).named_parameters())
     alone = TorchRollout(path, **ARGUMENTS)
     alone.load_weights(other.items(), version=7)
-    expected = {uid: sample.token_ids for uid, sample in run(alone, groups).items()}
+    expected = {uid: sample.token_ids for uid, sample in run(alone, groups, SHORT).items()}
 
     def generate(_: int) -> Any:
         engine = engine_on_rank(path, grid_of(tensor=2))
         engine.load_weights(other.items(), version=7)
-        return run(engine, groups)
+        return run(engine, groups, SHORT)
 
     for found in on_ranks(2, generate):
         assert {uid: sample.token_ids for uid, sample in found.items()} == expected

@@ -29,7 +29,7 @@ from rljob_runtime.states.in_flight import InFlight, Probe
 from rljob_runtime.states.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
-GREEDY = sampling(greedy=True, eos_ids=())
+GREEDY = sampling(greedy=True, eos_ids=(), max_response_length=12)
 """Every sample has as many tokens as there is room for, which no noise decides."""
 PROBE = Probe(sequences=probe_sequences(71, 64), dtype=torch.float32)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from forked_ranks import on_ranks
 from rollout_devices import joined, make_job, sync_of
-from rollouts import make_groups, run
+from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
 
 from rljob_runtime.engines.rollout_torch import TorchRollout
@@ -21,6 +21,7 @@ from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.states.held_policy import WholePolicy
 
 SaveReference = Callable[..., tuple[Any, Path]]
+SHORT = sampling(max_response_length=10)
 
 
 @pytest.mark.parametrize("degrees", [{}, {"tensor": 2}, {"pipeline": 2}])
@@ -28,7 +29,7 @@ def test_devices_without_a_policy_hold_the_weights_that_were_sent(
     degrees: dict[str, int], save_reference: SaveReference
 ) -> None:
     path, other = save_reference("qwen3")[1], save_reference("qwen3", seed=5)[1]
-    job, groups = make_job(degrees), make_groups()
+    job, groups = make_job(degrees), make_groups(samples=2)
 
     def device(rank: int) -> tuple[str, int, dict[str, list[int]]]:
         ranks, group = joined(rank, job, path)
@@ -37,13 +38,13 @@ def test_devices_without_a_policy_hold_the_weights_that_were_sent(
             return sync_of(group, policy=policy).run(version=4).checksum, 4, {}
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
         report = sync_of(group, engine=engine).run(version=4)
-        made = run(engine, groups)
+        made = run(engine, groups, SHORT)
         return report.checksum, engine.version, {uid: made[uid].token_ids for uid in made}
 
     found = on_ranks(3, device, seconds=90)
 
     policy = load_policy(other, dtype=torch.float32)
-    alone = run(TorchRollout(other, **ARGUMENTS), groups)
+    alone = run(TorchRollout(other, **ARGUMENTS), groups, SHORT)
     expected = {uid: alone[uid].token_ids for uid in alone}
     assert {checksum for checksum, *_ in found} == {weights_checksum(policy.named_hf_parameters())}
     assert [version for _, version, _ in found] == [4, 4, 4]

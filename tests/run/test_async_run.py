@@ -50,7 +50,7 @@ def test_a_run_ahead_outlives_its_warehouse_and_stays_within_the_bound(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     job, folder = (
-        job_file(steps=16, evaluation={"prompts": 16, "every": 8}, **AHEAD),
+        job_file(steps=16, evaluation={"prompts": 8, "every": 8}, **AHEAD),
         tmp_path / "run",
     )
 

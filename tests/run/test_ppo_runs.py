@@ -97,7 +97,7 @@ def test_a_policy_comes_to_please_a_reward_model_on_ranks_of_its_own(
         steps=10,
         rewards=[{"name": "liked", "type": "model", "model": reward}],
         update={"optimizer": {"learningRate": 1e-3}},
-        evaluation={"prompts": 64},
+        evaluation={"prompts": 256},
         checkpoint={},
     )
 

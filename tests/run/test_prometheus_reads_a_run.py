@@ -16,7 +16,7 @@ from prometheus_server import (
     prometheus,
 )
 from tracked_job import TRACKED
-from whole_runs import RunsOfAll, finish, free_port, start
+from whole_runs import RunsOfAll, free_port, run
 
 from rljob_api.load import load_job
 from rljob_operator.metrics import Metrics
@@ -62,14 +62,14 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     job, told = job_file(**TRACKED), RunFigures()
     for event in run_of_all(job).events:
         told.on_event(event)
-    desk, run = ScaleDesk(load_job(job)), LocalRun(tmp_path)
+    desk, here = ScaleDesk(load_job(job)), LocalRun(tmp_path)
     server = StatusServer(
         port=0,
         token="t",
         total_steps=2,
         desk=desk,
         figures=told,
-        run=run,
+        run=here,
         stacks=StacksDesk(),
     )
     yield server.port
@@ -122,7 +122,7 @@ def scraped(
     }
     with prometheus(tmp_path, targets) as found:
         environment = {"RLJOB_STATUS_PORT": str(port), "RAY_AUTH_TOKEN": "t"}
-        ran = finish(start(job, tmp_path / "run", environment=environment), tmp_path / "run")
+        ran = run(job, tmp_path / "run", environment=environment)
         assert ran.code == 0, ran.output
         yield found
 

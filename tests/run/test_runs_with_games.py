@@ -1,19 +1,23 @@
 """A whole run whose samples play a game, on a model that knows nothing: its moves are bytes by chance."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import game_package
 import pytest
-import whole_runs
+from whole_runs import run
 
 
 @pytest.mark.run
 def test_samples_play_games_and_what_failed_there_is_told(
-    job_file: Callable[..., Path], tmp_path: Path, untrained_model: Path
+    job_file: Callable[..., Path],
+    tmp_path: Path,
+    untrained_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder = game_package.install(tmp_path / "games")
+    folder = str(game_package.install(tmp_path / "games"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", folder)  # of the processes that play its game
     file = job_file(
         steps=2,
         model={"path": untrained_model.name},
@@ -36,10 +40,8 @@ def test_samples_play_games_and_what_failed_there_is_told(
         evaluation={"prompts": 8},
         checkpoint={},
     )
-    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
 
-    process = whole_runs.start(file, tmp_path / "run", environment={"PYTHONPATH": path})
-    finished = whole_runs.finish(process, tmp_path / "run")
+    finished = run(file, tmp_path / "run")
 
     assert finished.code == 0, finished.output
     steps = [event["metrics"] for event in finished.of_kind("step")]

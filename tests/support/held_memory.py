@@ -26,17 +26,29 @@ class HeldMemory(TorchDispatchMode):
         self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         made = operator(*args, **(kwargs or {}))
-        self._see(tensor for tensor in tree_iter(made) if isinstance(tensor, Tensor))
-        self.peak = max(self.peak, self.bytes_now())
+        if self._see(tensor for tensor in tree_iter(made) if isinstance(tensor, Tensor)):
+            self.peak = max(self.peak, self.bytes_now())
         return made
 
     def bytes_now(self) -> int:
         """Of the storages that are alive."""
-        alive = {key: s for key, ref in self._storages.items() if (s := ref()) is not None}
-        self._storages = {key: self._storages[key] for key in alive}
-        return sum(storage.nbytes() for storage in alive.values())
+        total, dead = 0, []
+        for key, reference in self._storages.items():
+            if (storage := reference()) is None:
+                dead.append(key)
+            else:
+                total += storage.nbytes()
+        for key in dead:
+            del self._storages[key]
+        return total
 
-    def _see(self, tensors: Iterable[Tensor]) -> None:
+    def _see(self, tensors: Iterable[Tensor]) -> bool:
+        """Whether one has a storage that was not there: only then can more be held than before."""
+        new = False
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            self._storages[id(storage)] = weakref.ref(storage)
+            known = self._storages.get(id(storage))
+            if known is None or known() is not storage:
+                self._storages[id(storage)] = weakref.ref(storage)
+                new = True
+        return new

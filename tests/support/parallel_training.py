@@ -1,4 +1,4 @@
-"""Three optimizer steps of GRPO by a whole decoder, and by one rank's part of it, for comparison."""
+"""Two optimizer steps of GRPO by a whole decoder, and by one rank's part of it, for comparison."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ from rljob_runtime.sample import SampleBatch
 
 SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight_decay=0.1)
 
-STEPS, TEMPERATURE = 3, 0.8
+STEPS, TEMPERATURE = 2, 0.8
 Weights = dict[str, Tensor]
 
 
@@ -84,14 +84,15 @@ class OneRank:
         adamw = AdamW(parameters, SETTINGS)
         self.losses: list[float] = []
         self.norms: list[float] = []
-        self.seen = [undivided_loss(said_of(model, batch), batch)[1] for batch in batches]
+        self.seen: list[list[Tensor]] = []
         self.gradients: Weights = {}
         for _ in range(STEPS):
             buffer = GradientBuffer(parameters, MemoryLedger(device="unlimited"))
             self.losses.append(0.0)
             for batch in batches:
-                loss, _ = undivided_loss(said_of(model, batch), batch)
+                loss, seen = undivided_loss(said_of(model, batch), batch)
                 loss.backward()  # type: ignore[no-untyped-call]
+                self.seen.append([x.detach() for x in seen])
                 self.losses[-1] += float(loss.detach())
             tokens = sum(batch.num_tokens for batch in batches)
             self.losses[-1] /= tokens
@@ -100,6 +101,7 @@ class OneRank:
             buffer.divide(tokens)
             self.norms.append(buffer.clip(SETTINGS.gradient_clip))
             adamw.step(SETTINGS.learning_rate)
+        self.seen = self.seen[: len(batches)]
         self.weights = {n: w.detach() for n, w in model.named_hf_parameters()}
 
 

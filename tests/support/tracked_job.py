@@ -5,7 +5,7 @@ from typing import Any
 NOBODY = "http://127.0.0.1:9"
 TRACKED: dict[str, Any] = {
     "steps": 2,
-    "evaluation": {"prompts": 4},
+    "evaluation": {"prompts": 8},
     "update__parallelism": {"tensor": 2},
     "tracking": {
         "tensorboard": {},

@@ -1,6 +1,7 @@
 """vLLM's OpenAI-compatible server of a test, on this machine's CPU, in a fork that has vLLM in memory."""
 
 import contextlib
+import multiprocessing
 import os
 import runpy
 import signal
@@ -53,6 +54,10 @@ def vllm_server(model: Path, *, name: str, log: Path) -> Iterator[str]:
 
 
 def _serve(words: list[str]) -> None:
+    """vLLM would spawn its engine and the engine's worker, each to import vLLM anew; where OpenMP has one
+    thread, a fork does."""
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda method=None: fork  # type: ignore
     sys.argv = ["vllm", *words]
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from forked_docks import ForkedDock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tensordict import TensorDict
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.tensors import (
     array_of,
@@ -106,7 +106,7 @@ def test_a_tensordict_goes_through_the_dock_and_comes_back() -> None:
         for i in range(3)
     ]
 
-    with LocalDock(states) as dock:
+    with ForkedDock(states) as dock:
         dock.client("feed", "feeder").put_rows("b", rows, total=3)
         client = dock.client("learn", "learner")
         claim = client.claim("b", share=(0, 1), timeout_seconds=20)

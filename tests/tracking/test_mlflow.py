@@ -8,7 +8,7 @@ from mlflow_server import MLflowServer, mlflow_server, program
 from programs import needs
 from whole_runs import free_port
 
-pytestmark = needs("mlflow", program())
+pytestmark = [needs("mlflow", program()), pytest.mark.xdist_group("mlflow")]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from forked_docks import ForkedDock
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
 from rljob_api.guards import Guards
@@ -15,7 +16,6 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.events import EventLog, read_events
@@ -52,7 +52,7 @@ class BrokenReference(Samples):
 
 def train(bench, samples, *, ruined=False):
     """Reports of the ranks. ruined: a weight of the model is not finite."""
-    with LocalDock(state_graph(samples.spec).states) as dock:
+    with ForkedDock(state_graph(samples.spec).states) as dock:
         feeder = dock.client("feed", "feeder")
         feeder.put_rows(str(samples.batch), samples.rows(), total=GROUPS * SAMPLES)
         samples.write(dock, range(GROUPS), pause=0)

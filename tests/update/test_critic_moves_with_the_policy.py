@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from forked_docks import ForkedDock
 from made_samples import GROUPS, SAMPLES, Samples, make_spec
 
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError
 from rljob_runtime.flow import state_graph
@@ -62,7 +62,7 @@ def spec():
 
 def lives(bench, spec, steps):
     """Weights of policy and critic after `steps`, a function of a Bench, and its last report."""
-    with LocalDock(state_graph(spec).states) as dock:
+    with ForkedDock(state_graph(spec).states) as dock:
         made = Bench(bench, dock, spec)
         report = steps(made)
         return made.weights(), report

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from forked_docks import ForkedDock
 from made_samples import RANKS
 from whole_runs import SMALL_JOB
 
@@ -12,7 +13,6 @@ from rljob_api.topology import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.flow import evaluation_states, state_graph, training_states
@@ -75,7 +75,7 @@ def put(dock, batch, states):
 def on_devices(bench, spec, *, compares):
     """What each of two ranks reports, and its weights."""
     batch = BatchName(kind="eval" if compares else "train", step=1)
-    with LocalDock(state_graph(spec).states) as dock:
+    with ForkedDock(state_graph(spec).states) as dock:
         put(dock, batch, evaluation_states(spec) if compares else training_states(spec))
         state = "compare" if compares else "update"
         clients = [dock.client(state, f"{state}-{rank}") for rank in range(RANKS)]

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from forked_docks import ForkedDock
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
@@ -13,7 +14,6 @@ from rljob_api.topology import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockStale
 from rljob_runtime.flow import state_graph
@@ -54,7 +54,7 @@ def made_group(number):
 def train(bench, flow):
     """Weights after the update, and its report."""
     spec = make_spec(flow)
-    with LocalDock(state_graph(spec).states) as dock:
+    with ForkedDock(state_graph(spec).states) as dock:
         rows = [
             row
             for number in range(GROUPS)

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 import torch
+from forked_docks import ForkedDock
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.batches import BatchName
-from rljob_runtime.dock.local import LocalDock
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockStale
 from rljob_runtime.flow import state_graph
@@ -20,7 +20,7 @@ def train(bench, spec, *, order, pause, early, drop=False, step=1, more=(0,)):
     """Weights, report and failure of each rank; early: the update begins before the first sample is there.
     more: see Samples."""
     samples = Samples(spec, BatchName(kind="train", step=step), more=more)
-    with LocalDock(state_graph(spec).states) as dock:
+    with ForkedDock(state_graph(spec).states) as dock:
         feeder = dock.client("feed", "feeder")
         feeder.put_rows(str(samples.batch), samples.rows(), total=GROUPS * SAMPLES)
 

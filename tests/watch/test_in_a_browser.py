@@ -18,7 +18,7 @@ from rljob_runtime.watch.page import Page
 from rljob_runtime.watch.runs import LocalRun
 from rljob_runtime.watch.server import page_server
 
-pytestmark = needs("browser", PROGRAM, MISSING)
+pytestmark = [needs("browser", PROGRAM, MISSING), pytest.mark.xdist_group("browser")]
 
 TOKEN = "the-token-of-this-run"
 READY = "document.documentElement.dataset.ready === 'true'"

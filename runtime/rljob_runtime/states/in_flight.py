@@ -208,8 +208,9 @@ class InFlight:
         return _Arrived(
             version=version,
             seal=seal,
-            seconds=time.perf_counter() - began,
+            # asked before the clock, as at the beginning after it: no more of the time than there was
             hidden=self._replica.generating.seconds() - hidden,
+            seconds=time.perf_counter() - began,
             tokens=self._engine.drawn - drawn,
         )
 
