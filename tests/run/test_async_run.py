@@ -34,7 +34,7 @@ import os, time
 def reward(prompt, response, answer):
     """Slow steps until the test has seen what it came for."""
     if not os.path.exists({free!r}):
-        time.sleep(1 / 64)
+        time.sleep(1 / 32)
     return 0.0
 '''
 
@@ -104,7 +104,7 @@ def test_rollout_devices_come_and_go_while_batches_are_ahead(
     pace = {"name": "pace", "type": "python", "weight": 0.0, "python": {"path": "pace.py"}}
     rewards = [{"name": "correct", "type": "dataset", "threshold": 1.0}, pace]
     three = {"type": "emulated", "devicesPerNode": 3}
-    job = job_file(steps=30, **{**AHEAD, "rewards": rewards, "accelerator": three})
+    job = job_file(steps=20, **{**AHEAD, "rewards": rewards, "accelerator": three})
 
     def grow_and_shrink(driver: DriverHere) -> None:
         wait_for_event(folder, "step", 2, driver)
@@ -125,7 +125,7 @@ def test_rollout_devices_come_and_go_while_batches_are_ahead(
     assert finished.code == 0, finished.output
     sizes = [(event["from"], event["to"]) for event in finished.of_kind("resize")]
     assert sizes == [(1, 2), (2, 1)]
-    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 31)]
+    assert [event["step"] for event in finished.of_kind("step")] == [*range(1, 21)]
     assert max(ages(finished)) <= BOUND
 
 

@@ -20,13 +20,13 @@ from whole_runs import (
 
 pytestmark = [pytest.mark.run]
 
-STEPS = 30
+STEPS = 20
 PACE = '''
 import os, time
 def reward(prompt, response, answer):
-    """Steps of half a second until the test has seen what it came for."""
+    """Steps of a second until the test has seen what it came for."""
     if not os.path.exists({free!r}):
-        time.sleep(1 / 64)
+        time.sleep(1 / 32)
     return 0.0
 '''
 

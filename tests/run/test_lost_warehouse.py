@@ -40,7 +40,7 @@ def wait_until_held_twice(folder: Path, driver: DriverHere) -> None:
 def test_the_step_starts_over_and_nothing_else_changes(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=24, checkpoint={})
+    job = job_file(steps=14, checkpoint={})
     quiet = run(job, tmp_path / "quiet")
 
     def strike(driver: DriverHere) -> None:
@@ -63,7 +63,7 @@ def test_the_step_starts_over_and_nothing_else_changes(
 def test_with_two_copies_of_each_row_no_step_starts_over(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
-    job = job_file(steps=20, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
+    job = job_file(steps=16, checkpoint={}, dock={"warehouses": 2, "replicas": 2})
 
     def strike(driver: DriverHere) -> None:
         wait_for_event(tmp_path / "struck", "step", 2, driver)
@@ -74,7 +74,7 @@ def test_with_two_copies_of_each_row_no_step_starts_over(
     struck = run_while(job, tmp_path / "struck", beside=strike)
 
     assert struck.code == 0, struck.output
-    assert len(struck.of_kind("step")) == 20
+    assert len(struck.of_kind("step")) == 16
     assert [e["message"] for e in struck.of_kind("warning") if STARTS_OVER in e["message"]] == []
     told = [warehouse for event in struck.of_kind("dock") for warehouse in event["warehouses"]]
     assert max(warehouse["times_alone"] for warehouse in told) >= 1

@@ -22,7 +22,7 @@ from whole_runs import (
 pytestmark = [pytest.mark.run]
 
 WORKERS = ("warehouse-0", "ControllerActor", "RewardWorker", "DeviceWorker")
-STEPS = 20
+STEPS = 16
 
 
 def _steps(finished: Finished) -> dict[int, dict[str, Any]]:

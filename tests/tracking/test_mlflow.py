@@ -1,6 +1,7 @@
 """What a real MLflow server holds of a run."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,45 @@ from whole_runs import free_port
 pytestmark = [needs("mlflow", program()), pytest.mark.xdist_group("mlflow")]
 
 
+class Unstarted:
+    """A server that starts when it is asked for, and stays until the module's end."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.started: MLflowServer | None = None
+        self._folder, self._stack = folder, stack
+
+    def start(self) -> MLflowServer:
+        if self.started is None:
+            self.started = self._stack.enter_context(mlflow_server(self._folder, self.port))
+        return self.started
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MLflowServer]:
-    with mlflow_server(tmp_path_factory.mktemp("mlflow"), free_port()) as made:
-        yield made
+def unstarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unstarted]:
+    with ExitStack() as stack:
+        yield Unstarted(tmp_path_factory.mktemp("mlflow"), stack)
+
+
+@pytest.fixture
+def server(unstarted: Unstarted) -> MLflowServer:
+    return unstarted.start()
+
+
+def test_a_server_that_comes_late_gets_everything(tracked: Callable, unstarted: Unstarted) -> None:
+    assert unstarted.started is None  # the module's first test
+    run = tracked(mlflow={"trackingUri": unstarted.url, "experiment": "late"}, timeoutSeconds=120)
+    run.begin()
+    run.step(1, loss=0.25)
+    run.step(2, loss=0.5)
+
+    server = unstarted.start()
+    run.end()
+    (found,) = server.runs("late")
+
+    assert server.history(found, "loss") == [(1, 0.25), (2, 0.5)]
+    assert len(run.warned) == 1
 
 
 def test_metrics_parameters_and_status_are_on_the_server(
@@ -50,20 +86,3 @@ def test_a_resumed_run_goes_on_with_its_run(server: MLflowServer, tracked: Calla
 
     assert found["info"]["status"] == "FINISHED"
     assert server.history(found, "loss") == [(1, 0.5), (2, 0.5)]
-
-
-def test_a_server_that_comes_late_gets_everything(tracked: Callable, tmp_path: Path) -> None:
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    run = tracked(mlflow={"trackingUri": url, "experiment": "late"}, timeoutSeconds=120)
-    run.begin()
-    run.step(1, loss=0.25)
-    run.step(2, loss=0.5)
-
-    (tmp_path / "server").mkdir()
-    with mlflow_server(tmp_path / "server", port) as server:
-        run.end()
-        (found,) = server.runs("late")
-
-        assert server.history(found, "loss") == [(1, 0.25), (2, 0.5)]
-    assert len(run.warned) == 1

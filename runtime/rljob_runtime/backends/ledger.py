@@ -99,16 +99,17 @@ class MemoryLedger:
         Raises DeviceMemoryError, with none of them counted, if they exceed the limit.
         """
         storages = {id(storage): storage for storage in (t.untyped_storage() for t in tensors)}
-        known = set(self._live())  # not the storages: an error's traceback would keep them alive
-        new = [storage for key, storage in storages.items() if key not in known]
+        new = [storage for key, storage in storages.items() if not self._holds(key)]
         self.require(kind, sum(storage.nbytes() for storage in new))
         self._entries |= {id(storage): (kind, weakref.ref(storage)) for storage in new}
         self._raise_peaks()
 
     def require(self, kind: MemoryKind, num_bytes: int) -> None:
         """Raise DeviceMemoryError if so many more bytes do not fit; called before allocating."""
-        total = self.total_bytes()
-        if self.limit_bytes is None or total + num_bytes <= self.limit_bytes:
+        if (
+            self.limit_bytes is None
+            or (total := self.total_bytes()) + num_bytes <= self.limit_bytes
+        ):
             return
         raise self.refusal(
             f"{kind} need {num_bytes} bytes, but {total} of {self.limit_bytes} bytes are in use"
@@ -153,24 +154,24 @@ class MemoryLedger:
         self._peaks, self._total_peak = {}, 0
         self._raise_peaks()
 
-    def _live(self) -> dict[int, tuple[MemoryKind, torch.UntypedStorage]]:
-        """Storages that are alive, by identity; forgets the dead ones.
+    def _holds(self, key: int) -> bool:
+        """Whether a storage of this identity is alive.
 
         The Python object of a storage lives exactly as long as the storage, so that its identity
         and a weak reference to it stand for the memory itself.
         """
-        alive = {
-            key: (kind, storage)
-            for key, (kind, reference) in self._entries.items()
-            if (storage := reference()) is not None
-        }
-        self._entries = {key: self._entries[key] for key in alive}
-        return alive
+        entry = self._entries.get(key)
+        return entry is not None and entry[1]() is not None
 
     def _kinds(self) -> dict[MemoryKind, int]:
+        """Bytes in use now; forgets the storages that died."""
         sizes: dict[MemoryKind, int] = {}
-        for kind, storage in self._live().values():
-            sizes[kind] = sizes.get(kind, 0) + storage.nbytes()
+        for key, entry in list(self._entries.items()):
+            kind, reference = entry
+            if (storage := reference()) is not None:
+                sizes[kind] = sizes.get(kind, 0) + storage.nbytes()
+            elif self._entries.get(key) is entry:
+                del self._entries[key]
         return sizes
 
     def _raise_peaks(self) -> None:

@@ -110,15 +110,15 @@ def question_of(entry: Mapping[str, Any]) -> Question:
     )
 
 
-def gym_problems(source: ReasoningGymData) -> list[Problem]:
-    """What is wrong with a dataset's name, parameters and level; empty when an item can be made."""
+def gym_problems(source: ReasoningGymData) -> tuple[list[Problem], list[Question]]:
+    """What is wrong with a dataset's name, parameters and level; where nothing is, an item of each level."""
     path, name, params = "spec.data.reasoningGym", source.dataset, source.params
     factory = import_factory()
     datasets = factory.DATASETS
     if name not in datasets:
         hint = suggestion(name, datasets)
         text = f"is {name!r}{hint or ';'} reasoning-gym has {len(datasets)} datasets"
-        return [Problem(f"{path}.dataset", f"{text}: {', '.join(_listed(name, datasets))}")]
+        return [Problem(f"{path}.dataset", f"{text}: {', '.join(_listed(name, datasets))}")], []
     config = datasets[name][1]
     problems = _param_problems(name, config, params, path=f"{path}.params")
     plan = source.curriculum
@@ -127,14 +127,17 @@ def gym_problems(source: ReasoningGymData) -> list[Problem]:
         text = f"the dataset {name!r} has no curriculum; use params instead"
         problems.append(Problem(f"{path}.{by_level}", text))
     if problems:
-        return problems
+        return problems, []
     try:
-        for made in [source.at(level) for level in plan.levels] if plan else [source]:
-            make_dataset(name, params_of(made), seed=0, size=EAGER_PART)[0]
+        levels = [source.at(level) for level in plan.levels] if plan else [source]
+        return [], [question_of(_first_item(name, level)) for level in levels]
     except Exception as error:  # the package's datasets raise anything
         text = str(error) or type(error).__name__
-        return [Problem(f"{path}.params", f"the dataset {name!r} refuses them: {text}")]
-    return []
+        return [Problem(f"{path}.params", f"the dataset {name!r} refuses them: {text}")], []
+
+
+def _first_item(name: str, source: ReasoningGymData) -> Any:
+    return make_dataset(name, params_of(source), seed=0, size=EAGER_PART)[0]
 
 
 def _param_problems(

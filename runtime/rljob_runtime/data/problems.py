@@ -11,7 +11,7 @@ from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Data
 from rljob_runtime.data.games import game_problems
-from rljob_runtime.data.gym import GymItems, gym_problems
+from rljob_runtime.data.gym import gym_problems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.question import Question
 from rljob_runtime.data.source import read_file
@@ -22,9 +22,7 @@ from rljob_runtime.errors import ConfigError
 def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:
     """All faults of the data section; base_dir: folder of the job's file."""
     if data.reasoning_gym is not None:
-        source = data.reasoning_gym
-        problems = gym_problems(source)
-        questions = [] if problems else [GymItems(source, seed=0)[0]]
+        problems, questions = gym_problems(data.reasoning_gym)
     elif data.jsonl is not None or data.preferences is not None:
         file = read_file(data, base_dir=base_dir)
         problems, questions = file.problems, file.questions

@@ -2,7 +2,7 @@
 const FIRST_WAIT = 1000, LONGEST_WAIT = 15000, HIDDEN_WAIT = 10000, ANSWER_WAIT = 30000;
 const known = { run: "", version: 0 };
 const entries = {}; // of each list that comes in pieces: by id
-let answer = null, answered = 0, wait = FIRST_WAIT, waiting = null;
+let answer = null, answered = 0, wait = FIRST_WAIT, usual = FIRST_WAIT, waiting = null;
 
 async function look() {
   clearTimeout(waiting);
@@ -13,7 +13,7 @@ async function look() {
     if (response.status === 401) return location.reload(); // the server was started again: it asks for its token
     if (!response.ok) throw new Error(response.statusText);
     take(await response.json());
-    wait = Math.max(FIRST_WAIT, 2 * (performance.now() - began));
+    wait = usual = Math.max(FIRST_WAIT, 2 * (performance.now() - began));
   } catch (error) {
     console.info("no answer:", error.message);
     wait = Math.min(2 * wait, LONGEST_WAIT);
@@ -42,7 +42,7 @@ function freshness() {
   place.hidden = answer === null;
   if (answer === null) return;
   const silent = (Date.now() - answered) / 1000;
-  const lost = silent > Math.max(10, (3 * wait) / 1000) && !document.hidden;
+  const lost = silent > Math.max(10, (3 * usual) / 1000) && !document.hidden;
   const age = answer.age === null ? "no event yet" : `last event ${ago(answer.age + silent)} ago`;
   place.className = lost ? "lost" : answer.over ? "over" : "live";
   place.textContent = lost ? `no answer for ${ago(silent)}` : answer.over ? "ended" : `live · ${age}`;

@@ -1,4 +1,9 @@
-"""What the process that workers are forked from imports, so that none of them does. Named by `local`."""
+"""What the process that workers are forked from imports, so that none of them does. Named by `local`.
+
+What is there is frozen: a worker that collects garbage would look at all of it, and so copy its memory.
+"""
+
+import gc
 
 import rljob_runtime.actors.device
 import rljob_runtime.actors.dock
@@ -11,3 +16,5 @@ import rljob_runtime.states.update  # noqa: F401
 from rljob_runtime.data.gym import import_factory
 
 import_factory()
+gc.collect()
+gc.freeze()
