@@ -6,8 +6,9 @@ import pytest
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.put_rules import RowHead
+from rljob_runtime.dock.warehouse.put_rules import RowHead, row_head
 from rljob_runtime.dock.warehouse.store import ROW_BYTES, WarehouseStore
+from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
@@ -251,6 +252,15 @@ def test_wrong_puts_are_refused(make_store, changes, message) -> None:
         put(store, **{"rows": heads(0, 2), **changes})
 
     assert store.rows == {} and store.batches == {}
+
+
+@pytest.mark.parametrize("field", ["group_index", "group_size", "sample", "reserve_bytes"])
+def test_a_new_row_with_a_negative_number_is_no_row(field) -> None:
+    (head,) = heads(0, 1)
+
+    assert row_head([*head]) == head
+    with pytest.raises(MalformedFrame, match="a new row has a negative field"):
+        row_head([*head._replace(**{field: -1})])
 
 
 def test_a_second_put_must_agree_with_the_first(make_store) -> None:

@@ -121,7 +121,7 @@ def failing(copy: Path, paths: list[str], markers: str, seconds: float) -> list[
     """The first tests that fail."""
     own = os.pathsep.join(str(copy / package) for package in PACKAGES)
     environment = {**os.environ, "PYTHONPATH": own, "OMP_NUM_THREADS": "1", "RLJOB_REQUIRE": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--maxfail=2", "-m", markers]
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--maxfail=1", "-m", markers]
     parallel = (
         ["-n", "2", "--dist", "loadgroup"] if len(paths) > 4 or paths == ["tests"] else ["-n", "0"]
     )
