@@ -9,10 +9,12 @@ caught by the first test that fails. Results go to results.json and README.md be
 
 import argparse
 import ast
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,12 @@ COPIED = ("benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "op
 ROUNDS = ("files that import it", "their folders", "all but whole runs", "whole runs")
 ROUND_SECONDS = (240, 420, 900, 1500)
 QUICK, WHOLE = "not ray and not vllm and not run", "run or ray"
-FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)", re.MULTILINE)
+FAILED = re.compile(
+    r"^(?:\[gw\d+\] \[ *\d+%\] )?(?:FAILED|ERROR) (\S+(?:\[.*?\])?)"
+    r"|^(\S+::\S+(?:\[.*?\])?) (?:FAILED|ERROR)",
+    re.MULTILINE,
+)
+"""A test that failed, in the summary or as soon as it did, with workers and without."""
 
 Fault = dict[str, str]
 
@@ -109,7 +116,7 @@ def tried(fault: Fault, copy: Path, most_rounds: int) -> dict[str, Any]:
     began = time.monotonic()
     try:
         for number, (paths, markers) in enumerate(rounds_of(fault)[:most_rounds]):
-            if paths and (found := failing(copy, paths, markers, ROUND_SECONDS[number])):
+            if paths and (found := failing(copy, paths, markers, number)):
                 seconds = round(time.monotonic() - began)
                 return {"round": ROUNDS[number], "tests": found, "seconds": seconds}
     finally:
@@ -117,24 +124,31 @@ def tried(fault: Fault, copy: Path, most_rounds: int) -> dict[str, Any]:
     return {"round": None, "tests": [], "seconds": round(time.monotonic() - began)}
 
 
-def failing(copy: Path, paths: list[str], markers: str, seconds: float) -> list[str]:
-    """The first tests that fail."""
+def failing(copy: Path, paths: list[str], markers: str, number: int) -> list[str]:
+    """The first tests that fail within the round's time."""
+    seconds = ROUND_SECONDS[number]
     own = os.pathsep.join(str(copy / package) for package in PACKAGES)
     environment = {**os.environ, "PYTHONPATH": own, "OMP_NUM_THREADS": "1", "RLJOB_REQUIRE": ""}
-    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "--maxfail=1", "-m", markers]
-    parallel = (
-        ["-n", "2", "--dist", "loadgroup"] if len(paths) > 4 or paths == ["tests"] else ["-n", "0"]
-    )
-    try:
-        done = subprocess.run(
-            [*command, *parallel, *paths], cwd=copy, env=environment, capture_output=True,
-            text=True, timeout=seconds,
+    command = [sys.executable, "-m", "pytest", "-v", "--maxfail=1", "-m", markers]
+    parallel = ["-n", "2", "--dist", "loadgroup"] if len(paths) > 4 or number else ["-n", "0"]
+    with tempfile.TemporaryFile("w+") as said:
+        pytest = subprocess.Popen(
+            [*command, *parallel, *paths], cwd=copy, env=environment, stdout=said,
+            stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
-    except subprocess.TimeoutExpired:  # nothing failed so far: the next round has more time
-        return []
-    if done.returncode in (0, 5):
-        return []
-    return FAILED.findall(done.stdout) or [f"(pytest ended with {done.returncode})"]
+        try:
+            code: int | None = pytest.wait(seconds)
+        except subprocess.TimeoutExpired:  # the next round has more
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(pytest.pid, signal.SIGKILL)
+            pytest.wait()
+        said.seek(0)
+        found = [one or other for one, other in FAILED.findall(said.read())]
+    if found or code in (None, 0, 5):
+        return list(dict.fromkeys(found))
+    return [f"(pytest ended with {code})"]
 
 
 def copied(folder: Path) -> Path:
