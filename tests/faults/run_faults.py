@@ -128,7 +128,13 @@ def failing(copy: Path, paths: list[str], markers: str, number: int) -> list[str
     """The first tests that fail within the round's time."""
     seconds = ROUND_SECONDS[number]
     own = os.pathsep.join(str(copy / package) for package in PACKAGES)
-    environment = {**os.environ, "PYTHONPATH": own, "OMP_NUM_THREADS": "1", "RLJOB_REQUIRE": ""}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": own,
+        "OMP_NUM_THREADS": "1",
+        "RLJOB_REQUIRE": "",
+        "PYTHONUNBUFFERED": "1",
+    }
     command = [sys.executable, "-m", "pytest", "-v", "--maxfail=1", "-m", markers]
     parallel = ["-n", "2", "--dist", "loadgroup"] if len(paths) > 4 or number else ["-n", "0"]
     with tempfile.TemporaryFile("w+") as said:
