@@ -22,24 +22,21 @@ def share(number: int, rank: int, ranks: int) -> range:
     return range(first, first + each + (rank < more))
 
 
-def stages(layers: int, pipeline: int) -> list[range]:
+@lru_cache(maxsize=1024)
+def stages(layers: int, pipeline: int) -> tuple[range, ...]:
     """Layers of each pipeline stage; the first stages take one more where they do not divide."""
     each, more = divmod(layers, pipeline)
     firsts = [stage * each + min(stage, more) for stage in range(pipeline + 1)]
-    return [range(a, b) for a, b in pairwise(firsts)]
+    return tuple(range(a, b) for a, b in pairwise(firsts))
 
 
 def layers_alike(shape: Shape, layers: Iterable[int]) -> dict[int, int]:
     """How many of the layers are as the model's first of their kind, by that one: dense, or with experts."""
-    found: Counter[int] = Counter()
-    firsts = {sparse: layer for layer, sparse in reversed(list(enumerate(_sparse_layers(shape))))}
-    sparse = _sparse_layers(shape)
-    for layer in layers:
-        found[firsts[sparse[layer]]] += 1
-    return dict(found)
+    return dict(Counter(map(_firsts_alike(shape).__getitem__, layers)))
 
 
-def stages_apart(shape: Shape, pipeline: int, virtual: int = 1) -> list[int]:
+@lru_cache(maxsize=1024)
+def stages_apart(shape: Shape, pipeline: int, virtual: int = 1) -> tuple[int, ...]:
     """The first of all pipeline ranks that hold as many layers of each kind and the same ends of the model:
     what is said of these is said of all."""
     number = pipeline * virtual
@@ -48,13 +45,15 @@ def stages_apart(shape: Shape, pipeline: int, virtual: int = 1) -> list[int]:
         layers = [layer for chunk in range(stage, number, pipeline) for layer in cuts[chunk]]
         kinds = tuple(sorted(layers_alike(shape, layers).items()))
         found.setdefault((kinds, stage == 0, stage == pipeline - 1), stage)
-    return list(found.values())
+    return tuple(found.values())
 
 
 @lru_cache(maxsize=64)
-def _sparse_layers(shape: Shape) -> tuple[bool, ...]:
-    experts = shape.experts
-    return tuple(bool(experts and experts.in_layer(layer)) for layer in range(shape.layers))
+def _firsts_alike(shape: Shape) -> tuple[int, ...]:
+    """Of each layer, the first of its kind."""
+    experts, firsts = shape.experts, dict[bool, int]()
+    sparse = [bool(experts and experts.in_layer(layer)) for layer in range(shape.layers)]
+    return tuple(firsts.setdefault(kind, layer) for layer, kind in enumerate(sparse))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -73,9 +73,16 @@ def _in_order(stacks: Sequence[Stack], loads: Loads) -> Iterator[Member]:
         for rows in zip(loads.update, loads.rollout, strict=True)
     ]
 
+    # Many stacks take the same of every device: what one of them leaves is what all leave.
+    alike = {tuple(row): row for row in taken}
+    taken = [alike[tuple(row)] for row in taken]
+    lefts: dict[int, int] = {}
+
     def left(stack: int) -> int:
-        least: int = min(map(sub, room, taken[stack]))
-        return least
+        row = taken[stack]
+        if id(row) not in lefts:
+            lefts[id(row)] = min(map(sub, room, row))
+        return lefts[id(row)]
 
     for stack, _ in turns:
         chosen = stack if waiting[stack] and left(stack) >= 0 else None
@@ -83,6 +90,7 @@ def _in_order(stacks: Sequence[Stack], loads: Loads) -> Iterator[Member]:
             chosen = max((other for other in waiting if waiting[other]), key=left)
         yield Member(chosen, waiting[chosen].pop())
         room = list(map(sub, room, taken[chosen]))
+        lefts.clear()
 
 
 def _in_turns(stacks: Sequence[Stack], loads: Loads) -> list[Member]:

@@ -155,8 +155,9 @@ class Space:
     def leanest(self, update: UpdateParallelism) -> list[Setting]:
         """Of the settings, those with the smallest micro-batches; the last recomputes and offloads."""
         settings = self.settings(update)
-        least = min(map(self._tokens, settings))
-        return [setting for setting in settings if self._tokens(setting) == least]
+        tokens = list(map(self._tokens, settings))
+        least = min(tokens)
+        return [one for one, found in zip(settings, tokens, strict=True) if found == least]
 
     def _tokens(self, setting: Setting) -> int:
         """Of a pass at the longest lengths."""
