@@ -135,17 +135,8 @@ def failing(copy: Path, paths: list[str], markers: str, number: int) -> list[str
         "RLJOB_REQUIRE": "",
         "PYTHONUNBUFFERED": "1",
     }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-v",
-        "--maxfail=1",
-        "-o",
-        "timeout=90",
-        "-m",
-        markers,
-    ]
+    command = [sys.executable, "-m", "pytest", "-v", "--maxfail=1", "-m", markers]
+    command += ["-o", "timeout=90"]  # a test that waits because of the fault has noticed it
     parallel = ["-n", "2", "--dist", "loadgroup"] if len(paths) > 4 or number else ["-n", "0"]
     with tempfile.TemporaryFile("w+") as said:
         pytest = subprocess.Popen(

@@ -69,20 +69,18 @@ def _in_order(stacks: Sequence[Stack], loads: Loads) -> Iterator[Member]:
     update, rollout = loads.total(loads.update, times), loads.total(loads.rollout, times)
     room = [max(0, r - u) for u, r in zip(update, rollout, strict=True)]
     taken = [
-        [r - u for u, r in zip(*rows, strict=True)]
+        tuple(r - u for u, r in zip(*rows, strict=True))
         for rows in zip(loads.update, loads.rollout, strict=True)
     ]
 
     # Many stacks take the same of every device: what one of them leaves is what all leave.
-    alike = {tuple(row): row for row in taken}
-    taken = [alike[tuple(row)] for row in taken]
-    lefts: dict[int, int] = {}
+    lefts: dict[tuple[int, ...], int] = {}
 
     def left(stack: int) -> int:
         row = taken[stack]
-        if id(row) not in lefts:
-            lefts[id(row)] = min(map(sub, room, row))
-        return lefts[id(row)]
+        if row not in lefts:
+            lefts[row] = min(map(sub, room, row))
+        return lefts[row]
 
     for stack, _ in turns:
         chosen = stack if waiting[stack] and left(stack) >= 0 else None
