@@ -10,6 +10,7 @@ import hashlib
 import html
 import json
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -83,7 +84,7 @@ def content_policy(*scripts: str, connects: bool) -> str:
 def page_of(names: Sequence[str], *, live: str, template: str = "report.html", **words: str) -> str:
     """A page with Plotly and these scripts. words: what its template leaves open."""
     here = files("rljob_runtime.display")
-    plotly = (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    plotly = _plotly()
     own = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
     return Template((here / template).read_text(encoding="utf-8")).substitute(
         words,
@@ -103,5 +104,11 @@ def script_json(value: object) -> str:
     return text
 
 
+@cache
+def _plotly() -> str:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+@cache
 def _digest(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

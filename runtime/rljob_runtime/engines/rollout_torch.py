@@ -239,11 +239,9 @@ class TorchRollout:
         """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log. All
         sequences have one length. Ranks of a model, and models that share experts, call it together."""
         ids = torch.tensor(sequences, device=self._device)
-        rows, width = len(ids), ids.shape[1] - 1
-        prefixes = ids[:, None, :-1].expand(rows, width, width).reshape(-1, width)
-        lengths = torch.arange(1, width + 1, device=self._device).repeat(rows)
+        width = ids.shape[1] - 1
         with torch.inference_mode():
-            logits = self._share.model.prefill(prefixes, lengths, lambda layer, kept: None)
+            logits = self._share.model.score(ids[:, :-1])
             found = self._share.logprobs(logits, ids[:, 1:].reshape(-1))
             while self._share.model.idle():
                 pass

@@ -60,15 +60,14 @@ class FusedDecoder:
         tokens_BP: padded on the right with any token; what is kept of padding is garbage. Without the
         model's last layer there are no logits: [B, 0].
         """
+        hidden = self._run(tokens_BP, keep)
         rows, width = tokens_BP.shape
-        hidden = self._enter(tokens_BP.view(-1))
-        cos, sin = (x[:width].repeat(rows, 1)[:, None] for x in self._rotation)
-        at = Prefill(rows=rows, width=width, cos=cos, sin=sin)
-        for index, layer in enumerate(self._layers):
-            hidden, kept = layer.prefill(hidden, at)
-            keep(index, kept)
         last_B = torch.arange(rows, device=lengths_B.device) * width + lengths_B - 1
         return self._logits(hidden, last_B)
+
+    def score(self, tokens_BP: Tensor) -> Tensor:
+        """Logits after each token of these prompts, [B*P, V], otherwise as in `prefill`; nothing is kept."""
+        return self._logits(self._run(tokens_BP, lambda layer, kept: None))
 
     def decode(self, tokens_B: Tensor, kept: Kept, reach: Reach) -> Tensor:
         """Logits after one more token of each sequence, as in `prefill`; what is kept of it is stored."""
@@ -86,6 +85,17 @@ class FusedDecoder:
         for layer in self._layers:
             layer.idle()
         return True
+
+    def _run(self, tokens_BP: Tensor, keep: Keep) -> Tensor:
+        """Hidden states behind the last layer here, [B*P, H]."""
+        rows, width = tokens_BP.shape
+        hidden = self._enter(tokens_BP.reshape(-1))
+        cos, sin = (x[:width].repeat(rows, 1)[:, None] for x in self._rotation)
+        at = Prefill(rows=rows, width=width, cos=cos, sin=sin)
+        for index, layer in enumerate(self._layers):
+            hidden, kept = layer.prefill(hidden, at)
+            keep(index, kept)
+        return hidden
 
     def _enter(self, tokens_U: Tensor) -> Tensor:
         """Hidden states before the first layer here."""
