@@ -11,7 +11,7 @@ from rljob_api.guards import AlarmReport, Guards
 from rljob_api.problems import Problem
 from rljob_api.status import Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.decide import decide
-from rljob_operator.draft import condition, holds, rfc3339
+from rljob_operator.draft import Draft, condition, holds, rfc3339
 from rljob_operator.identity import Identity
 from rljob_operator.model import (
     AskStacks,
@@ -166,6 +166,33 @@ def test_ready_pods_get_the_submission_whose_id_is_in_the_status() -> None:
     assert decision.status.ray_cluster.submission_id == SUBMISSION
     assert decision.status.ray_cluster.head == "head/0"
     assert decision.status.devices == "1/1"
+
+
+def test_devices_are_those_of_pods_that_are_ready_and_not_more_than_the_job_has() -> None:
+    job = new(accelerator={"nodes": 2, "devicesPerNode": 4}, batch={"globalBatchSize": 8})
+    head, worker, warehouse = pods()
+    late = replace(worker, name="late", uid="late", ready=False)
+
+    for workers, told in {(worker, late): "4/8", (worker, worker, worker): "8/8"}.items():
+        seen = replace(
+            after(job), cluster=Cluster(name="job-0", uid="c"), pods=(head, *workers, warehouse)
+        )
+        assert decide(seen, NOW).status.devices == told
+
+
+def test_a_condition_is_an_event_when_its_status_or_its_reason_changes_and_not_for_its_words() -> None:
+    draft = Draft(running(), NOW)
+
+    for status, reason, words in [
+        ("False", "PodsMissing", "1 of 2"),
+        ("False", "PodsMissing", "none of 2"),
+        ("False", "HeadLost", "gone"),
+        ("True", "HeadLost", "there"),
+    ]:
+        draft.set("ClusterReady", status, reason, words)
+
+    told = [(event.reason, event.message) for event in draft.events]
+    assert told == [("PodsMissing", "1 of 2"), ("HeadLost", "gone"), ("HeadLost", "there")]
 
 
 def test_a_submission_that_did_not_arrive_is_sent_again_under_the_same_id() -> None:

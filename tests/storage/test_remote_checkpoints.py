@@ -58,6 +58,22 @@ def test_a_copy_of_which_a_file_is_gone_or_cut_is_no_checkpoint(remote, store):
     assert remote.steps() == [3]
 
 
+def test_copies_of_steps_that_were_rolled_back_go_and_that_of_the_step_itself_stays(remote, store):
+    for step in (1, 2, 3):
+        remote.put_checkpoint(step, save(store, step))
+
+    remote.drop_after(2)
+
+    assert remote.steps() == [1, 2]
+
+
+def test_the_checkpoint_before_a_step_is_not_that_steps(store):
+    for step in (1, 2):
+        save(store, step)
+
+    assert [store.last_step(before=step) for step in (3, 2, 1)] == [2, 1, None]
+
+
 def test_a_copy_that_would_leave_its_folder_is_no_checkpoint(s3, store):
     remote = open_remote(s3, "run")
     remote.put_checkpoint(1, save(store, 1))

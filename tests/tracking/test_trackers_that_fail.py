@@ -119,6 +119,27 @@ def test_steps_that_a_tracker_lacks_are_counted_at_the_end_whatever_was_told_bef
     assert waiting == min(most, 500)
 
 
+def test_a_tracker_that_fails_is_tried_ever_more_rarely_and_every_five_minutes_at_least(
+    tracked: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_process(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def wait(feed: object, pause: float) -> bool:
+        pauses.append(pause)
+        return len(pauses) < 9
+
+    pauses: list[float] = []
+    monkeypatch.setattr(trackers, "LineChild", no_process)
+    monkeypatch.setattr(trackers._Feed, "_may_try_again", wait)
+    run = tracked(tensorboard={}, timeoutSeconds=20)
+    run.begin()
+    run.step(1, loss=0.5)
+    run.end()
+
+    assert pauses == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
 def test_steps_that_were_dropped_are_told_though_the_rest_arrived(
     tracked: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
