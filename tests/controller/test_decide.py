@@ -180,7 +180,7 @@ def test_devices_are_those_of_pods_that_are_ready_and_not_more_than_the_job_has(
         assert decide(seen, NOW).status.devices == told
 
 
-def test_a_condition_is_an_event_when_its_status_or_its_reason_changes_and_not_for_its_words() -> None:
+def test_a_condition_is_an_event_when_its_status_or_reason_changes_and_not_for_its_words() -> None:
     draft = Draft(running(), NOW)
 
     for status, reason, words in [
