@@ -3,11 +3,12 @@
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster
-from support.jobs import CLAIM
+from support.jobs import CLAIM, THREADS, TWO_JOBS, small, wait_until_it_trains
 from support.tools import ROOT, Tools, build_and_load, run
 
 SYSTEM = "rljob-system"
@@ -64,13 +65,33 @@ def offered(node: dict) -> int:  # type: ignore[type-arg]
 
 @pytest.fixture(scope="module")
 def cluster(release: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A namespace of the module's own, with a claim on storage that all its pods share."""
-    name = f"e2e-{request.module.__name__.rpartition('test_')[2].replace('_', '-')}-{uuid.uuid4().hex[:5]}"
+    """A namespace of the module's own."""
+    with namespace(release, request.module.__name__.rpartition("test_")[2]) as within:
+        yield within
+
+
+@pytest.fixture(scope="session")
+def two_jobs(release: Cluster) -> Iterator[Cluster]:
+    """The namespace of two jobs that have begun to train at once: `first`, which goes on, and `second`."""
+    with namespace(release, "two-jobs") as within:
+        for name, spec in TWO_JOBS.items():
+            within.apply(small(name, podTemplates={"head": {"env": [THREADS]}}, **spec))
+        for name in TWO_JOBS:
+            wait_until_it_trains(within, name)
+        yield within
+
+
+@contextmanager
+def namespace(release: Cluster, what: str) -> Iterator[Cluster]:
+    """One with a claim on storage that all its pods share."""
+    name = f"e2e-{what.replace('_', '-')}-{uuid.uuid4().hex[:5]}"
     within = release.within(name)
     within.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    make_storage(within)
-    yield within
-    within.delete_namespace()
+    try:
+        make_storage(within)
+        yield within
+    finally:
+        within.delete_namespace()
 
 
 def make_storage(cluster: Cluster) -> None:

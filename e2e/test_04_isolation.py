@@ -3,10 +3,10 @@
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 from support.cluster import Cluster
-from support.jobs import STARTED_SECONDS, small, step
+from support.jobs import small, wait_until_it_trains
 from support.tools import Tools
 
-JOB = "guarded"
+JOB = "first"
 ASK = """
 import sys, urllib.error, urllib.request
 for token in (None, "wrong"):
@@ -24,11 +24,13 @@ REFUSED = {"401", "403", "none"}  # none: the network policy is enforced
 
 
 @pytest.fixture(scope="module")
+def cluster(two_jobs: Cluster) -> Cluster:
+    return two_jobs
+
+
+@pytest.fixture(scope="module")
 def job(cluster: Cluster) -> str:
-    cluster.apply(small(JOB, steps=2000))
-    cluster.wait_for_job(
-        JOB, "it trains", lambda job: step(job) >= 1, seconds=STARTED_SECONDS + 240
-    )
+    wait_until_it_trains(cluster, JOB)
     return JOB
 
 

@@ -14,6 +14,15 @@ STARTED_SECONDS = 300.0
 """From nothing to a driver that runs: images are on the nodes, and two cores start all of Ray."""
 
 
+THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
+"""Of the driver, which makes the model; devices share the machine's processors."""
+TWO_JOBS: dict[str, dict[str, Any]] = {
+    "first": {"steps": 5000},
+    "second": {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}},
+}
+"""Two that train at once: by GRPO, as all other jobs do, and by RLOO."""
+
+
 def example(name: str, **accelerator: Any) -> Manifest:
     """An example as it is, but for the accelerators."""
     job = yaml.safe_load((EXAMPLES / name).read_text())
@@ -95,3 +104,10 @@ def _is_warehouse(pod: Manifest) -> bool:
     conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
     ours = pod["metadata"].get("labels", {}).get("rljob.io/role") == "warehouse"
     return ours and conditions.get("Ready") == "True"
+
+
+def wait_until_it_trains(cluster: Cluster, name: str) -> None:
+    """Until its first step is done."""
+    cluster.wait_for_job(
+        name, f"{name} trains", lambda job: step(job) >= 1, seconds=STARTED_SECONDS + 180
+    )

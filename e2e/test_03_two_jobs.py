@@ -1,4 +1,4 @@
-"""Suspend, resume, delete at any time, two jobs at once, too few devices."""
+"""Two jobs of a namespace at once: their bits, and what is seen of one that trains."""
 
 import base64
 import hashlib
@@ -16,68 +16,28 @@ from typing import Any
 import pytest
 import yaml
 from support.cluster import Cluster, Manifest
-from support.jobs import STARTED_SECONDS, condition, ended, events_of, holds, small, step
+from support.jobs import THREADS, TWO_JOBS, ended, events_of, holds, small, step
 from support.tools import ROOT, run
 
-GONE_SECONDS = 120.0
 COMMAND_SECONDS = 180.0
 ALONE_SECONDS = 400.0
 FORWARD_SECONDS = 60.0
 STATUS_PORT = 8266
 RLJOB = ".venv/bin/rljob"
-THREADS = {"name": "OMP_NUM_THREADS", "value": "1"}
-"""Of the driver, which makes the model; devices share the machine's processors."""
-JOBS: dict[str, dict[str, Any]] = {
-    "first": {"steps": 2000},
-    "second": {"steps": 12, "algorithm": {"name": "rloo", "params": {"clipHigh": 0.28}}},
-}
-"""Two that train at once: by GRPO, as all other jobs do, and by RLOO."""
 FIGURES = ("reward/mean", "response_length/mean", "entropy", "loss", "gradient_norm")
-OWNED = (
-    ("v1", "Pod"),
-    ("v1", "Secret"),
-    ("v1", "ServiceAccount"),
-    ("ray.io/v1", "RayCluster"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
-)
 
 
-def nothing_is_left(cluster: Cluster, job: str) -> None:
-    """Wait until no object of the job exists."""
-    for version, kind in OWNED:
-        cluster.wait(
-            version,
-            kind,
-            f"no {kind} of {job} is left",
-            lambda found: (
-                not [
-                    o
-                    for o in found.values()
-                    if o["metadata"].get("labels", {}).get("rljob.io/job") == job
-                ]
-            ),
-            seconds=GONE_SECONDS,
-        )
-
-
-def started(cluster: Cluster, name: str) -> None:
-    """Wait until the job trains."""
-    cluster.wait_for_job(
-        name, f"{name} trains", lambda job: step(job) >= 1, seconds=STARTED_SECONDS + 180
-    )
+@pytest.fixture(scope="module")
+def cluster(two_jobs: Cluster) -> Cluster:
+    return two_jobs
 
 
 def test_two_jobs_of_a_namespace_train_at_once_each_with_its_own_token_and_pods(
     cluster: Cluster,
 ) -> None:
-    for name, spec in JOBS.items():
-        cluster.apply(small(name, podTemplates={"head": {"env": [THREADS]}}, **spec))
-
-    for name in JOBS:
-        started(cluster, name)
     tokens = {
         secret["data"]["auth_token"]
-        for name in JOBS
+        for name in TWO_JOBS
         for secret in cluster.objects("Secret", selector=f"rljob.io/job={name}")
     }
     done = cluster.wait_for_job("second", "the second has ended", ended, seconds=300)
@@ -102,7 +62,7 @@ def test_pods_train_as_one_machine_does(
     )
     in_pods = events_of(cluster, name)
 
-    alone = events_alone(small(name, **JOBS[name] | {"steps": steps}), tmp_path, cache)
+    alone = events_alone(small(name, **TWO_JOBS[name] | {"steps": steps}), tmp_path, cache)
 
     if (there := built_on(in_pods)) != (here := built_on(alone)):
         pytest.skip(f"bits repeat on one kind of machine: {there} in the pods, {here} here")
@@ -170,7 +130,7 @@ def test_watch_shows_a_running_job_and_leaves_it_alone(cluster: Cluster, tmp_pat
         watching = subprocess.Popen(words, cwd=ROOT, stdout=output, stderr=output)
     deadline = time.monotonic() + COMMAND_SECONDS
     try:
-        while not re.search(r"step +\d+/2000", screen.read_text()):
+        while not re.search(r"step +\d+/5000", screen.read_text()):
             assert watching.poll() is None, screen.read_text()
             assert time.monotonic() < deadline, f"no step is shown: {screen.read_text()}"
             time.sleep(1)
@@ -221,79 +181,3 @@ def asked(address: str, *, token: str) -> tuple[int, bytes]:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
-
-
-def test_a_suspended_job_leaves_a_checkpoint_and_no_pods_and_resumes_from_it(
-    cluster: Cluster,
-) -> None:
-    cluster.patch("first", {"suspend": True})
-    suspended = cluster.wait_for_job(
-        "first", "the job holds no pods", lambda job: holds(job, "Suspended"), seconds=240
-    )
-    assert cluster.pods("first") == [] or all(
-        "deletionTimestamp" in pod["metadata"] for pod in cluster.pods("first")
-    )
-    saved = suspended["status"]["lastCheckpoint"]["step"]
-    assert saved >= 1
-
-    cluster.patch("first", {"suspend": False})
-    resumed = cluster.wait_for_job(
-        "first",
-        "it trains beyond its checkpoint",
-        lambda job: holds(job, "Running") and step(job) > saved,
-        seconds=STARTED_SECONDS + 120,
-    )
-
-    assert resumed["status"]["restarts"] == 0
-    assert resumed["status"].get("failures") in (None, [])
-
-
-def test_too_few_devices_are_named_and_the_job_starts_when_there_are_enough(
-    cluster: Cluster,
-) -> None:
-    greedy = small("greedy", nodes=2, steps=3)
-    greedy["spec"]["accelerator"]["devicesPerNode"] = 8
-    greedy["spec"]["batch"]["globalBatchSize"] = 16
-
-    cluster.apply(greedy)
-    waiting = cluster.wait_for_job(
-        "greedy",
-        "the status says what is missing",
-        lambda job: all(
-            words in condition(job, "ClusterReady").get("message", "")
-            for words in ("1 worker pods have no node", "Insufficient huawei.com/Ascend910")
-        ),
-        seconds=120,
-    )
-    assert waiting["status"]["phase"] == "Starting"
-
-    cluster.delete_job("first")
-    cluster.wait_for_job(
-        "greedy",
-        "its pods are placed",
-        lambda job: "have no node" not in condition(job, "ClusterReady").get("message", ""),
-        seconds=180,
-    )
-
-
-@pytest.mark.parametrize("moment", ["starting", "running", "stopping"])
-def test_a_job_deleted_at_any_time_leaves_nothing_behind(cluster: Cluster, moment: str) -> None:
-    name = {"starting": "greedy", "running": "brief", "stopping": "brief"}[moment]
-    if moment == "running":
-        cluster.apply(small(name, steps=2000))
-        started(cluster, name)
-    if moment == "stopping":
-        cluster.apply(small(name, steps=2000))
-        started(cluster, name)
-        cluster.patch(name, {"suspend": True})
-        cluster.wait_for_job(
-            name, "it is stopping", lambda job: job["status"]["phase"] == "Suspending", seconds=60
-        )
-
-    cluster.delete_job(name)
-
-    nothing_is_left(cluster, name)
-
-
-def test_a_job_that_was_deleted_while_it_trained_leaves_nothing_behind(cluster: Cluster) -> None:
-    nothing_is_left(cluster, "first")
