@@ -80,11 +80,11 @@ def test_pods_train_as_one_machine_does(
 
 
 def events_alone(job: Manifest, folder: Path, cache: Path) -> list[dict[str, Any]]:
-    """Those of the same job by `rljob run` on this machine."""
+    """Those of the same job by `rljob run --local` on this machine."""
     file, output = folder / "job.yaml", folder / "run"
     file.write_text(yaml.safe_dump(job))
     variables = [f"RLJOB_CACHE={cache}", f"{THREADS['name']}={THREADS['value']}"]
-    command = [RLJOB, "run", str(file), "--output", str(output)]
+    command = [RLJOB, "run", str(file), "--local", "--output", str(output)]
     run(["env", *variables, *command], seconds=ALONE_SECONDS)
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
