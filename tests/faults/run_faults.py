@@ -28,6 +28,8 @@ import yaml
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RESULTS, TABLE = HERE / "results.json", HERE / "README.md"
+BEFORE = HERE / "before.json"
+"""Results of the tree as it was when each run of its tests still started Ray, for the table."""
 PACKAGES = ("crds", "operator", "runtime")
 COPIED = ("benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "operator", "runtime",
           "scripts", "tests")  # fmt: skip
@@ -172,21 +174,30 @@ def copied(folder: Path) -> Path:
 def write_table(results: dict[str, Any]) -> None:
     """The results as a page."""
     known = {fault["name"]: fault for fault in faults()}
-    caught = sum(bool(found["round"]) for found in results.values())
+    before = json.loads(BEFORE.read_text()) if BEFORE.exists() else {}
+    caught, then = (
+        sum(bool(found["round"]) for found in all_.values()) for all_ in (results, before)
+    )
     lines = [
         "# Deliberate faults", "",
         f"{len(known)} mistakes that a developer could make (`faults.yaml`), and who notices each first:",
-        f"{caught} of {len(results)} tried are caught. `run_faults.py` puts them, one after the other, into",
-        "a copy of this tree, and writes this page; with `--compare OLD.json` it says what was noticed",
-        "before and is not now.", "",
-        "| fault | what is wrong | noticed by | in round |", "|---|---|---|---|",
+        f"{caught} of {len(results)} tried are caught; before the tests were made faster, {then} of",
+        f"{len(before)} were. `run_faults.py` puts them, one after the other, into a copy of this tree, and",
+        "writes this page; with `--compare before.json` it says what was noticed before and is not now.", "",
+        "| fault | what is wrong | noticed by | in round | before, by |", "|---|---|---|---|---|",
     ]  # fmt: skip
     for name, fault in known.items():
         if name in results:
             found = results[name]
-            first = f"`{found['tests'][0].removeprefix('tests/')}`" if found["tests"] else "nobody"
-            lines.append(f"| {name} | {fault['why']} | {first} | {found['round'] or ''} |")
+            was = _first(before[name]) if name in before else ""
+            lines.append(
+                f"| {name} | {fault['why']} | {_first(found)} | {found['round'] or ''} | {was} |"
+            )
     TABLE.write_text("\n".join(lines) + "\n")
+
+
+def _first(found: dict[str, Any]) -> str:
+    return f"`{found['tests'][0].removeprefix('tests/')}`" if found["tests"] else "nobody"
 
 
 def say(*words: object) -> None:
