@@ -37,12 +37,12 @@ def reward(prompt, response, answer):
     return float(sum(map(ord, response)) % 3)
 '''
 LARGE: dict[str, Any] = CONFIG | {
-    "hidden_size": 384,
-    "intermediate_size": 1152,
-    "num_hidden_layers": 6,
+    "hidden_size": 768,
+    "intermediate_size": 2304,
+    "num_hidden_layers": 2,
     "num_attention_heads": 8,
     "num_key_value_heads": 8,
-    "head_dim": 48,
+    "head_dim": 96,
 }
 STEPS = 4
 
@@ -104,7 +104,7 @@ def long_tail() -> dict[str, Any]:
 
 
 def heavy_reshard() -> dict[str, Any]:
-    """A model of 12 million weights, on four devices for training and on each for generation of 2 tokens."""
+    """A model of 15 million weights, on four devices for training and on each for generation of 2 tokens."""
     job = _job("heavy-reshard", model="large")
     job["spec"]["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 2, "maxResponseLength": 2}
     job["spec"] |= {

@@ -1,4 +1,4 @@
-"""One thread before any vLLM starts: it takes their number for good, and forks of this process may not."""
+"""What is settled before any vLLM starts, for the forks of this process."""
 
 import pytest
 import torch
@@ -8,3 +8,10 @@ import torch
 def one_thread() -> None:
     """vLLM makes `torch.set_num_threads` do nothing once it runs; a fork with two threads would hang."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_threads_of_autograd() -> None:
+    """Its first pass backward starts a thread for each device that torch knows then; an engine of vLLM makes
+    one known, and no fork could compute gradients after that."""
+    torch.ones(1, requires_grad=True).sum().backward()
