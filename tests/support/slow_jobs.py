@@ -96,9 +96,9 @@ def slow_answers(url: str) -> dict[str, Any]:
 
 
 def long_tail() -> dict[str, Any]:
-    """Responses of 30 tokens on average, of which some have 100."""
+    """Responses of 30 tokens on average, of which some have 100; of two a prompt, which arrive together."""
     job = _job("long-tail")
-    job["spec"]["batch"] |= {"maxResponseLength": 256}
+    job["spec"]["batch"] |= {"globalBatchSize": 24, "samplesPerPrompt": 2, "maxResponseLength": 256}
     job["spec"]["data"]["stop"] = list("abcdefgh")
     return job
 
