@@ -364,6 +364,17 @@ def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_
     assert len(made.claim(ask(), 1.0).entries) == 4
 
 
+def test_rows_that_were_put_again_before_their_warehouses_restart_was_heard_of_are_no_loss() -> None:
+    made = ledger()
+    put(made, rows(2))
+    assert made.claim(ask(), 0.5).entries
+    batch = BatchNotice(name="b", total=4, states=STATES, known=4)
+
+    made.apply_snapshot(0, "w2", [batch], rows(2), 1.0)
+
+    assert len(made.claim(ask(request="2"), 1.0).entries) == 4
+
+
 def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing() -> None:
     made = ledger()
     made.apply_snapshot(0, "w2.0", [], [], 0.0)

@@ -144,15 +144,15 @@ class ControllerLedger:
     ) -> None:
         """All that a warehouse holds, at the start of a subscription.
 
-        Leases on rows that it still holds live on. Rows of an earlier epoch that it does not know
-        are lost until somebody puts them again.
+        Leases on rows that it still holds live on. Rows of an earlier epoch are lost until somebody puts
+        them again; those that were put before this came are new ones.
         """
         known = self.warehouse_epochs.get(warehouse, epoch)
         restarted = start_of(known) != start_of(epoch)
         self.warehouse_epochs[warehouse] = epoch
         there = {row.uid for row in rows}
         for entry in [e for e in self.entries.values() if e.warehouse == warehouse]:
-            if entry.uid not in there:
+            if restarted or entry.uid not in there:
                 self._remove(entry)
         for batch in self.batches.values():
             batch.forget_counts(warehouse, lost=restarted)
