@@ -364,7 +364,7 @@ def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_
     assert len(made.claim(ask(), 1.0).entries) == 4
 
 
-def test_rows_that_were_put_again_before_their_warehouses_restart_was_heard_of_are_no_loss() -> None:
+def test_rows_put_again_before_their_warehouses_restart_was_heard_of_are_no_loss() -> None:
     made = ledger()
     put(made, rows(2))
     assert made.claim(ask(), 0.5).entries
