@@ -31,7 +31,7 @@ RESULTS, TABLE = HERE / "results.json", HERE / "README.md"
 BEFORE = HERE / "before.json"
 """Results of the tree as it was when each run of its tests still started Ray, for the table."""
 PACKAGES = ("crds", "operator", "runtime")
-COPIED = ("benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "operator", "runtime",
+COPIED = (".ci", "benchmarks", "crds", "docs", "e2e", "examples", "helm", "images", "operator", "runtime",
           "scripts", "tests")  # fmt: skip
 ROUNDS = ("files that import it", "their folders", "all but whole runs", "whole runs")
 ROUND_SECONDS = (240, 420, 900, 1500)
