@@ -41,7 +41,7 @@ def small(name: str, *, steps: int = 6, nodes: int = 1, **spec: Any) -> Manifest
         "checkpoint": {"every": 5, "storage": {"persistentVolumeClaim": {"claimName": CLAIM}}},
     }
     job["spec"]["batch"] |= {"globalBatchSize": 8, "samplesPerPrompt": 4}
-    # short words: warmed up in a quarter of the time
+    # short words: the warm-up is shorter
     job["spec"]["data"]["reasoningGym"]["params"]["max_word_len"] = 4
     del job["spec"]["evaluation"]
     job["spec"] |= copy.deepcopy(spec)

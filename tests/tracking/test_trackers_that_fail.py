@@ -51,6 +51,10 @@ class Taking:
         """Nothing."""
 
 
+def no_process(*args: object, **kwargs: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
 @pytest.fixture
 def refusing() -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
@@ -97,9 +101,6 @@ def test_a_server_that_nobody_runs_is_one_warning_and_one_of_the_loss(tracked: C
 def test_steps_that_a_tracker_lacks_are_counted_at_the_end_whatever_was_told_before(
     tracked: Callable, monkeypatch: pytest.MonkeyPatch, most: int, steps: int
 ) -> None:
-    def no_process(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     monkeypatch.setattr(trackers, "LineChild", no_process)
     monkeypatch.setattr(trackers, "MOST_WAITING", most)
     run = tracked(tensorboard={}, timeoutSeconds=20)
@@ -122,9 +123,6 @@ def test_steps_that_a_tracker_lacks_are_counted_at_the_end_whatever_was_told_bef
 def test_a_tracker_that_fails_is_tried_ever_more_rarely_and_every_five_minutes_at_least(
     tracked: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_process(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
-
     def wait(feed: object, pause: float) -> bool:
         pauses.append(pause)
         return len(pauses) < 9

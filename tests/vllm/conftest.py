@@ -12,6 +12,6 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_threads_of_autograd() -> None:
-    """Its first pass backward starts a thread for each device that torch knows then; an engine of vLLM makes
-    one known, and no fork could compute gradients after that."""
+    """Its first backward pass starts a thread for each device that torch knows then. Where vLLM's tests come
+    before it there is one, and no fork can compute gradients after that."""
     torch.ones(1, requires_grad=True).sum().backward()
