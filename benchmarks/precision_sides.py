@@ -16,8 +16,8 @@ from turns import Do
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.rollout import DTYPES
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.loading import load_decoder

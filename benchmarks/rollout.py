@@ -179,7 +179,7 @@ def make_vllm(path: Path, threads: int) -> Do:
 
 def around(engine: Any) -> Do:
     """Work for a `RolloutEngine`."""
-    from rljob_runtime.engines.base import PromptGroup, Sampling
+    from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 
     def generate(work: Work, turn: int) -> int:
         sampling = Sampling(

@@ -34,10 +34,10 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.backends.ledger import MemoryLedger
-from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid

@@ -10,7 +10,7 @@ import torch
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.data.source import Prompt, PromptSource
-from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import make_torch_rollout
 from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.rewards.pool import RewardPool, RewardRequest

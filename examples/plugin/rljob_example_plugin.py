@@ -2,7 +2,7 @@
 
 Both engines wrap the built-in `torch` and write a line for each call to the file `params.log`; yours
 may compute whatever they want behind the same methods. What each method promises is written in
-`rljob_runtime.engines.base`.
+`rljob_runtime.engines.rollout_engine` and `update_engine`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,8 @@ from torch import Tensor
 
 from rljob_runtime.engines import rollout, update
 from rljob_runtime.engines.accumulation import LossFn
-from rljob_runtime.engines.base import (
-    Generated,
-    PromptGroup,
-    RolloutSetup,
-    Sampling,
-    UpdateSetup,
-)
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
+from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.sample import SampleBatch
 

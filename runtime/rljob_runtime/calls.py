@@ -9,8 +9,6 @@ from rljob_runtime.errors import DeadlineError
 from rljob_runtime.processes.workers import Call
 
 START_DEADLINE_SECONDS = 600.0
-MEET_SECONDS = 30.0
-"""How long a process waits for the others of its group; all of them were alive a moment before."""
 
 
 def answers(

@@ -11,7 +11,7 @@ def dead_devices(cast: Cast) -> str:
     """`device 1 (HOST), device 3 (HOST) died`, or "" where all that answer in time live."""
     dead = cast.pool.workers.dead(cast.devices)
     names = [
-        f"device {member.seat.rank} ({member.place.host})"
+        f"device {member.role.rank} ({member.place.host})"
         for member, died in zip(cast.members, dead, strict=True)
         if died
     ]

@@ -274,7 +274,7 @@ def stacks(
         _print(stacks_of_job(run, namespace=namespace, context=context).rstrip())
         return
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.hangs.folders import SUMMARY
+    from rljob_runtime.hang_files import SUMMARY
     from rljob_runtime.hangs.request import ask_run
 
     try:

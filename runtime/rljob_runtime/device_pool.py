@@ -8,13 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.actors.device import DeviceWorker, Seat
+from rljob_runtime.actors.device import DeviceWorker
 from rljob_runtime.processes.workers import Worker, Workers
+from rljob_runtime.states.device_role import DeviceRole
 
 
 @dataclass(slots=True, kw_only=True)
 class DevicePool:
-    """kind: class of the device workers. arguments: of each, around its seat: those before it and the number
+    """kind: class of the device workers. arguments: of each, around its role: those before it and the number
     of threads. nodes: those that are reserved, or asked for."""
 
     workers: Workers
@@ -28,23 +29,23 @@ class DevicePool:
         self.workers.reserve(nodes)
         self.nodes = set(range(nodes))
 
-    def hire(self, seat: Seat) -> Worker:
-        """A device worker in its seat. It starts once its node is there; calls to it wait for that."""
-        if seat.node not in self.nodes:
-            self.workers.ask_for(seat.node)
-            self.nodes.add(seat.node)
+    def hire(self, role: DeviceRole) -> Worker:
+        """A device worker in its role. It starts once its node is there; calls to it wait for that."""
+        if role.node not in self.nodes:
+            self.workers.ask_for(role.node)
+            self.nodes.add(role.node)
         before, num_threads = self.arguments
-        home = self.workers.on_device(seat.node, seat.rank % self.per_node)
-        return self.workers.start(self.kind, *before, seat, num_threads, home=home)
+        home = self.workers.on_device(role.node, role.rank % self.per_node)
+        return self.workers.start(self.kind, *before, role, num_threads, home=home)
 
-    def dismiss(self, worker: Worker, seat: Seat, *, staying: Collection[int]) -> None:
+    def dismiss(self, worker: Worker, role: DeviceRole, *, staying: Collection[int]) -> None:
         """End a device worker, and its node's reservation unless the node is among the staying."""
         self.workers.end(worker)
         if (
-            seat.node not in staying and seat.node in self.nodes
+            role.node not in staying and role.node in self.nodes
         ):  # several may leave one node at once
-            self.nodes.discard(seat.node)
-            self.workers.release(seat.node)
+            self.nodes.discard(role.node)
+            self.workers.release(role.node)
 
     def has_place(self, node: int) -> bool:
         """Whether the node's devices are there."""

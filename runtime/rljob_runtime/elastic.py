@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles
-from rljob_runtime.actors.device import Seat
+from rljob_runtime.device_roles import role_of
 from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.events import EventLog
 from rljob_runtime.joining import NOT_READY, Joiner, Joiners
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.scale_desk import Asked, ScaleDesk
-from rljob_runtime.seats import seat_of
+from rljob_runtime.states.device_role import DeviceRole
 
 MAX_FAILED_JOINS = 3
 
@@ -59,12 +59,12 @@ class Elastic:
                 late = f"{self.joiners.coming[rank].name}: {reason}"
                 self.hung(DeadlineError(late, stage="join"))
             self._give_up(self.joiners.coming.pop(rank), reason)
-        there = len(self.cast.rollout_members()) + len(self.joiners.seats())
+        there = len(self.cast.rollout_members()) + len(self.joiners.roles())
         missing = (asked.count - there) // self._together
         for rank in sorted(coming)[missing:] if missing < 0 else []:
             self._dismiss(coming.pop(rank))
         for _ in range(missing if self.failed < MAX_FAILED_JOINS else 0):
-            self.joiners.start(self._free_seats())
+            self.joiners.start(self._free_roles())
         self._tell()
 
     @property
@@ -104,7 +104,7 @@ class Elastic:
         present = len(self.cast.rollout_members())
         if wanted <= present:
             return wanted
-        most = min(wanted, present + sum(len(ready.seats) for ready in self.joiners.ready()))
+        most = min(wanted, present + sum(len(ready.roles) for ready in self.joiners.ready()))
         return next((n for n in range(most, present, -1) if self.desk.may_have(n)), present)
 
     def _leave(self, leaving: list[Member]) -> None:
@@ -117,7 +117,7 @@ class Elastic:
 
     def _join(self, joining: list[Joiner]) -> None:
         for joiner in joining:
-            del self.joiners.coming[joiner.seats[0].rank]
+            del self.joiners.coming[joiner.roles[0].rank]
             self.cast.members += joiner.members
         try:
             self.cast.meet()
@@ -130,8 +130,8 @@ class Elastic:
 
     def _turn_away(self, joining: list[Joiner], reason: str) -> None:
         """Go on without them: if somebody else was at fault, that fails here as well."""
-        ranks = {seat.rank for joiner in joining for seat in joiner.seats}
-        self.cast.members = [m for m in self.cast.members if m.seat.rank not in ranks]
+        ranks = {role.rank for joiner in joining for role in joiner.roles}
+        self.cast.members = [m for m in self.cast.members if m.role.rank not in ranks]
         for joiner in joining:
             self._give_up(joiner, reason)
         self.cast.meet()
@@ -144,37 +144,37 @@ class Elastic:
         self.log.write("warning", message=f"{joiner.name} did not join and {what}: {reason}")
 
     def _dismiss(self, leaving: Joiner | Member) -> None:
-        staying = {seat.node for seat in self._seats()}
-        workers, seats = (
-            ([leaving.worker], [leaving.seat])
+        staying = {role.node for role in self._roles()}
+        workers, roles = (
+            ([leaving.worker], [leaving.role])
             if isinstance(leaving, Member)
-            else (leaving.workers, leaving.seats)
+            else (leaving.workers, leaving.roles)
         )
-        for worker, seat in zip(workers, seats, strict=True):
-            self.cast.pool.dismiss(worker, seat, staying=staying)
+        for worker, role in zip(workers, roles, strict=True):
+            self.cast.pool.dismiss(worker, role, staying=staying)
 
-    def _free_seats(self) -> list[Seat]:
+    def _free_roles(self) -> list[DeviceRole]:
         """Of the first world of devices that the run neither has nor waits for."""
-        taken = {seat.rank for seat in self._seats()}
+        taken = {role.rank for role in self._roles()}
         first = roles(self.job.spec.placement, self.job.spec.accelerator).update
         while first in taken:
             first += self._together
-        return [seat_of(self.job, rank) for rank in range(first, first + self._together)]
+        return [role_of(self.job, rank) for rank in range(first, first + self._together)]
 
     @property
     def _together(self) -> int:
         """Devices that hold a model together: they come and go as one."""
         return self.job.spec.rollout.parallelism.model_devices
 
-    def _seats(self) -> list[Seat]:
+    def _roles(self) -> list[DeviceRole]:
         """Of all devices that the run has or waits for."""
-        return [*(member.seat for member in self.cast.members), *self.joiners.seats()]
+        return [*(member.role for member in self.cast.members), *self.joiners.roles()]
 
     def _tell(self) -> None:
         given_up = self.failed >= MAX_FAILED_JOINS
         self.desk.tell(
             [member.place for member in self.cast.rollout_members()],
             hosts=[member.place.host for member in self.cast.members],
-            joining=len(self.joiners.seats()),
+            joining=len(self.joiners.roles()),
             message=f"{self.failed} devices failed to join; see the warnings" if given_up else "",
         )

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.elastic import DevicePlace
-from rljob_runtime.actors.device import Seat
 from rljob_runtime.calls import START_DEADLINE_SECONDS, ended_of, results
 from rljob_runtime.device_pool import DevicePool
+from rljob_runtime.device_roles import prepare
 from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.placement import Member
 from rljob_runtime.processes.workers import Call, Worker
-from rljob_runtime.seats import prepare
+from rljob_runtime.states.device_role import DeviceRole
 
 NOT_READY = "it was not ready"
 """How the reason of a world that took too long begins."""
@@ -26,7 +26,7 @@ class Joiner:
     """A world of devices that is starting. prepared: the pending calls that load its model. started: when
     its places were first seen to be there. places: where it is, once it is ready."""
 
-    seats: Sequence[Seat]
+    roles: Sequence[DeviceRole]
     workers: Sequence[Worker]
     prepared: Sequence[Call]
     started: float | None = None
@@ -35,16 +35,16 @@ class Joiner:
     @property
     def name(self) -> str:
         """`rollout device 3`, `rollout devices 3 and 4`."""
-        numbers = " and ".join(str(seat.rank) for seat in self.seats)
-        return f"rollout device{'s' if len(self.seats) > 1 else ''} {numbers}"
+        numbers = " and ".join(str(role.rank) for role in self.roles)
+        return f"rollout device{'s' if len(self.roles) > 1 else ''} {numbers}"
 
     @property
     def members(self) -> list[Member]:
         """As devices of the run, once it is ready."""
         assert self.places, "only devices that are ready join"
         return [
-            Member(seat=seat, worker=worker, place=place)
-            for seat, worker, place in zip(self.seats, self.workers, self.places, strict=True)
+            Member(role=role, worker=worker, place=place)
+            for role, worker, place in zip(self.roles, self.workers, self.places, strict=True)
         ]
 
 
@@ -56,11 +56,11 @@ class Joiners:
     clock: Callable[[], float] = time.monotonic
     coming: dict[int, Joiner] = field(default_factory=dict)
 
-    def start(self, seats: Sequence[Seat]) -> None:
+    def start(self, roles: Sequence[DeviceRole]) -> None:
         """Ask for places and let a world of device workers load its model there, whenever that is."""
-        workers = [self.pool.hire(seat) for seat in seats]
-        calls = prepare(workers, seats)
-        self.coming[seats[0].rank] = Joiner(seats=seats, workers=workers, prepared=calls)
+        workers = [self.pool.hire(role) for role in roles]
+        calls = prepare(workers, roles)
+        self.coming[roles[0].rank] = Joiner(roles=roles, workers=workers, prepared=calls)
 
     def look(self) -> list[tuple[int, str]]:
         """See who has become ready; returns who failed, and why."""
@@ -74,9 +74,9 @@ class Joiners:
         """Those that may join, in order."""
         return [self.coming[rank] for rank in sorted(self.coming) if self.coming[rank].places]
 
-    def seats(self) -> list[Seat]:
+    def roles(self) -> list[DeviceRole]:
         """Of all devices that are coming."""
-        return [seat for joiner in self.coming.values() for seat in joiner.seats]
+        return [role for joiner in self.coming.values() for role in joiner.roles]
 
     def _failure(self, joiner: Joiner) -> str:
         """Why a world that is not ready never will be; "" while it may be."""
@@ -90,7 +90,7 @@ class Joiners:
             return ""
         now = self.clock()
         if joiner.started is None:
-            placed = all(self.pool.has_place(seat.node) for seat in joiner.seats)
+            placed = all(self.pool.has_place(role.node) for role in joiner.roles)
             joiner.started = now if placed else None
         elif now - joiner.started > START_DEADLINE_SECONDS:
             return f"{NOT_READY} {START_DEADLINE_SECONDS:.0f} s after it had its place"

@@ -16,6 +16,7 @@ from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.casualties import dead_devices
 from rljob_runtime.copies import Copies
+from rljob_runtime.device_roles import device_roles
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
@@ -45,7 +46,6 @@ from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.seats import make_seats
 from rljob_runtime.session import worker_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
@@ -291,7 +291,7 @@ def _make_cast(
     sockets: Path,
     run: DockAddress,
 ) -> Cast:
-    devices = len(make_seats(job))
+    devices = len(device_roles(job))
     return place(
         job,
         workers,

@@ -12,22 +12,22 @@ from rljob_api.base import parse_quantity
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_api.topology import lasting_nodes, num_nodes
-from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
 from rljob_runtime.actors.feeder import PromptFeeder
 from rljob_runtime.actors.reward import RewardWorker
 from rljob_runtime.actors.whereabouts import UNKNOWN, LiveAddress, Warehouses, warehouse_name
-from rljob_runtime.calls import MEET_SECONDS, answers
+from rljob_runtime.calls import answers
 from rljob_runtime.device_pool import DevicePool
+from rljob_runtime.device_roles import device_roles, prepare
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.flow import INFERENCE_STATES, TRAINING_STATES, state_graph
 from rljob_runtime.folders import Folder
 from rljob_runtime.processes.workers import Home, Worker, Workers
-from rljob_runtime.seats import make_seats, prepare
+from rljob_runtime.states.device_role import DeviceRole
 
-MEETING_SECONDS = 3 * MEET_SECONDS
+MEETING_SECONDS = 90.0
 """For a meeting of processes that may still be waiting for one that failed."""
 
 
@@ -35,7 +35,7 @@ MEETING_SECONDS = 3 * MEET_SECONDS
 class Member:
     """A device of the run: what it does, its process, and where that is."""
 
-    seat: Seat
+    role: DeviceRole
     worker: Worker
     place: DevicePlace
 
@@ -67,13 +67,13 @@ class Cast:
 
     def update_members(self) -> list[Member]:
         """Devices with the update state, by update rank."""
-        members = [m for m in self.members if m.seat.update_rank is not None]
-        return sorted(members, key=lambda member: member.seat.rank)
+        members = [m for m in self.members if m.role.update_rank is not None]
+        return sorted(members, key=lambda member: member.role.rank)
 
     def rollout_members(self) -> list[Member]:
         """Devices with the generate state, in order; the last ones leave first."""
-        members = [member for member in self.members if member.seat.generates]
-        return sorted(members, key=lambda member: member.seat.rank)
+        members = [member for member in self.members if member.role.generates]
+        return sorted(members, key=lambda member: member.role.rank)
 
     def generating(self) -> list[Worker]:
         """Device workers with the generate state, in order."""
@@ -84,7 +84,7 @@ class Cast:
 
         Colocated, a device is its own source. Raises RljobError.
         """
-        takers = [m.worker for m in self.rollout_members() if m.seat.update_rank is None]
+        takers = [m.worker for m in self.rollout_members() if m.role.update_rank is None]
         if not takers:
             return
         source = self.updating()[0]
@@ -112,8 +112,8 @@ def place(
     graph = state_graph(job.spec)
     pool = DevicePool(workers=workers, per_node=job.spec.accelerator.devices_per_node)
     pool.reserve(num_nodes(job.spec.placement, job.spec.accelerator))
-    seats = make_seats(job)
-    nodes = controller_nodes(seats)
+    roles = device_roles(job)
+    nodes = controller_nodes(roles)
     lasting = lasting_of(job)
     home = lasting[0] or 0  # of whoever has no device: where the run's volumes are
     near = {state: nodes.get(state, home) for state in graph.names}
@@ -126,17 +126,17 @@ def place(
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses), workers.may_move))
     shared = (job_json, models["policy"], base_dir, address)
     pool.arguments = ((job_json, models, address), num_threads)
-    devices = [pool.hire(seat) for seat in seats]
+    devices = [pool.hire(role) for role in roles]
     beside = workers.beside(home)
     feeder = workers.start(PromptFeeder, *shared, home=beside)
     rewards = []
     if job.spec.rewards:
         rewards = [workers.start(RewardWorker, *shared, 0, home=beside)]
-    places = answers("device worker", prepare(devices, seats))
+    places = answers("device worker", prepare(devices, roles))
     cast = Cast(
         members=[
-            Member(seat=seat, worker=worker, place=where)
-            for seat, worker, where in zip(seats, devices, places, strict=True)
+            Member(role=role, worker=worker, place=where)
+            for role, worker, where in zip(roles, devices, places, strict=True)
         ],
         pool=pool,
         feeder=feeder,
@@ -150,10 +150,10 @@ def place(
     return cast
 
 
-def controller_nodes(seats: list[Seat]) -> dict[str, int]:
+def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:
     """The node of each state's first worker; states that are not named have no device."""
-    updating = next(seat.node for seat in seats if seat.update_rank == 0)
-    generating = next(seat.node for seat in seats if seat.generates)
+    updating = next(role.node for role in roles if role.update_rank == 0)
+    generating = next(role.node for role in roles if role.generates)
     return {"generate": generating} | dict.fromkeys(
         (*INFERENCE_STATES, "compare", *TRAINING_STATES), updating
     )

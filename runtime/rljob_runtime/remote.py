@@ -16,8 +16,8 @@ from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.best import BEST_FILE
 from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
-from rljob_runtime.hangs.folders import FOLDER as HANGS
-from rljob_runtime.hangs.folders import SUMMARY
+from rljob_runtime.hang_files import FOLDER as HANGS
+from rljob_runtime.hang_files import SUMMARY
 from rljob_runtime.profiles.traces import FOLDER as TRACES
 
 EVENTS_NAME = "events.jsonl"

@@ -111,10 +111,10 @@ class Stages:
     def account(self, calls: BatchCalls, members: Sequence[Member], others: Sequence[Any]) -> None:
         """Ask devices, and others who move rows, what the batch took; they answer after what they do."""
         for member in members:
-            calls.peaks[member.seat.rank] = member.worker.peaks()
+            calls.peaks[member.role.rank] = member.worker.peaks()
         profile = self.job.spec.profile
         if profile and {calls.batch.step, calls.batch.step - 1} & {*profile.steps}:
-            recording = [m.worker for m in members if m.seat.rank in profile.ranks]
+            recording = [m.worker for m in members if m.role.rank in profile.ranks]
             calls.traces += [worker.traces() for worker in recording]
         workers = [*others, *(member.worker for member in members)]
         calls.traffic += [worker.traffic() for worker in workers]

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from rljob_runtime.backends.ledger import MemoryLedger
-from rljob_runtime.engines.base import UpdateSetup
 from rljob_runtime.engines.update import make_update
+from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.packing import Packing

@@ -13,7 +13,7 @@ from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.batches import BatchName
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.errors import DockLost
 from rljob_runtime.flow import state_graph
 from rljob_runtime.pool_rows import POOL_STATES, Lineage, OpenSample, group_columns, pool_rows

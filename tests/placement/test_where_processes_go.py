@@ -10,8 +10,8 @@ from whole_runs import SMALL_JOB
 from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
 from rljob_api.ray_resources import device_resource
+from rljob_runtime.device_roles import device_roles, role_of
 from rljob_runtime.placement import controller_nodes
-from rljob_runtime.seats import make_seats, seat_of
 from rljob_runtime.warehouse_homes import go_round
 
 
@@ -29,12 +29,12 @@ def separated(update: int = 2, rollout: int = 2, per_node: int = 2):
 
 
 def test_colocated_devices_have_every_role_and_separated_ones_have_one() -> None:
-    colocated = make_seats(job(accelerator={"nodes": 2, "devicesPerNode": 2}))
+    colocated = device_roles(job(accelerator={"nodes": 2, "devicesPerNode": 2}))
 
     assert [(s.update_rank, s.generates, s.node) for s in colocated] == [
         (0, True, 0), (1, True, 0), (2, True, 1), (3, True, 1),
     ]  # fmt: skip
-    assert [(s.update_rank, s.generates, s.node) for s in make_seats(separated())] == [
+    assert [(s.update_rank, s.generates, s.node) for s in device_roles(separated())] == [
         (0, False, 0), (1, False, 0), (None, True, 1), (None, True, 1),
     ]  # fmt: skip
 
@@ -42,14 +42,14 @@ def test_colocated_devices_have_every_role_and_separated_ones_have_one() -> None
 def test_a_device_beyond_the_jobs_own_generates_on_the_next_free_place() -> None:
     small = separated(update=2, rollout=1, per_node=2)
 
-    assert len(make_seats(small)) == 3
-    assert [seat_of(small, rank).node for rank in (3, 4)] == [1, 2]
-    assert seat_of(small, 4).generates
-    assert seat_of(small, 4).update_rank is None
+    assert len(device_roles(small)) == 3
+    assert [role_of(small, rank).node for rank in (3, 4)] == [1, 2]
+    assert role_of(small, 4).generates
+    assert role_of(small, 4).update_rank is None
 
 
 def test_a_controller_lives_on_the_node_of_its_states_first_worker() -> None:
-    nodes = controller_nodes(make_seats(separated()))
+    nodes = controller_nodes(device_roles(separated()))
 
     trained = ("values", "reference", "teacher", "reward-model", "update", "critic", "compare")
     assert nodes == {"generate": 1, **dict.fromkeys(trained, 0)}

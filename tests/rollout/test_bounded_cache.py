@@ -11,9 +11,9 @@ from rollouts import make_groups, run, sampling
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines import cache_layout, rollout_torch
-from rljob_runtime.engines.base import Generated, PromptGroup
 from rljob_runtime.engines.cache_layout import CacheLayout, choose_layout
 from rljob_runtime.engines.prompts import SharedPrompts
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError

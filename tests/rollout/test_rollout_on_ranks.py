@@ -11,8 +11,8 @@ from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.base import Generated
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.rollout_engine import Generated
 from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import ConfigError
 

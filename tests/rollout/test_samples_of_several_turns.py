@@ -12,7 +12,7 @@ from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
 
 from rljob_api.tools import Tool
-from rljob_runtime.engines.base import Generated, ToolSettings
+from rljob_runtime.engines.rollout_engine import Generated, ToolSettings
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy

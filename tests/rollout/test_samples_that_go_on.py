@@ -9,7 +9,7 @@ import pytest
 import torch
 from rollouts import PLAIN, make_groups, run, sampling
 
-from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_transformers import TransformersRollout
 

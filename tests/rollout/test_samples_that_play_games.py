@@ -11,7 +11,7 @@ from rollouts import make_groups, run, sampling
 from syllables import ENDS, LETTERS
 
 from rljob_api.environment import Environment
-from rljob_runtime.engines.base import GameSettings, Generated, PromptGroup
+from rljob_runtime.engines.rollout_engine import GameSettings, Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.environments.base import GameSeed, Moved
 from rljob_runtime.environments.conversation import Conversation

@@ -10,7 +10,7 @@ from reference_models import FAMILIES
 from rollouts import make_groups, run, sampling
 from transformers import GenerationConfig
 
-from rljob_runtime.engines.base import Generated, PromptGroup
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy

@@ -16,8 +16,8 @@ from rollouts_on_ranks import ARGUMENTS
 
 from rljob_runtime.backends.cpu import CpuBackend
 from rljob_runtime.backends.sync_group import Meeting, SyncGroup
-from rljob_runtime.engines.base import Generated, RolloutEngine
 from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
+from rljob_runtime.engines.rollout_engine import Generated, RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_transformers import TransformersRollout
 from rljob_runtime.errors import WeightsError, WorkerError

@@ -1,6 +1,6 @@
 """Rollout devices that come, go and fail, as the driver handles them between its steps.
 
-The devices are stand-ins without a model, in this process; what fails is written in their seat's plan.
+The devices are stand-ins without a model, in this process; what fails is written in their role's plan.
 """
 
 from collections.abc import Callable, Iterator

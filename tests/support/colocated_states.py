@@ -12,8 +12,8 @@ from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.backends.sync_group import Meeting
 from rljob_runtime.backends.table import open_backend
+from rljob_runtime.device_roles import device_roles
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.seats import make_seats
 from rljob_runtime.states.device_ranks import join
 from rljob_runtime.states.device_states import DeviceStates
 from rljob_runtime.states.making import Surroundings, make_states
@@ -45,12 +45,12 @@ def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
     addresses: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(addresses, meeting.address)
     dist.destroy_process_group()
-    backend, seat = open_backend(job.spec.accelerator, rank=rank), make_seats(job)[rank]
+    backend, role = open_backend(job.spec.accelerator, rank=rank), device_roles(job)[rank]
     models = {"policy": path}
     around = Surroundings(
-        spec=job.spec, seat=seat, models=models, dock=lambda: NOWHERE, backend=backend
+        spec=job.spec, role=role, models=models, dock=lambda: NOWHERE, backend=backend
     )
     states = make_states(
-        around, meet=lambda: join(backend, seat, addresses[0], spec=job.spec, models=models)
+        around, meet=lambda: join(backend, role, addresses[0], spec=job.spec, models=models)
     )
     return states, (backend, meeting)

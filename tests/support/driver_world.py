@@ -18,7 +18,6 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime.actors.device import Seat
 from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import CandidateRound
@@ -33,6 +32,7 @@ from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.selection import select_groups
 from rljob_runtime.spans import Span
 from rljob_runtime.stages import BatchCalls
+from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.states.reports import InFlightFigures, SyncReport
 
 SAMPLES = 3
@@ -222,9 +222,9 @@ class ToldDriver(Driver):
 
 
 def cast_of(world: World) -> Cast:
-    seat = Seat(rank=0, update_rank=0, num_updating=1, generates=True, node=0)
+    role = DeviceRole(rank=0, update_rank=0, num_updating=1, generates=True, node=0)
     cast = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
-    member = Member(seat=seat, worker=world, place=DevicePlace(device=0, host="here", address=""))
+    member = Member(role=role, worker=world, place=DevicePlace(device=0, host="here", address=""))
     cast.members = [member]
     cast.updating = cast.generating = lambda: [world]
     cast.update_members = cast.rollout_members = lambda: [member]

@@ -13,7 +13,7 @@ from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.backends.sync_group import Meeting, SyncGroup
 from rljob_runtime.backends.table import open_backend
-from rljob_runtime.seats import make_seats
+from rljob_runtime.device_roles import device_roles
 from rljob_runtime.states.device_ranks import DeviceRanks, join
 from rljob_runtime.states.weight_sync import WeightSync
 
@@ -32,14 +32,14 @@ def joined(rank: int, job: RLJob, path: Path) -> tuple[DeviceRanks, SyncGroup]:
     meetings = Meeting("127.0.0.1")
     addresses: list[Any] = [None] * 3
     dist.all_gather_object(addresses, meetings.address)
-    seat = make_seats(job)[rank]
+    role = device_roles(job)[rank]
     world = Meeting("127.0.0.1")
     worlds: list[Any] = [None] * 3
     dist.all_gather_object(worlds, world.address)
     dist.destroy_process_group()
     backend = open_backend(job.spec.accelerator, rank=rank)
     ranks = join(
-        backend, seat, worlds[rank - seat.world_rank], spec=job.spec, models={"policy": path}
+        backend, role, worlds[rank - role.world_rank], spec=job.spec, models={"policy": path}
     )
     group = SyncGroup(addresses[0], rank=rank, size=3)
     group.kept = (meetings, world)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A run of devices without a model, that come, go and fail between its steps as their seats' plan says."""
+"""A run of devices without a model, that come, go and fail between its steps as their roles' plan says."""
 
 import json
 import os
@@ -12,9 +12,9 @@ from workers_here import Dies, Hangs
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
-from rljob_runtime.actors.device import Seat
 from rljob_runtime.calls import answers
 from rljob_runtime.device_pool import DevicePool
+from rljob_runtime.device_roles import device_roles, prepare
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.elastic import Elastic
@@ -23,7 +23,7 @@ from rljob_runtime.events import EventLog, read_events
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.seats import make_seats, prepare
+from rljob_runtime.states.device_role import DeviceRole
 
 Plan = dict[int, str]
 
@@ -31,9 +31,9 @@ Plan = dict[int, str]
 class StandIn:
     """A device worker that does as its plan says: fail or die while it starts or joins."""
 
-    def __init__(self, plan: Plan, seat: Seat, num_threads: int) -> None:
+    def __init__(self, plan: Plan, role: DeviceRole, num_threads: int) -> None:
         self.group: tuple[str, int, int] | None = None
-        self._does, self._rank = plan.get(seat.rank), seat.rank
+        self._does, self._rank = plan.get(role.rank), role.rank
 
     def die(self) -> NoReturn:
         raise Dies
@@ -132,18 +132,18 @@ class Run:
         self.steps = 0
 
     def _members(self) -> list[Member]:
-        seats = make_seats(self.job)
-        workers = [self.pool.hire(seat) for seat in seats]
-        places = answers("device", prepare(workers, seats))
+        roles = device_roles(self.job)
+        workers = [self.pool.hire(role) for role in roles]
+        places = answers("device", prepare(workers, roles))
         return [
-            Member(seat=seat, worker=worker, place=place)
-            for seat, worker, place in zip(seats, workers, places, strict=True)
+            Member(role=role, worker=worker, place=place)
+            for role, worker, place in zip(roles, workers, places, strict=True)
         ]
 
     def group(self) -> list[int]:
         """Devices that are in one group for weights, by their place in it; all must agree."""
         found = {
-            member.seat.rank: member.worker.synced().result(60) for member in self.cast.members
+            member.role.rank: member.worker.synced().result(60) for member in self.cast.members
         }
         assert len({group[0] for group in found.values()}) == 1
         assert {group[2] for group in found.values()} == {len(found)}
@@ -166,11 +166,11 @@ class Run:
     def end(self) -> None:
         """Whoever is there or on the way goes."""
         self.log.close()
-        seats = [(m.worker, m.seat) for m in self.cast.members]
+        roles = [(m.worker, m.role) for m in self.cast.members]
         for joiner in self.elastic.joiners.coming.values():
-            seats += zip(joiner.workers, joiner.seats, strict=True)
-        for worker, seat in seats:
-            self.pool.dismiss(worker, seat, staying=set())
+            roles += zip(joiner.workers, joiner.roles, strict=True)
+        for worker, role in roles:
+            self.pool.dismiss(worker, role, staying=set())
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.log.path) if event["kind"] == kind]

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from vllm_forks import forked
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.models.weights import read_weights
 

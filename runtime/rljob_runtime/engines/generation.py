@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import Generated, Sampling
 from rljob_runtime.engines.model_share import ModelShare
+from rljob_runtime.engines.rollout_engine import Generated, Sampling
 from rljob_runtime.engines.sampling import uniforms
 from rljob_runtime.engines.slots import Slots
 from rljob_runtime.engines.turns import Turns

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import Sampling
+from rljob_runtime.engines.rollout_engine import Sampling
 from rljob_runtime.engines.sampling import draw
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture

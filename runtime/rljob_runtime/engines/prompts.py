@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import PromptGroup
+from rljob_runtime.engines.rollout_engine import PromptGroup
 from rljob_runtime.models.fused.decoder import Keep
 from rljob_runtime.models.fused.kept import Kept, Prefixes, make_prefixes
 

@@ -11,8 +11,8 @@ from rljob_api.base import parse_quantity
 from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.ledger import MemoryLedger
-from rljob_runtime.engines.base import RolloutEngine, RolloutSetup
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.rollout_engine import RolloutEngine, RolloutSetup
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config

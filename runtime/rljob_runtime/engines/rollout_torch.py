@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.cache_layout import choose_layout, layer_items, new_cache
 from rljob_runtime.engines.game_turns import GameTurns
 from rljob_runtime.engines.generation import Generation
@@ -21,6 +20,7 @@ from rljob_runtime.engines.model_share import ModelShare, WholeModel
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.parallel_rollout.share import RankShare
 from rljob_runtime.engines.prompts import RowPrompts, SharedPrompts
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.slots import Slots
 from rljob_runtime.engines.tool_turns import ToolTurns
 from rljob_runtime.engines.turns import Turns

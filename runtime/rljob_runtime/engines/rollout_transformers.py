@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from rljob_runtime.engines.base import Finish, Generated, PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import Finish, Generated, PromptGroup, Sampling
 from rljob_runtime.engines.sampling import draw, uniforms
 from rljob_runtime.engines.waiting import check_lengths
 from rljob_runtime.models.transformers_model import TransformersModel

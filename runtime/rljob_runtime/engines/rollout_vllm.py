@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.engines.vllm_limits import (
     kv_cache_bytes_of,
     refuse_long,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
 from rljob_runtime.engines.prompts import Prompts
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.models.fused.kept import Kept, Prefixes, Reach
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from rljob_runtime.engines.base import Finish, Generated, Idle, Sampling, ToolSettings
+from rljob_runtime.engines.rollout_engine import Finish, Generated, Idle, Sampling, ToolSettings
 from rljob_runtime.engines.turns import OpenSample
 from rljob_runtime.tools.answers import Answer, ToolCall
 from rljob_runtime.tools.calls import Call

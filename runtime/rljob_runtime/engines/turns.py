@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rljob_runtime.engines.base import Finish, Generated, Idle, PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import Finish, Generated, Idle, PromptGroup, Sampling
 from rljob_runtime.environments.base import Outcome
 from rljob_runtime.environments.pool import OpenGame
 from rljob_runtime.errors import WorkerError

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-from rljob_runtime.engines.base import UpdateEngine, UpdateSetup
+from rljob_runtime.engines.update_engine import UpdateEngine, UpdateSetup
 from rljob_runtime.extensions import check_members, load, update_use
 
 AnyUpdateEngine = UpdateEngine[Any]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.base import PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.fused.decoder import FusedDecoder, Keep

@@ -5,7 +5,6 @@ In pods the same command runs in the head's container (`cluster.commands`).
 """
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -16,12 +15,10 @@ from pathlib import Path
 
 import psutil
 
+from rljob_runtime.driver_file import living, naming_driver, read_driver
 from rljob_runtime.errors import ConfigError, NoAnswer
-from rljob_runtime.hangs.folders import ASKED, FOLDER, SUMMARY
-from rljob_runtime.process_start import is_same, start_of
+from rljob_runtime.hang_files import ASKED, FOLDER, SUMMARY
 
-DRIVER_NAME = "driver.json"
-"""Of a run that lives: its driver's process."""
 SIGNAL = signal.SIGUSR1
 PATIENCE_SECONDS = 30.0
 LOOK_SECONDS = 0.1
@@ -39,16 +36,10 @@ def answering_requests(folder: Path, dump: Dump) -> Iterator[None]:
     before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
     thread = threading.Thread(target=_answer, args=(ours, dump), name="hang-requests", daemon=True)
     thread.start()
-    own = psutil.Process()
-    place = {"pid": own.pid, "started": start_of(own), "host": socket.gethostname()}
-    file = folder / DRIVER_NAME
     try:
-        with contextlib.suppress(OSError):  # then nobody can ask by the folder's name
-            file.write_text(json.dumps(place))
-        yield
+        with naming_driver(folder):
+            yield
     finally:
-        with contextlib.suppress(OSError):  # the volume may be read-only by now
-            file.unlink(missing_ok=True)
         signal.set_wakeup_fd(before)
         signal.signal(SIGNAL, earlier)
         theirs.close()
@@ -82,45 +73,19 @@ def ask_run(folder: Path, *, seconds: float = PATIENCE_SECONDS) -> Path:
     )
 
 
-def gone_driver(folder: Path, *, since: float) -> int | None:
-    """The process that drove the folder's run on this machine and was killed; None where none is known.
-    since: unix seconds; who wrote the file before that drove an earlier attempt."""
-    try:
-        pid, started, host = _told(folder)
-        if (folder / DRIVER_NAME).stat().st_mtime < since:
-            return None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return pid if host == socket.gethostname() and _living(pid, started) is None else None
-
-
 def _driver(folder: Path) -> psutil.Process:
     try:
-        pid, started, host = _told(folder)
+        pid, started, host = read_driver(folder)
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{folder}: no run lives there; {_left(folder)}name the folder of a run that runs now"
         ) from None
     if host != socket.gethostname():
         raise ConfigError(f"{folder}: its run lives on {host}; ask there")
-    process = _living(pid, started)
+    process = living(pid, started)
     if process is None or pid == os.getpid():
         raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
     return process
-
-
-def _told(folder: Path) -> tuple[int, float, str]:
-    """Process, its start and host, as the driver wrote them."""
-    told = json.loads((folder / DRIVER_NAME).read_text())
-    return int(told["pid"]), float(told["started"]), str(told["host"])
-
-
-def _living(pid: int, started: float) -> psutil.Process | None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        if is_same(process, started) and process.status() != psutil.STATUS_ZOMBIE:
-            return process
-    return None
 
 
 def _left(folder: Path) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rljob_api.rljob import RLJob
+from rljob_runtime.device_roles import device_roles
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.events import EventLog
@@ -15,7 +16,6 @@ from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.request import answering_requests
 from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.placement import Cast
-from rljob_runtime.seats import make_seats
 
 
 @contextlib.contextmanager
@@ -26,7 +26,7 @@ def watching_hangs(
     stacks."""
     token = secrets.token_hex(32)
     with Switchboard(token=token, host=host) as board:
-        ranks = [seat.rank for seat in make_seats(job)]
+        ranks = [role.rank for role in device_roles(job)]
         hangs = Hangs(
             folder=folder,
             events=log,
@@ -46,7 +46,7 @@ def follow(hangs: Hangs, job: RLJob, cast: Cast, driver: Driver) -> None:
     """From now on the run has all its processes, and steps. Devices come and go."""
     hangs.dock = lambda: cast.dock
     hangs.step = lambda: driver.step
-    hangs.expected = lambda: process_names(job, [member.seat.rank for member in cast.members])
+    hangs.expected = lambda: process_names(job, [member.role.rank for member in cast.members])
 
 
 def process_names(job: RLJob, ranks: list[int]) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch.distributed as dist
 
@@ -21,10 +20,8 @@ from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
+from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.states.held_policy import shape_of
-
-if TYPE_CHECKING:
-    from rljob_runtime.actors.device import Seat
 
 GRACE_SECONDS = 60.0
 
@@ -43,34 +40,34 @@ class DeviceRanks:
 
 def join(
     backend: Backend,
-    seat: "Seat",
+    role: DeviceRole,
     meeting: str | None,
     *,
     spec: RLJobSpec,
     models: Mapping[str, Path],
 ) -> DeviceRanks:
-    """Meet the other devices of the seat's world, where there are any. spec: resolved. meeting: address of
+    """Meet the other devices of the role's world, where there are any. spec: resolved. meeting: address of
     a `Meeting`. models: directories by name.
 
     A collective waits a little longer than the deadline for the rows of a batch, so that the rank which
     waited for them says so. Raises ConfigError for degrees that cannot be, and RuntimeError when the
     others do not come.
     """
-    if seat.world_size == 1:
+    if role.world_size == 1:
         return DeviceRanks(update=UpdateRanks())
-    assert meeting is not None, f"device {seat.rank} has nowhere to meet the others"
+    assert meeting is not None, f"device {role.rank} has nowhere to meet the others"
     seconds = spec.flow.stage_timeout_seconds + GRACE_SECONDS
     dist.init_process_group(
         backend.collectives,
         store=attend(meeting, seconds=seconds),
-        rank=seat.world_rank,
-        world_size=seat.world_size,
+        rank=role.world_rank,
+        world_size=role.world_size,
         timeout=timedelta(seconds=seconds),
         pg_options=backend.group_options(),
     )
     ranks = critic = reward_model = teacher = UpdateRanks()
     degrees, scorer = spec.rollout.parallelism, spec.reward_model
-    if seat.update_rank is not None:
+    if role.update_rank is not None:
         ranks = _update_ranks(spec.update.parallelism, models["policy"], seconds)
         if spec.critic is not None:
             critic = _update_ranks(spec.critic.parallelism, models["critic"], seconds)
@@ -78,7 +75,7 @@ def join(
             reward_model = _update_ranks(scorer.parallelism, models["reward-model"], seconds)
         if spec.teacher is not None:
             teacher = _update_ranks(spec.teacher.parallelism, models["teacher"], seconds)
-    groups = _rollout_groups(degrees, seconds) if seat.generates and degrees.shared else None
+    groups = _rollout_groups(degrees, seconds) if role.generates and degrees.shared else None
     return DeviceRanks(
         update=ranks, critic=critic, reward_model=reward_model, teacher=teacher, rollout=groups
     )

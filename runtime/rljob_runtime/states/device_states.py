@@ -8,7 +8,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.checkpoint import CRITIC_FOLDER
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.base import GameSettings, Sampling, ToolSettings
+from rljob_runtime.engines.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
 from rljob_runtime.states.compare import Compare
@@ -25,7 +25,7 @@ from rljob_runtime.states.weight_sync import WeightSync
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStates:
-    """The states that a seat has; None where it has not. inference: by the state's name. policy, critic: what
+    """The states that a role has; None where it has not. inference: by the state's name. policy, critic: what
     is trained here. reshard: instead of the weight sync, where a plan brings weights from one layout to the
     other."""
 

@@ -17,7 +17,7 @@ from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.base import (
+from rljob_runtime.engines.rollout_engine import (
     GameSettings,
     Generated,
     PromptGroup,

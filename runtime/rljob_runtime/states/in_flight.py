@@ -17,8 +17,8 @@ from torch import Tensor
 
 from rljob_runtime.backends.host_arena import HostArena
 from rljob_runtime.backends.sync_group import SyncGroup
-from rljob_runtime.engines.base import SwitchingEngine
 from rljob_runtime.engines.probe import check_probe, gap_of
+from rljob_runtime.engines.rollout_engine import SwitchingEngine
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.weight_stream import Announced, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest, check_weights

@@ -1,9 +1,8 @@
-"""A device's states, made once from the job's spec and the device's seat."""
+"""A device's states, made once from the job's spec and the device's role."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,18 +15,18 @@ from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
 from rljob_runtime.backends.ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.engines.base import (
+from rljob_runtime.engines.probe import Probing, probe_sequences
+from rljob_runtime.engines.rollout import DTYPES, make_rollout
+from rljob_runtime.engines.rollout_engine import (
     GameSettings,
     RolloutEngine,
     SwitchingEngine,
     ToolSettings,
-    UpdateSetup,
 )
-from rljob_runtime.engines.probe import Probing, probe_sequences
-from rljob_runtime.engines.rollout import DTYPES, make_rollout
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
+from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.environments.conversation import Conversation
 from rljob_runtime.environments.pool import GamePool
@@ -42,6 +41,7 @@ from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.device_ranks import DeviceRanks
+from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.states.device_states import DeviceStates
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
@@ -57,28 +57,25 @@ from rljob_runtime.states.weight_sync import WeightSync, synced_dtype
 from rljob_runtime.tools.calls import CallFormat
 from rljob_runtime.tools.pool import ToolPool
 
-if TYPE_CHECKING:
-    from rljob_runtime.actors.device import Seat
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a seat's states are made in. models: directories by name: policy, and those that `model_paths`
+    """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
     names beside."""
 
     spec: RLJobSpec
-    seat: "Seat"
+    role: DeviceRole
     models: Mapping[str, Path]
     dock: Callable[[], DockAddress]
     backend: Backend
 
     def client(self, state: str) -> DockClient:
         """The state's."""
-        return DockClient(self.dock, state=state, owner=f"device-{self.seat.rank}")
+        return DockClient(self.dock, state=state, owner=f"device-{self.role.rank}")
 
 
 def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> DeviceStates:
-    """Load what the seat needs. meet: joins the other devices of the seat's world.
+    """Load what the role needs. meet: joins the other devices of the role's world.
 
     A rollout engine that has a device to itself is made before: vLLM makes, and destroys, a process group
     of its own.
@@ -87,7 +84,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
     tokenizer = load_tokenizer(model)
     met = meet() if spec.rollout.parallelism.shared else None
     rollout = None
-    if around.seat.generates and "generate" in spec.states:
+    if around.role.generates and "generate" in spec.states:
         groups = met.rollout if met else None
         rollout = make_rollout(
             spec, model=model, ledger=backend.ledger, groups=groups, beside=around.models
@@ -96,7 +93,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
     met = met or meet()
     held = _held(around, met, rollout)
     trained = None
-    if around.seat.update_rank is not None and held is not None:
+    if around.role.update_rank is not None and held is not None:
         trained = _trained(around, held, met)
     reshard = None
     if isinstance(rollout, TorchRollout) and slices is not None and held is not None:
@@ -139,7 +136,7 @@ def _held(
     around: Surroundings, met: DeviceRanks, rollout: RolloutEngine | None
 ) -> HeldPolicy | None:
     """The policy in the update layout, to train it or to probe the rollout engine."""
-    spec, trains = around.spec, around.seat.update_rank is not None
+    spec, trains = around.spec, around.role.update_rank is not None
     if not trains and not isinstance(rollout, Probing):
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)

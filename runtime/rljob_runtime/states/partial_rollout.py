@@ -14,7 +14,7 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.engines.base import Generated, PromptGroup, Sampling
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.flow import state_graph, written_bytes
 from rljob_runtime.open_groups import OpenGroups
 from rljob_runtime.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool

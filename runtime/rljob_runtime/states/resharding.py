@@ -12,8 +12,8 @@ from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import can_reshard
 from rljob_runtime.backends.base import Backend
-from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.rollout import DTYPES
+from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 
 from rljob_runtime.backends.collectives import broadcast_bytes, rank_of
-from rljob_runtime.engines.base import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
+from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.errors import DockError
 from rljob_runtime.spans import Stopwatch
 from rljob_runtime.states.meetings import agreed, any_of

@@ -20,8 +20,8 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.backends.collectives import sum_over_ranks
-from rljob_runtime.engines.base import OptimizerStep
 from rljob_runtime.engines.update import AnyUpdateEngine
+from rljob_runtime.engines.update_engine import OptimizerStep
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.sample import SampleBatch
 from rljob_runtime.seeds import derive_seed

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.backends.sync_group import SyncGroup
-from rljob_runtime.engines.base import RolloutEngine
 from rljob_runtime.engines.probe import (
     Probing,
     check_probe,
@@ -27,6 +26,7 @@ from rljob_runtime.engines.probe import (
     probe_sequences,
 )
 from rljob_runtime.engines.rollout import DTYPES
+from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines

@@ -1,31 +1,24 @@
-"""The seams of engines: what states ask of one, and what one is made of.
+"""What states ask of a rollout engine, and what one is made of: token ids in, token ids and log-probs out,
+weights by public name.
 
-Rollout: token ids in, token ids and log-probs out, weights by public name. Update: samples in, an
-optimizer step out. Built-in engines and those of packages meet the same protocols; `rollout` and
-`update` make the one that a job names.
+Built-in engines and those of packages meet the same protocol; `engine_table` makes the one that a job names.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.host_swap import HostSwap
 from rljob_runtime.backends.ledger import MemoryLedger
-from rljob_runtime.engines.accumulation import LossFn
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.environments.base import GameSeed, Outcome
 from rljob_runtime.environments.conversation import Conversation
 from rljob_runtime.environments.pool import GamePool
-from rljob_runtime.models.base import PolicyModel
-from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.sample import SampleBatch
 from rljob_runtime.tools.answers import Answer, ToolCall
 from rljob_runtime.tools.calls import CallFormat
 
@@ -255,90 +248,3 @@ class RolloutSetup:
     def params(self) -> Mapping[str, JsonValue]:
         """spec.rollout.params."""
         return self.spec.rollout.params or {}
-
-
-class OptimizerStep(Protocol):
-    """An optimizer step in the making, on one rank."""
-
-    def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
-        """Take a micro-batch in; one that does not teach is known to have no gradient."""
-        ...
-
-    def discard(self) -> None:
-        """Throw the gradient away; the weights have not changed. May be called twice."""
-        ...
-
-
-Step = TypeVar("Step", bound=OptimizerStep)
-
-
-class UpdateEngine(Protocol[Step]):
-    """Trains the policy. All ranks that train call the same methods in the same order."""
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps so far, skipped ones included."""
-        ...
-
-    @property
-    def version(self) -> int:
-        """Optimizer steps that changed the weights."""
-        ...
-
-    def logprobs(self, batch: SampleBatch) -> Tensor:
-        """Log-probs of the batch's response tokens [T], float, without gradient, under
-        softmax(logits / spec.rollout.temperature)."""
-        ...
-
-    def begin(self, loss: LossFn) -> Step:
-        """Start an optimizer step. loss: called once a micro-batch with its log-probs [T]."""
-        ...
-
-    def finish(
-        self, begun: Step, *, groups_with_signal: int, min_groups_with_signal: int = 0
-    ) -> dict[str, float]:
-        """Take the step on what was added; returns metrics over the global batch.
-
-        At least `loss`, `gradient_norm`, `learning_rate` and `skipped`. The weights stay as they are,
-        and `skipped` is 1, when all ranks together have fewer groups with a signal or no response token;
-        and, with a gradient_norm of NaN, when a loss or gradient of one of them is not finite.
-        """
-        ...
-
-    def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The weights by Hugging Face name, valid until the next step."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """What a resumed run needs beside the weights: flat tensors by name. Not copies."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Continue from a `state_dict`; the weights have been loaded into the policy before."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateSetup:
-    """What an update engine is made of.
-
-    spec: resolved. model: Hugging Face directory that `policy` was read from. policy: the model to
-    train. Rollout and checkpoints read the policy's tensors: an engine that computes on tensors of
-    its own copies them back before `finish` ends. purposes: who adds up the gradient of each parameter,
-    where ranks share the model. total_steps: optimizer steps of the whole run. ranks: those that train.
-    swap: moves what spec.update.offload names to the host; None for nothing.
-    """
-
-    spec: RLJobSpec
-    model: Path
-    policy: PolicyModel
-    total_steps: int
-    ranks: UpdateRanks
-    ledger: MemoryLedger
-    purposes: Mapping[str, Purpose] | None = None
-    swap: HostSwap | None = None
-
-    @property
-    def params(self) -> Mapping[str, JsonValue]:
-        """spec.update.params."""
-        return self.spec.update.params or {}
