@@ -15,7 +15,7 @@ import torch
 from turns import Do
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout

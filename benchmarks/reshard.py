@@ -37,7 +37,7 @@ from reshard_step import measure_step
 from rljob_api.architecture import Shape
 from rljob_api.resharding.figures import count_bytes
 from rljob_api.volumes import GB
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.cpu import CpuBackend
 
 MIB = 2**20
 GATHER, SWAP = 0.010, 0.008

@@ -11,7 +11,7 @@ import torch
 from figures import Figures
 from models import SIZES, make_model
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.models.families import hf_config
 from rljob_runtime.models.weights import read_weights, save_hf

@@ -11,8 +11,8 @@ from rljob_api.architecture import Shape
 from rljob_api.resharding.figures import count_bytes, largest_bucket
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.volumes import redundant_bytes
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.strategies import STRATEGIES

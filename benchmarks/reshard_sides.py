@@ -16,9 +16,9 @@ from rljob_api.resharding.boxes import Box, Piece
 from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.base import Mark, SideStream
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.backend import Mark, SideStream
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.parcels import part

@@ -32,10 +32,10 @@ from rljob_api.engines import UpdateParallelism
 from rljob_api.traffic import Work as PlannedWork
 from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.algorithms.base import Totals
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices import wire
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.config import read_config
-from rljob_runtime.parallel import wire
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallelize.parameters import purposes

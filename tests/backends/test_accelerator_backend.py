@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rljob_runtime.backends.accelerator import AcceleratorBackend
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.accelerator import AcceleratorBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import DeviceMemoryError
 
 CPU = torch.device("cpu")

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-import rljob_runtime.kernels
+import rljob_runtime.devices.kernels
 from rljob_api.infrastructure import Accelerator
-from rljob_runtime.backends.ascend import DETERMINISTIC, AscendBackend
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.table import BACKENDS, open_backend
+from rljob_runtime.devices.ascend import DETERMINISTIC, AscendBackend
+from rljob_runtime.devices.backend_table import BACKENDS, open_backend
+from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.errors import ConfigError
 
 
@@ -97,12 +97,12 @@ def test_no_module_of_the_runtime_imports_torch_npu():
     code = """
 import pkgutil, sys
 sys.modules["torch_npu"] = None
-import rljob_runtime.backends, rljob_runtime.kernels
-for package in (rljob_runtime.backends, rljob_runtime.kernels):
+import rljob_runtime.devices, rljob_runtime.devices.kernels
+for package in (rljob_runtime.devices, rljob_runtime.devices.kernels):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         __import__(module.name)
 import rljob_runtime.states.making
-print(len([name for name in sys.modules if name.startswith("rljob_runtime.kernels.")]))
+print(len([name for name in sys.modules if name.startswith("rljob_runtime.devices.kernels.")]))
 """
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
@@ -111,5 +111,5 @@ print(len([name for name in sys.modules if name.startswith("rljob_runtime.kernel
     )
 
     assert done.returncode == 0, done.stderr
-    folder = Path(rljob_runtime.kernels.__file__).parent
+    folder = Path(rljob_runtime.devices.kernels.__file__).parent
     assert int(done.stdout) == len([*folder.glob("[!_]*.py")])

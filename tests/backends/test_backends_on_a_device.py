@@ -5,10 +5,10 @@ import torch
 import torch.distributed as dist
 from real_devices import DEVICES, skip_without
 
-from rljob_runtime.backends.ascend import open_ascend
-from rljob_runtime.backends.cuda import CudaBackend
-from rljob_runtime.backends.host_swap import HostSwap
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.ascend import open_ascend
+from rljob_runtime.devices.cuda import CudaBackend
+from rljob_runtime.devices.host_swap import HostSwap
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import DeviceMemoryError
 
 SIZE = 2**26  # bytes

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from rljob_runtime.backends.base import Backend
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import DeviceMemoryError
 
 

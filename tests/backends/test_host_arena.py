@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.host_arena import ALIGNED, BLOCK_BYTES, HostArena
-from rljob_runtime.backends.host_swap import HostSwap
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.host_arena import ALIGNED, BLOCK_BYTES, HostArena
+from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.reshard.swap import Resting
 
 

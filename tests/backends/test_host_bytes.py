@@ -2,7 +2,7 @@
 
 import psutil
 
-from rljob_runtime.backends.host import host_bytes
+from rljob_runtime.devices.host import host_bytes
 
 
 def test_without_a_container_it_is_the_machines(tmp_path):

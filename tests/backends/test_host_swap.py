@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.host_swap import HostSwap
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.host_swap import HostSwap
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import DeviceMemoryError
 
 MEGABYTE = 2**18  # floats

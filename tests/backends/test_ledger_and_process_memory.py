@@ -6,8 +6,8 @@ import sys
 
 CODE = """
 import json, torch
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind
 
 torch.set_num_threads(1)
 backend = CpuBackend(name="emulated:0")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import DeviceMemoryError
 
 WEIGHTS, CACHE = MemoryKind.UPDATE_WEIGHTS, MemoryKind.KV_CACHE

@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.backends.presence import MOST_BYTES, Presence
+from rljob_runtime.devices.presence import MOST_BYTES, Presence
+from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.wire import Pending
 
 kept: list[Presence] = []
 """As a worker's process keeps it."""

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.backends import sync_group
-from rljob_runtime.backends.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices import sync_group
+from rljob_runtime.devices.sync_group import Meeting, SyncGroup
 from rljob_runtime.errors import WorkerError
 
 

@@ -30,7 +30,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "KeyedQueue._release": "for the next timer; `run` cancels it",
         "KeyedQueue._within": "for a pause, too, which is the deadline",
     },
-    "runtime/rljob_runtime/backends/presence.py": {
+    "runtime/rljob_runtime/devices/presence.py": {
         "Presence._listen": "a daemon thread that hears the other ranks until its socket is closed",
         "Presence.await_all": "it is done: `_ended` said so",
         "Presence._begin.wait": "bounded by its group's timeout",
@@ -58,12 +58,12 @@ RIGHT: dict[str, dict[str, str]] = {
         "_Feed._next": "a daemon thread, for the next message; `join` has a deadline"
     },
     # What is waited for has a deadline of its own.
-    "runtime/rljob_runtime/backends/cpu.py": {
+    "runtime/rljob_runtime/devices/cpu.py": {
         "ThreadStream.queue": "copies, and collectives with their group's timeout",
         "ThreadMark.hold_main": "copies, and collectives with their group's timeout",
         "ThreadMark.wait": "copies, and collectives with their group's timeout",
     },
-    "runtime/rljob_runtime/backends/host_swap.py": {
+    "runtime/rljob_runtime/devices/host_swap.py": {
         "SwappedOut.release": "a copy between host and device"
     },
     "runtime/rljob_runtime/dock/clients/connections.py": {

@@ -13,18 +13,18 @@ import torch
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 from npu_operators import OPERATORS, SCHEMAS, VERSIONS, npu_operators
 
-from rljob_runtime.kernels.block_attention import attend_blocks, attend_blocks_backward
-from rljob_runtime.kernels.flash_attention import (
+from rljob_runtime.devices.kernels.block_attention import attend_blocks, attend_blocks_backward
+from rljob_runtime.devices.kernels.flash_attention import (
     Sequences,
     flash_attention,
     flash_attention_ascend,
     npu_causal_mask,
 )
-from rljob_runtime.kernels.grouped_matmul import grouped_matmul
-from rljob_runtime.kernels.rms_norm import rms_norm
-from rljob_runtime.kernels.rope import rotate
-from rljob_runtime.kernels.swiglu import swiglu
-from rljob_runtime.kernels.token_permutation import permute_tokens, unpermute_tokens
+from rljob_runtime.devices.kernels.grouped_matmul import grouped_matmul
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.rotary_embedding import rotate
+from rljob_runtime.devices.kernels.swiglu import swiglu
+from rljob_runtime.devices.kernels.token_permutation import permute_tokens, unpermute_tokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*overriding a previously registered kernel")
 PINNED = "2.10.0.post4"  # vllm-ascend's

@@ -9,8 +9,8 @@ from npu_operators import VERSIONS, npu_operators
 from real_devices import DEVICES, skip_without
 from torch import Tensor
 
-from rljob_runtime.kernels import block_attention
-from rljob_runtime.kernels.block_attention import (
+from rljob_runtime.devices.kernels import block_attention
+from rljob_runtime.devices.kernels.block_attention import (
     Block,
     attend_blocks,
     attend_blocks_ascend,

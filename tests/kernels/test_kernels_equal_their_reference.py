@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kernel_cases import CASES, Draw, assert_same, kernel_of, outputs_and_gradients
 
-from rljob_runtime.kernels.flash_attention import CALL_SCORES, Sequences
-from rljob_runtime.kernels.token_permutation import (
+from rljob_runtime.devices.kernels.flash_attention import CALL_SCORES, Sequences
+from rljob_runtime.devices.kernels.token_permutation import (
     permute_tokens,
     permute_tokens_reference,
     unpermute_tokens,

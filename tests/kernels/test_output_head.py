@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs, linear_logprobs_reference
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs, linear_logprobs_reference
 
 POSITIONS, HIDDEN, VOCABULARY = 10, 8, 71
 ROWS = torch.tensor([9, 0, 0, 3, 4, 4, 5, 9, 1, 2])
@@ -128,7 +128,7 @@ class Alive(TorchDispatchMode):
 @pytest.mark.parametrize("trains", [True, False])
 def test_one_chunk_of_logits_is_alive_at_a_time(trains: bool, monkeypatch) -> None:
     positions, vocabulary, rows = 64, 512, 8
-    monkeypatch.setattr("rljob_runtime.kernels.linear_logprobs.CACHED", 2 * vocabulary)
+    monkeypatch.setattr("rljob_runtime.devices.kernels.linear_logprobs.CACHED", 2 * vocabulary)
     hidden = torch.randn(positions, HIDDEN, requires_grad=trains)
     weight = torch.randn(vocabulary, HIDDEN, requires_grad=trains)
     everywhere = torch.arange(positions)

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rljob_runtime.kernels import product as kernel
-from rljob_runtime.kernels.product import product
+from rljob_runtime.devices.kernels import product as kernel
+from rljob_runtime.devices.kernels.product import product
 
 
 @pytest.fixture

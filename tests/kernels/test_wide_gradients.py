@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rljob_runtime.kernels import linear as kernels_linear
-from rljob_runtime.kernels.linear import embedding, grouped_linear, linear
-from rljob_runtime.kernels.matmul_add import PIECE_ROWS, num_pieces
+from rljob_runtime.devices.kernels import linear as kernels_linear
+from rljob_runtime.devices.kernels.linear import embedding, grouped_linear, linear
+from rljob_runtime.devices.kernels.matmul_add import PIECE_ROWS, num_pieces
 
 PASSES = 3
 ENDS = torch.tensor([2, 2, 5])

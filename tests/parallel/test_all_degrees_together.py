@@ -10,8 +10,8 @@ from torch import Tensor, distributed
 
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import share
-from rljob_runtime.backends.collectives import size_of, sum_over_ranks
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs
+from rljob_runtime.devices.collectives import size_of, sum_over_ranks
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
 from rljob_runtime.parallel.gradients import GradientShards, clip_gradients

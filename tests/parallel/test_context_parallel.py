@@ -97,7 +97,7 @@ def test_ring_attention_is_one_ranks(ranks, heads):
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_ring_attention_by_the_operators_of_ascend_is_one_ranks(ranks, heads, monkeypatch):
-    monkeypatch.setattr("rljob_runtime.kernels.block_attention.on_npu", lambda tensor: True)
+    monkeypatch.setattr("rljob_runtime.devices.kernels.block_attention.on_npu", lambda tensor: True)
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)
 
     with npu_operators(VERSIONS[0]):

@@ -8,7 +8,7 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.vocabulary import (
     VocabularyShare,
     embed_tokens,

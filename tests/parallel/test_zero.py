@@ -9,7 +9,7 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed, nn
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.parallel.buckets import plan_buckets
 from rljob_runtime.parallel.gradients import (

@@ -12,8 +12,8 @@ from parallel_training import grid_of
 from reference_models import make_reference
 from shared_steps import make_engine, ranks_of, train, whole
 
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.host_swap import HostSwap
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.weights import save_hf
 

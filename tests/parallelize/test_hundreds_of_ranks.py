@@ -24,7 +24,7 @@ from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.traffic import Work
 from rljob_api.update_traffic import stage_traffic
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.fully_sharded import held_rows

@@ -21,7 +21,7 @@ from rljob_api.engines import UpdateParallelism
 from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.decoder import Decoder

@@ -20,7 +20,7 @@ from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_api.traffic import Traffic, Work
 from rljob_api.update_traffic import stage_traffic
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.fully_sharded import fully_sharded_bytes

@@ -16,7 +16,7 @@ from reference_models import make_reference
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.update import make_update
 from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks

@@ -9,7 +9,7 @@ import torch
 from colocated_states import job_of, states_of
 from forked_ranks import on_ranks
 
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, CONFIG_FILE
 from rljob_runtime.models.loading import load_decoder

@@ -15,7 +15,7 @@ from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.reshard.executor import Resharder
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.states.reshard import thinned, told
 
 KIND = MemoryKind.UPDATE_WEIGHTS

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from colocated_states import job_of, states_of
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum

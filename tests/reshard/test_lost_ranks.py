@@ -17,7 +17,7 @@ from torch import Tensor
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.strategies import AllgatherSwap
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.reshard.executor import Resharder
 
 PLAN = plan_of(

@@ -12,8 +12,8 @@ from torch import Tensor
 from rljob_api.resharding.figures import peaks
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind, MemoryReport
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.reshard.executor import Resharder
 

@@ -9,8 +9,8 @@ from torch import Tensor
 from rljob_api.resharding.figures import largest_bucket, peaks
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.ledger import MemoryKind, MemoryReport
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.errors import ConfigError, DeviceMemoryError
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.strategies import STRATEGIES

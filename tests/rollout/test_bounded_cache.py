@@ -9,7 +9,7 @@ import torch
 from reference_models import FAMILIES
 from rollouts import make_groups, run, sampling
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines import cache_layout, rollout_torch
 from rljob_runtime.engines.cache_layout import CacheLayout, choose_layout
 from rljob_runtime.engines.prompts import SharedPrompts

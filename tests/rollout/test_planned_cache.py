@@ -16,7 +16,7 @@ from rljob_api.load import read_job
 from rljob_api.memory import Memory, plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.rollout import make_rollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import read_config

@@ -10,7 +10,7 @@ from forked_ranks import on_ranks
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import Generated
 from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout

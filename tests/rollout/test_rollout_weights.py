@@ -10,7 +10,7 @@ import torch
 from reference_models import FAMILIES, make_reference
 from rollouts import make_groups, run, sampling
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import DeviceMemoryError, WeightsError

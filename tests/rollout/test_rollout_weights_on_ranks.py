@@ -12,7 +12,7 @@ from reference_models import make_reference
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy

@@ -14,8 +14,8 @@ from rollout_devices import joined, make_job, sync_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
 
-from rljob_runtime.backends.cpu import CpuBackend
-from rljob_runtime.backends.sync_group import Meeting, SyncGroup
+from rljob_runtime.devices.cpu import CpuBackend
+from rljob_runtime.devices.sync_group import Meeting, SyncGroup
 from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.engines.rollout_engine import Generated, RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout

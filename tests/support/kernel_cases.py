@@ -9,23 +9,23 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.flash_attention import (
+from rljob_runtime.devices.kernels.flash_attention import (
     Sequences,
     flash_attention,
     flash_attention_ascend,
     flash_attention_reference,
 )
-from rljob_runtime.kernels.grouped_matmul import (
+from rljob_runtime.devices.kernels.grouped_matmul import (
     grouped_matmul,
     grouped_matmul_ascend,
     grouped_matmul_reference,
 )
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs, linear_logprobs_reference
-from rljob_runtime.kernels.matmul_add import matmul_add_, matmul_add_reference_
-from rljob_runtime.kernels.rms_norm import rms_norm, rms_norm_ascend, rms_norm_reference
-from rljob_runtime.kernels.rope import rotate, rotate_ascend, rotate_reference
-from rljob_runtime.kernels.swiglu import swiglu, swiglu_ascend, swiglu_reference
-from rljob_runtime.kernels.token_permutation import (
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs, linear_logprobs_reference
+from rljob_runtime.devices.kernels.matmul_add import matmul_add_, matmul_add_reference_
+from rljob_runtime.devices.kernels.rms_norm import rms_norm, rms_norm_ascend, rms_norm_reference
+from rljob_runtime.devices.kernels.rotary_embedding import rotate, rotate_ascend, rotate_reference
+from rljob_runtime.devices.kernels.swiglu import swiglu, swiglu_ascend, swiglu_reference
+from rljob_runtime.devices.kernels.token_permutation import (
     permute_tokens,
     permute_tokens_ascend,
     permute_tokens_reference,

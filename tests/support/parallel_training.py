@@ -13,8 +13,8 @@ from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import Optimizer, UpdateParallelism
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.algorithms.base import LossOutput, Totals
-from rljob_runtime.backends.collectives import sum_over_ranks
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.collectives import sum_over_ranks
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.gradients import GradientBuffer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer

@@ -13,7 +13,7 @@ from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
 from rljob_api.resharding.widths import Widths
 from rljob_api.tensors import tensors_of
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.reshard.parcels import part
 

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from parallel_training import SETTINGS, grpo, make_batch
 
 from rljob_api.lora import Lora
-from rljob_runtime.backends.host_swap import HostSwap
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.host_swap import HostSwap
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.parallel.groups import ProcessGroups

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.update_torch import UpdateEngine
 
 BF16 = torch.bfloat16

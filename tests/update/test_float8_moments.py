@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.float8 import BLOCK, Float8
 from rljob_runtime.engines.moments import Float8Moments

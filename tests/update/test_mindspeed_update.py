@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.update import make_torch, make_update
 from rljob_runtime.engines.update_engine import UpdateEngine, UpdateSetup
 from rljob_runtime.engines.update_mindspeed.megatron import CALLS

@@ -13,7 +13,7 @@ from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.resharding.layouts import rollout_layout, update_layout
 from rljob_api.resharding.plan import make_reshard_plan
 from rljob_api.resharding.widths import Widths
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.engines.probe import check_probe, probe_gap
 from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError, WeightsError

@@ -47,7 +47,7 @@ class DeviceWorker:
         role: DeviceRole,
         num_threads: int,
     ) -> None:
-        from rljob_runtime.backends.table import open_backend
+        from rljob_runtime.devices.backend_table import open_backend
         from rljob_runtime.profiles.recorder import Recorder
 
         self._role = role
@@ -62,7 +62,7 @@ class DeviceWorker:
 
     def _facts(self) -> dict[str, Any]:
         """What is told of this device when the run hangs; asked in another thread."""
-        from rljob_runtime.backends.collective_notes import NOTES
+        from rljob_runtime.devices.collective_notes import NOTES
 
         return {"world_first": self._role.rank - self._role.world_rank, "collectives": NOTES.told()}
 
@@ -73,7 +73,7 @@ class DeviceWorker:
     def open_world(self, *present: str) -> str:
         """Open a meeting of the devices that this one computes with, all of whom are `present` (addresses);
         returns its address."""
-        from rljob_runtime.backends.sync_group import Meeting
+        from rljob_runtime.devices.sync_group import Meeting
 
         self._world = Meeting(self.address())
         return self._world.address
@@ -103,14 +103,14 @@ class DeviceWorker:
 
     def open_sync(self) -> str:
         """Open a meeting of the devices that exchange weights; returns its address."""
-        from rljob_runtime.backends.sync_group import Meeting
+        from rljob_runtime.devices.sync_group import Meeting
 
         self._meeting = Meeting(self.address())
         return self._meeting.address
 
     def join_sync(self, address: str, rank: int, size: int) -> None:
         """Exchange weights from now on with the devices that join this meeting, and no others."""
-        from rljob_runtime.backends.sync_group import SyncGroup
+        from rljob_runtime.devices.sync_group import SyncGroup
 
         in_flight = self._states.in_flight
         if in_flight is not None:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import sum_over_ranks
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.collectives import sum_over_ranks
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.precision import main_dtype, widen_gradients
 
 

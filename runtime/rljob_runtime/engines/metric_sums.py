@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.algorithms.base import LossOutput
-from rljob_runtime.backends.collectives import (
+from rljob_runtime.devices.collectives import (
     max_over_ranks,
     sum_over_ranks,
     union_over_ranks,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW, state_bytes
 from rljob_runtime.engines.gradients import GradientBuffer, StepGradients
 

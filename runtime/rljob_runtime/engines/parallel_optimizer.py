@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.backends.collectives import size_of, sum_over_ranks
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.collectives import size_of, sum_over_ranks
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.optimizers import tracked_adamw
 from rljob_runtime.errors import CheckpointError

@@ -10,7 +10,7 @@ from rljob_api.architecture import Shape, read_shape
 from rljob_api.base import parse_quantity
 from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import RolloutEngine, RolloutSetup
 from rljob_runtime.errors import ConfigError

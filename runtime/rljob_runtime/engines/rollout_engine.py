@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.environments.base import GameSeed, Outcome
 from rljob_runtime.environments.conversation import Conversation

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.cache_layout import choose_layout, layer_items, new_cache
 from rljob_runtime.engines.game_turns import GameTurns
 from rljob_runtime.engines.generation import Generation

@@ -12,8 +12,8 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.host_swap import HostSwap
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.host_swap import HostSwap
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.accumulation import LossFn
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms.base import Totals
-from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
-from rljob_runtime.backends.host_swap import HostSwap
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
+from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
+from rljob_runtime.devices.host_swap import HostSwap
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.engines.accumulation import Accumulation, LossFn, Pipeline, add_all
 from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.offload import OffloadedOptimizer

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rljob_runtime.kernels.linear import embedding
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs
+from rljob_runtime.devices.kernels.linear import embedding
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix

@@ -17,7 +17,7 @@ from itertools import accumulate, chain, pairwise
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.flash_attention import Sequences
+from rljob_runtime.devices.kernels.flash_attention import Sequences
 from rljob_runtime.sample import SampleBatch
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import size_of, sum_over_ranks
+from rljob_runtime.devices.collectives import size_of, sum_over_ranks
+from rljob_runtime.devices.wire import start_exchange
 from rljob_runtime.parallel.sequence import exchange_rows
 from rljob_runtime.parallel.volume import exchange_bytes
-from rljob_runtime.parallel.wire import start_exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

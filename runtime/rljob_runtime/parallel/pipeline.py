@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.devices.collectives import rank_of, size_of
+from rljob_runtime.devices.wire import Pending, start_receive, start_send
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.parallel.schedule import Message, Schedule, Step
-from rljob_runtime.parallel.wire import Pending, start_receive, start_send
 
 Chunk = Callable[[int, Tensor | None], Tensor]
 """Part of the model: number of the micro-batch and the part before's output (None: there is none) →

@@ -16,10 +16,14 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of
-from rljob_runtime.kernels.block_attention import Block, attend_blocks, attend_blocks_backward
+from rljob_runtime.devices.collectives import rank_of
+from rljob_runtime.devices.kernels.block_attention import (
+    Block,
+    attend_blocks,
+    attend_blocks_backward,
+)
+from rljob_runtime.devices.wire import Pending, start_shift
 from rljob_runtime.parallel.context import Half, ZigZag
-from rljob_runtime.parallel.wire import Pending, start_shift
 
 
 def ring_attention(

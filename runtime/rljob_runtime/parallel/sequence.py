@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.parallel.wire import start_exchange, start_gather, start_scatter_sum, start_sum
+from rljob_runtime.devices.wire import start_exchange, start_gather, start_scatter_sum, start_sum
 
 
 def gather_rows(part: Tensor, group: ProcessGroup | None) -> Tensor:

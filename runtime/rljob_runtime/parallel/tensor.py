@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.kernels.linear import bias_gradient, linear, weight_gradient
+from rljob_runtime.devices.kernels.linear import bias_gradient, linear, weight_gradient
+from rljob_runtime.devices.wire import start_gather, start_scatter_sum
 from rljob_runtime.parallel.sequence import scatter_sum_rows
 from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes
-from rljob_runtime.parallel.wire import start_gather, start_scatter_sum
 
 
 def column_linear(

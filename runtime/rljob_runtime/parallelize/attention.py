@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.models.blocks.packed_attention import attend
 from rljob_runtime.models.packing import Packing
 from rljob_runtime.parallel.ring import ring_attention

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.linear_logprobs import linear_logprobs
+from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix

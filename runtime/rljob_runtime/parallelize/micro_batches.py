@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.layout import stages
-from rljob_runtime.backends.collectives import size_of
+from rljob_runtime.devices.collectives import size_of
+from rljob_runtime.devices.wire import broadcast, start_sum
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
@@ -27,7 +28,6 @@ from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallel.wire import broadcast, start_sum
 from rljob_runtime.parallelize.ends import SharedEnds
 from rljob_runtime.sample import SampleBatch
 

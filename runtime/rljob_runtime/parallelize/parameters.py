@@ -15,6 +15,7 @@ from rljob_api.architecture import Shape
 from rljob_api.layout import Part, Slice, slice_of, slices
 from rljob_api.lora import Lora
 from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
+from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.expert_names import Place, places_in_stack
@@ -25,7 +26,6 @@ from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_weight
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
-from rljob_runtime.parallel.wire import broadcast
 
 ValuesAt = Callable[[Tensor], Tensor]
 """Gives a live tensor's values, wherever they are at the time."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.profile import Profile
-from rljob_runtime.backends.base import Profiler
+from rljob_runtime.devices.backend import Profiler
 from rljob_runtime.profiles.traces import Trace, top_operators
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import Step
-from rljob_runtime.parallel.wire import (
+from rljob_runtime.devices.wire import (
     Pending,
     start_broadcast,
     start_gather,

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import ReshardPlan, Step
-from rljob_runtime.backends.base import Backend
-from rljob_runtime.backends.ledger import MemoryKind
-from rljob_runtime.backends.presence import Presence
+from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.memory_ledger import MemoryKind
+from rljob_runtime.devices.presence import Presence
+from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.collectives import Collective
 from rljob_runtime.reshard.groups import make_groups
 from rljob_runtime.reshard.parcels import View

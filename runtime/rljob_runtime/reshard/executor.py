@@ -16,9 +16,9 @@ from torch import Tensor
 from rljob_api.resharding.boxes import Box, Piece
 from rljob_api.resharding.buckets import Member
 from rljob_api.resharding.plan import ReshardPlan
-from rljob_runtime.backends.base import Backend, Mark
+from rljob_runtime.devices.backend import Backend, Mark
+from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.wire import Pending
 from rljob_runtime.reshard.exchange import Exchange, Exchanges
 from rljob_runtime.reshard.merging import Merge, as_trained
 from rljob_runtime.reshard.parcels import View, part

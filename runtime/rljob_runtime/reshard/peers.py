@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_runtime.backends.collective_notes import NOTES, GroupNotes
+from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
 from rljob_runtime.errors import WorkerError
 
 MADV_REMOVE = 9

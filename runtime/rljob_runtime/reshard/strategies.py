@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rljob_runtime.backends.base import Backend
+from rljob_runtime.devices.backend import Backend
 from rljob_runtime.reshard.executor import New, Resharder
 from rljob_runtime.reshard.swap import Resting
 

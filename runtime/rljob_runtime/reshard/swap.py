@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.base import Backend, Mark
-from rljob_runtime.backends.host import host_bytes
-from rljob_runtime.backends.host_arena import HostArena
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.backend import Backend, Mark
+from rljob_runtime.devices.host import host_bytes
+from rljob_runtime.devices.host_arena import HostArena
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 
 GIB = 2**30

@@ -13,8 +13,8 @@ import torch.distributed as dist
 
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.base import Backend
-from rljob_runtime.backends.sync_group import attend
+from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.sync_group import attend
 from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.update_ranks import UpdateRanks

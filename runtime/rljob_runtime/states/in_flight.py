@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.host_arena import HostArena
-from rljob_runtime.backends.sync_group import SyncGroup
+from rljob_runtime.devices.host_arena import HostArena
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.engines.probe import check_probe, gap_of
 from rljob_runtime.engines.rollout_engine import SwitchingEngine
 from rljob_runtime.errors import WeightsError, WorkerError

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rljob_api.evaluation import Evaluation, EvaluationSet
 from rljob_api.workload import Batch
-from rljob_runtime.backends.host_swap import SwappedOut
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger
 from rljob_runtime.batches import BatchName
+from rljob_runtime.devices.host_swap import SwappedOut
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta

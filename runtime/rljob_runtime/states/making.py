@@ -10,9 +10,9 @@ from rljob_api.environment_rules import environments
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.backends.base import Backend
-from rljob_runtime.backends.host_swap import HostSwap, SwappedOut
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.engines.probe import Probing, probe_sequences

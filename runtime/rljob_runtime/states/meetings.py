@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import max_over_ranks, sum_over_ranks
+from rljob_runtime.devices.collectives import max_over_ranks, sum_over_ranks
 from rljob_runtime.errors import DockError, DockLost
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collectives import max_over_ranks
+from rljob_runtime.devices.collectives import max_over_ranks
 from rljob_runtime.engines.accumulation import NO_SAMPLES
 from rljob_runtime.sample import SampleBatch
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rljob_api.resharding.figures import largest_bucket
 from rljob_api.resharding.plan import ReshardPlan
-from rljob_runtime.backends.ledger import MemoryKind, MemoryLedger, Moment
+from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger, Moment
 from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError, WorkerError

@@ -11,7 +11,7 @@ from rljob_api.resharding.of_job import plan_of_job
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import can_reshard
-from rljob_runtime.backends.base import Backend
+from rljob_runtime.devices.backend import Backend
 from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 
-from rljob_runtime.backends.collectives import broadcast_bytes, rank_of
+from rljob_runtime.devices.collectives import broadcast_bytes, rank_of
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling

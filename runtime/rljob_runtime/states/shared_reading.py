@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.collectives import broadcast_bytes
+from rljob_runtime.devices.collectives import broadcast_bytes
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.sample import SampleBatch

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.backends.collectives import rank_of, size_of
 from rljob_runtime.checkpoint import MODEL_FOLDER, optimizer_file
+from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import CheckpointError

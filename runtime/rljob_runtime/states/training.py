@@ -19,7 +19,7 @@ from rljob_runtime.algorithms.functional import groups_with_signal
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
-from rljob_runtime.backends.collectives import sum_over_ranks
+from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_engine import OptimizerStep
 from rljob_runtime.engines.update_ranks import UpdateRanks

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.backends.sync_group import SyncGroup
+from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.engines.probe import (
     Probing,
     check_probe,

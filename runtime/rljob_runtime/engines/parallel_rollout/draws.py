@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_api.layout import share
-from rljob_runtime.backends.collectives import rank_of, size_of
+from rljob_runtime.devices.collectives import rank_of, size_of
+from rljob_runtime.devices.wire import broadcast, start_gather, start_sum
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import Sampling
 from rljob_runtime.engines.sampling import draw
-from rljob_runtime.parallel.wire import broadcast, start_gather, start_sum
 
 LARGEST_UNIFORM = 1.0 - 2.0**-53
 

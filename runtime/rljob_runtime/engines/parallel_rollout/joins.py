@@ -16,12 +16,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.backends.collectives import max_over_ranks, rank_of
+from rljob_runtime.devices.collectives import max_over_ranks, rank_of
+from rljob_runtime.devices.kernels.product import product
+from rljob_runtime.devices.wire import start_gather, start_receive, start_send, start_sum
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.kernels.product import product
 from rljob_runtime.parallel.vocabulary import VocabularyShare
-from rljob_runtime.parallel.wire import start_gather, start_receive, start_send, start_sum
 
 
 class RankJoins:

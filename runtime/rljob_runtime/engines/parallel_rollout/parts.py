@@ -13,6 +13,7 @@ from torch import Tensor
 from rljob_api.architecture import Shape
 from rljob_api.layout import Part, Slice, share, slices
 from rljob_api.tensors import tensors_of
+from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.models.architecture import Architecture, Experts
@@ -21,7 +22,6 @@ from rljob_runtime.models.fused.part import ModelPart
 from rljob_runtime.models.fused.weights import Weights, floats
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
-from rljob_runtime.parallel.wire import broadcast
 from rljob_runtime.parallelize.parameters import box_of
 
 

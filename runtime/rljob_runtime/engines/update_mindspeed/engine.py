@@ -16,8 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from rljob_runtime.backends.collectives import rank_of, size_of, sum_over_ranks
-from rljob_runtime.backends.ledger import MemoryKind
+from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
+from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.engines.accumulation import NO_SAMPLES, LossFn
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.engines.update_engine import UpdateSetup

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.linears import Linears, WholeLinears
 from rljob_runtime.models.blocks.matrix import Matrix

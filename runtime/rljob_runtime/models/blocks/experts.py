@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.linear import grouped_linear
-from rljob_runtime.kernels.swiglu import swiglu
-from rljob_runtime.kernels.token_permutation import permute_tokens, unpermute_tokens
+from rljob_runtime.devices.kernels.linear import grouped_linear
+from rljob_runtime.devices.kernels.swiglu import swiglu
+from rljob_runtime.devices.kernels.token_permutation import permute_tokens, unpermute_tokens
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.router import Routes
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.linear import linear
+from rljob_runtime.devices.kernels.linear import linear
 
 
 class Matrix(nn.Module):

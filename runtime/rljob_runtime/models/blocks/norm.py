@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
 
 
 class Norm(nn.Module):

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rljob_runtime.kernels.flash_attention import flash_attention
+from rljob_runtime.devices.kernels.flash_attention import flash_attention
 from rljob_runtime.models.packing import Packing
 
 

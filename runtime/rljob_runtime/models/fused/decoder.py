@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from rljob_api.tensors import EMBEDDING, HEAD, NORM
-from rljob_runtime.kernels.product import product
-from rljob_runtime.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.product import product
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forward

@@ -8,8 +8,8 @@ Called by `decoder`. Inner widths and experts are those of the part of the model
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.product import product
-from rljob_runtime.kernels.swiglu import swiglu
+from rljob_runtime.devices.kernels.product import product
+from rljob_runtime.devices.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.experts import run_experts, run_sorted
 from rljob_runtime.models.blocks.router import Routes, route

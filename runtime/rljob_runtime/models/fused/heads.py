@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.product import product
-from rljob_runtime.kernels.rms_norm import rms_norm
-from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.devices.kernels.product import product
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.fused.kept import KeptLayer, attend
 from rljob_runtime.models.fused.part import Joins

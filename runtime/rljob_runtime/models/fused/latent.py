@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.product import product
-from rljob_runtime.kernels.rms_norm import rms_norm
-from rljob_runtime.kernels.rope import rotate
+from rljob_runtime.devices.kernels.product import product
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
 from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.rotary import halves

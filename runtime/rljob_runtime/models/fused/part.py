@@ -12,7 +12,7 @@ from typing import Protocol
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.product import product
+from rljob_runtime.devices.kernels.product import product
 from rljob_runtime.models.architecture import Architecture
 
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
-from rljob_runtime.backends.accelerator import AcceleratorBackend, DeviceModule
-from rljob_runtime.backends.base import Profiler
+from rljob_runtime.devices.accelerator import AcceleratorBackend, DeviceModule
+from rljob_runtime.devices.backend import Profiler
 from rljob_runtime.errors import ConfigError
 
 REMEDY = (

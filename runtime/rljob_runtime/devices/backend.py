@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.ledger import MemoryLedger
+from rljob_runtime.devices.memory_ledger import MemoryLedger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.linear import gradient_sum, returned
-from rljob_runtime.kernels.matmul_add import matmul_add_
+from rljob_runtime.devices.kernels.linear import gradient_sum, returned
+from rljob_runtime.devices.kernels.matmul_add import matmul_add_
 
 LOGITS_AT_ONCE = 1 << 25
 """float32 values of a chunk: 128 MiB."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from rljob_runtime.backends.base import Backend, Mark, SideStream
-from rljob_runtime.backends.host_arena import HostArena
+from rljob_runtime.devices.backend import Backend, Mark, SideStream
+from rljob_runtime.devices.host_arena import HostArena
 
 
 class HostSwap:

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
-from rljob_runtime.kernels.flash_attention import (
+from rljob_runtime.devices.kernels.flash_attention import (
     MOST_SEQUENCES,
     RIGHT_DOWN_CAUSAL,
     npu_causal_mask,
 )
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 STATISTICS = (
     8  # times that npu_fusion_attention repeats each of its two numbers of a query and head

@@ -17,10 +17,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Store
 
-from rljob_runtime.backends.collective_notes import NOTES, GroupNotes
-from rljob_runtime.backends.presence import Address, Presence
+from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
+from rljob_runtime.devices.presence import Address, Presence
+from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.wire import Pending
 
 MEET_SECONDS = 30.0
 """How long a process waits for the others of its group; all of them were alive a moment before."""

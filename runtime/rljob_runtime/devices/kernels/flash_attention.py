@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 RIGHT_DOWN_CAUSAL = 3  # npu_fusion_attention's sparse_mode: counted from the last query and key
 MASK_SIDE = 2048  # of the one mask that it takes for this, whatever the lengths

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def swiglu(gate_up: Tensor) -> Tensor:

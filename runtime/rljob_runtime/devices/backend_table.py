@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from rljob_api.base import parse_quantity
 from rljob_api.infrastructure import Accelerator
-from rljob_runtime.backends.ascend import open_ascend
-from rljob_runtime.backends.base import Backend
-from rljob_runtime.backends.cpu import CpuBackend
+from rljob_runtime.devices.ascend import open_ascend
+from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.cpu import CpuBackend
 
 BACKENDS: dict[str, Callable[..., Backend]] = {
     "emulated": CpuBackend,

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def permute_tokens(tokens_TH: Tensor, experts_TK: Tensor) -> tuple[Tensor, Tensor]:

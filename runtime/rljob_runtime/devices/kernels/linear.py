@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.kernels.grouped_matmul import grouped_matmul
-from rljob_runtime.kernels.matmul_add import matmul_add_, matmul_over_rows, num_pieces
+from rljob_runtime.devices.kernels.grouped_matmul import grouped_matmul
+from rljob_runtime.devices.kernels.matmul_add import matmul_add_, matmul_over_rows, num_pieces
 
 LARGE = 1 << 17
 """Values of a weight from which on the passes saved outweigh a backward pass in Python."""

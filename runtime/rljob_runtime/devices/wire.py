@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup, Work
 
-from rljob_runtime.backends.collective_notes import NOTES, GroupNotes, Note
+from rljob_runtime.devices.collective_notes import NOTES, GroupNotes, Note
 
 _COLLECTIVES: Any = dist
 # torch 2.13 renames both, and warns of the old names.

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.profiler import profile
 
-from rljob_runtime.backends.base import DeviceMemory, Profiler
-from rljob_runtime.backends.ledger import MemoryLedger
-from rljob_runtime.backends.process import make_repeatable
+from rljob_runtime.devices.backend import DeviceMemory, Profiler
+from rljob_runtime.devices.memory_ledger import MemoryLedger
+from rljob_runtime.devices.process import make_repeatable
 
 
 class DeviceModule(Protocol):

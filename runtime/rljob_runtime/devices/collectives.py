@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.backends.collective_notes import NOTES
+from rljob_runtime.devices.collective_notes import NOTES
 
 BUCKET_BYTES = 32 * 2**20
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rljob_runtime.kernels.device import on_npu
+from rljob_runtime.devices.kernels.tensor_device import on_npu
 
 
 def grouped_matmul(x_MK: Tensor, weight_EKN: Tensor, ends_E: Tensor) -> Tensor:

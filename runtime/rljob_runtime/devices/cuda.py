@@ -2,7 +2,7 @@
 
 import torch
 
-from rljob_runtime.backends.accelerator import AcceleratorBackend
+from rljob_runtime.devices.accelerator import AcceleratorBackend
 
 
 class CudaBackend(AcceleratorBackend):

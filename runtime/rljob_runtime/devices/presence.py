@@ -17,8 +17,8 @@ from queue import SimpleQueue
 
 import torch.distributed as dist
 
+from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.wire import Pending
 
 BACKLOG = 4096
 ANSWER_SECONDS = 2.0
