@@ -25,7 +25,7 @@ from figures import Figures
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.errors import DockLost
 

@@ -17,7 +17,7 @@ from results import quantile
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.rows import NewRow
 
 NUM_CONTROLLERS = 10

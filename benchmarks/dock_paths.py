@@ -12,7 +12,7 @@ from statistics import median
 from results import Result, report, summarize
 
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.probe import (
     CAPACITY_BYTES,
     CLAIMED_ROWS,

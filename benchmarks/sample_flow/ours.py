@@ -10,7 +10,7 @@ from sample_flow.payload import READERS, Array, Column
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.rows import Claim, NewRow
 
 WAIT_SECONDS = 120.0

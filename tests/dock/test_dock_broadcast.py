@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind

@@ -14,7 +14,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, pack
@@ -375,7 +375,7 @@ def test_a_second_request_before_the_answer_is_refused(make_dock) -> None:
 
 
 def test_a_silent_connection_is_closed(make_dock, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.wire.server.HELLO_SECONDS", 0.1)
+    monkeypatch.setattr("rljob_runtime.dock.wire.wire_server.HELLO_SECONDS", 0.1)
     dock = make_dock()
     with socket.create_connection(dock.address.warehouses[0], timeout=5) as raw:
         assert raw.recv(1) == b""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.errors import DockError, DockLost, DockTimeout
 
 WORKER = """
@@ -30,7 +30,7 @@ time.sleep(60)
 OWNER = """
 import time
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 with LocalDock([State(name="a", needs=())]) as dock:
     print(*[process.pid for process in dock._processes.values()], flush=True)
     time.sleep(60)

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, read_head
 
 ANSWER_SECONDS = 5.0

@@ -19,9 +19,9 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
 with atheris.instrument_imports(include=["rljob_runtime.dock"]):
     from dock_conversations import GRAPH, TOKEN, spoil, with_controller, with_warehouse
 
-    from rljob_runtime.dock.controller.server import ControllerServer
-    from rljob_runtime.dock.warehouse.server import WarehouseServer
-    from rljob_runtime.dock.wire.server import DockServer
+    from rljob_runtime.dock.controller.controller_server import ControllerServer
+    from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
+    from rljob_runtime.dock.wire.wire_server import DockServer
 
 CAPACITY_BYTES = 1 << 16
 TURNS = 4

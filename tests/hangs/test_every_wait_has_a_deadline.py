@@ -43,7 +43,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "serve": "a server for measurements, which whoever started it ends"
     },
     "runtime/rljob_runtime/dock/thread.py": {"ServerThread._serve": "serves until `stop`"},
-    "runtime/rljob_runtime/dock/warehouse/server.py": {
+    "runtime/rljob_runtime/dock/warehouse/warehouse_server.py": {
         "WarehouseServer._greet_later": "the client has a deadline, and ends its request at it",
         "WarehouseServer._held_later": "the client has a deadline, and ends its request at it",
     },
@@ -51,7 +51,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "Peer.send": "for room in a connection, whose end sets it",
         "Peer._write": "for room in a connection, whose end sets it",
     },
-    "runtime/rljob_runtime/dock/wire/server.py": {
+    "runtime/rljob_runtime/dock/wire/wire_server.py": {
         "DockServer.stop": "its connections are closed; `ServerThread.stop` has a deadline"
     },
     "runtime/rljob_runtime/tracking/trackers.py": {

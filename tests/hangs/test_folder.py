@@ -16,11 +16,11 @@ import pytest
 from rljob_api.infrastructure import RemoteStorage
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.errors import (
     ConfigError,
     DeadlineError,

@@ -12,9 +12,9 @@ import pytest
 import ray
 
 from rljob_runtime import calls, line_child, session
-from rljob_runtime.dock import local
+from rljob_runtime.dock import local_servers as local
 from rljob_runtime.dock.graph import State
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import DeadlineError, DockError
 from rljob_runtime.folders import Folder, Piece

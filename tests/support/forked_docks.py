@@ -12,7 +12,7 @@ import os
 import subprocess
 from typing import Any, TextIO, cast
 
-from rljob_runtime.dock.local import LocalDock
+from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.serve import make_server, serve
 
 FORK = multiprocessing.get_context("fork")

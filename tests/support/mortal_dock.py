@@ -16,12 +16,12 @@ from typing import Any
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire.frames import HEAD, Kind, read_head
-from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.dock.wire.wire_server import DockServer
 
 TOKEN = "secret"
 NOBODY = 1

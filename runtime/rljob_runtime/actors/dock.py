@@ -12,10 +12,10 @@ from typing import Any
 from rljob_runtime.actors.whereabouts import Warehouses, own_host
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.collector import collect_rarely
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.warehouse.server import WarehouseServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.hangs.reporter import start_reporter
 
 

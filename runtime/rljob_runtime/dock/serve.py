@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from rljob_runtime.dock.collector import collect_rarely
-from rljob_runtime.dock.controller.server import ControllerServer
+from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.warehouse.server import WarehouseServer
-from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
+from rljob_runtime.dock.wire.wire_server import DockServer
 
 PARENT_CHECK_SECONDS = 1.0
 

@@ -6,7 +6,7 @@ import logging
 import threading
 from typing import Self
 
-from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.errors import DockError
 
 log = logging.getLogger(__name__)

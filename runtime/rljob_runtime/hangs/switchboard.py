@@ -15,7 +15,7 @@ from typing import Any, Self
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
-from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.hangs.reporter import PULSE_SECONDS, ROLE
 
 GRACE_SECONDS = 5.0

@@ -12,8 +12,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
-from rljob_runtime.dock.controller.inspection import inspection
 from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.ledger_inspection import inspection
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.controller.waits import Waiting
 from rljob_runtime.dock.graph import StateGraph
@@ -21,7 +21,7 @@ from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
-from rljob_runtime.dock.wire.server import DockServer, optional_integer
+from rljob_runtime.dock.wire.wire_server import DockServer, optional_integer
 from rljob_runtime.errors import DockError, DockRefused, DockTimeout
 
 

@@ -12,7 +12,6 @@ from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.changes import change_of
 from rljob_runtime.dock.warehouse.epoch import is_behind
-from rljob_runtime.dock.warehouse.inspection import inspection
 from rljob_runtime.dock.warehouse.notices import encode_snapshot
 from rljob_runtime.dock.warehouse.parking import Parking
 from rljob_runtime.dock.warehouse.reads import ReadDesk
@@ -20,10 +19,11 @@ from rljob_runtime.dock.warehouse.staging import new_staging, payload_of
 from rljob_runtime.dock.warehouse.standby import Standby
 from rljob_runtime.dock.warehouse.standby_link import Place, StandbyLink
 from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.warehouse.store_inspection import inspection
 from rljob_runtime.dock.wire.frames import Frame, Kind
 from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
-from rljob_runtime.dock.wire.server import DockServer
+from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.errors import DockFull, DockRefused
 
 log = logging.getLogger(__name__)
