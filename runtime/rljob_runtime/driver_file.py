@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from rljob_runtime.process_start import is_same, start_of
+from rljob_runtime.children.process_start import is_same, start_of
 
 DRIVER_NAME = "driver.json"
 

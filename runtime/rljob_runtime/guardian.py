@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 import psutil
 
-from rljob_runtime.process_start import is_same, start_of
+from rljob_runtime.children.process_start import is_same, start_of
 
 GOODBYE = "goodbye"
 KILL_ROUNDS = 3

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import ray
 
-from rljob_runtime import calls, line_child, session
+from rljob_runtime import calls, session
+from rljob_runtime.children import line_child
+from rljob_runtime.children.line_child import LineChild
 from rljob_runtime.dock import local_servers as local
 from rljob_runtime.dock.graph import State
 from rljob_runtime.dock.local_servers import LocalDock
@@ -20,7 +22,6 @@ from rljob_runtime.errors import DeadlineError, DockError
 from rljob_runtime.folders import Folder, Piece
 from rljob_runtime.hangs import switchboard
 from rljob_runtime.hangs.switchboard import Switchboard
-from rljob_runtime.line_child import LineChild
 from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.tools import python_tool

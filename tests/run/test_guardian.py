@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rljob_runtime.children.process_start import is_same, start_of
 from rljob_runtime.guardian import OF_TRACKERS, Guardian
-from rljob_runtime.process_start import is_same, start_of
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 

@@ -18,10 +18,10 @@ from rich.text import Text
 from run_events import Event, make_events
 from typer.testing import CliRunner
 
+from rljob_runtime.children.process_start import start_of
 from rljob_runtime.cli import app
 from rljob_runtime.display.display import Display, display_after
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.process_start import start_of
 from rljob_runtime.watch.on_terminal import Watch
 from rljob_runtime.watch.runs import SILENT_SECONDS, LocalRun
 

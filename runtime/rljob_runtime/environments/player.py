@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.environment import Environment
+from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.environments.base import Moved
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.line_child import LineChild, StartFailed
 
 CHILD = "rljob_runtime.environments.child"
 

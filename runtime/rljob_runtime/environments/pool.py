@@ -13,9 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from rljob_api.environment import Environment
+from rljob_runtime.children.line_child import START_SECONDS
 from rljob_runtime.environments.base import GameSeed, Moved
 from rljob_runtime.environments.player import Player, Session
-from rljob_runtime.line_child import START_SECONDS
 
 log = logging.getLogger(__name__)
 

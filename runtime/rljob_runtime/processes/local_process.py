@@ -14,8 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from rljob_runtime.children.forked_children import start_forking
 from rljob_runtime.errors import RljobError, WorkerFailed
-from rljob_runtime.forked_children import start_forking
 from rljob_runtime.processes.workers import Call
 
 

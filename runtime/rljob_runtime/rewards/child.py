@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rljob_api.workload import Data, Reward
-from rljob_runtime.forked_children import end_with_parent
+from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.rewards.scorers import Scorer, make_scorer
 

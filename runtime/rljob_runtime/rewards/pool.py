@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rljob_api.workload import Data, Reward
+from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.errors import RewardError
-from rljob_runtime.line_child import LineChild, StartFailed
 from rljob_runtime.rewards.requests import RewardRequest, RewardResult
 
 CHILD = "rljob_runtime.rewards.child"

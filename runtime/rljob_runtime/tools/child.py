@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from rljob_api.tools import Tool
+from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.forked_children import end_with_parent
 from rljob_runtime.tools.answers import Failed, TookTooLong
 from rljob_runtime.tools.table import Answering, make_tool
 

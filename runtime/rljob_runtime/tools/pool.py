@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from rljob_api.tools import Tool
+from rljob_runtime.children.line_child import START_SECONDS, LineChild, StartFailed
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.line_child import START_SECONDS, LineChild, StartFailed
 from rljob_runtime.tools.answers import Answer
 
 CHILD = "rljob_runtime.tools.child"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.tracking import Tracking
-from rljob_runtime.forked_children import end_with_parent
+from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.tracking.base import TrackedRun, Tracker
 from rljob_runtime.tracking.table import open_tracker
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.tracking import Tracking
+from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.events import Event, EventLog, events_in
-from rljob_runtime.line_child import LineChild, StartFailed
 from rljob_runtime.tracking.base import TrackedRun
 
 CHILD = "rljob_runtime.tracking.child"

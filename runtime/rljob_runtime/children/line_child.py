@@ -17,7 +17,7 @@ import tempfile
 import time
 from typing import IO, Any
 
-from rljob_runtime.forked_children import ForkedChild, forked
+from rljob_runtime.children.forked_children import ForkedChild, forked
 
 START_SECONDS = 120.0
 READ_BYTES = 65_536
