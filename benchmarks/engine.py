@@ -28,7 +28,7 @@ from turns import Do, take_turns
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms.base import LossOutput, Totals
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 NUM_CORES = len(os.sched_getaffinity(0))
 GROUPS = {"0.8M": 8, "24.7M": 4, "135M": 1}

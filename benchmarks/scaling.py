@@ -40,7 +40,7 @@ from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallelize.parameters import purposes
 from rljob_runtime.parallelize.policy import load_parallel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE_SECONDS = 600

@@ -44,7 +44,7 @@ from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.parallelize.parameters import purposes
 from rljob_runtime.parallelize.policy import load_parallel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 UPDATES: dict[str, dict[str, Any]] = {
     "data 2": {"data": 2},

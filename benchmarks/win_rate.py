@@ -14,7 +14,7 @@ from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import make_torch_rollout
 from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.rewards.pool import RewardPool, RewardRequest
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.seeds import derive_seed
 
 AT_A_TIME = 128
 

@@ -6,7 +6,7 @@ import torch
 from rljob_example_opo_params import OPOParams
 
 from rljob_runtime.algorithms.grpo import loss
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 __all__ = ["loss", "prepare"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from rljob_api.algorithms.dapo import DAPOParams
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.batches import BatchName
+from rljob_runtime.samples.batches import BatchName
 
 LOWEST_KEEP_RATE = 0.1
 SMALLEST_SHARE = 4

@@ -14,7 +14,6 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.async_steps import AsyncSteps
-from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import Candidates
 from rljob_runtime.checkpoint import (
     CheckpointStore,
@@ -29,12 +28,6 @@ from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
 from rljob_runtime.events import EventLog
-from rljob_runtime.flow import (
-    INFERENCE_STATES,
-    TRAINING_STATES,
-    evaluation_states,
-    state_graph,
-)
 from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guarding import Guarding, RollBack, roll_back
 from rljob_runtime.guards import AlarmWatch
@@ -44,6 +37,13 @@ from rljob_runtime.pools import Pools
 from rljob_runtime.profiles.writing import write_traces
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import (
+    INFERENCE_STATES,
+    TRAINING_STATES,
+    evaluation_states,
+    state_graph,
+)
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import BatchCalls, Interrupted, Stages
 from rljob_runtime.standing import Standing

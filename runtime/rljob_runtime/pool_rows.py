@@ -12,9 +12,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow, RowMeta
+from rljob_runtime.samples.batches import BatchName
 
 POOL_STATES = ("generate",)
 GROUP_COLUMNS = ("prompt", "task", "position")

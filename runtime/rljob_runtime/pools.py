@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import open_prompts
-from rljob_runtime.batches import BatchName
+from rljob_runtime.samples.batches import BatchName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

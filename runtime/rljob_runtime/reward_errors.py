@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.errors import RewardError
 from rljob_runtime.events import EventLog
+from rljob_runtime.samples.batches import BatchName
 
 
 def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any]) -> None:

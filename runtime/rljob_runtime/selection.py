@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.rows import NewRow, RowMeta
+from rljob_runtime.samples.batches import BatchName
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
 """With tools, the mask goes along."""

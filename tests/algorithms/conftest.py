@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 ORACLES = Path(__file__).parents[1] / "fixtures" / "rl-oracles.json"
 

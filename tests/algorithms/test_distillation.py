@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.algorithms.distillation import DistillationParams
 from rljob_runtime.algorithms import Totals, distillation
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 VOCABULARY = 5
 

@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.algorithms.sampling import SampleFilter
 from rljob_runtime.algorithms.filtering import filtered, rank_weights, sample_weights
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def batch_of(*groups: list[float]) -> SampleBatch:

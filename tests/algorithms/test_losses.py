@@ -9,7 +9,7 @@ from torch import Tensor
 from rljob_api.algorithms import PARAMS
 from rljob_api.algorithms.base import PolicyParams
 from rljob_runtime.algorithms import ALGORITHMS, Totals
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 LONGEST = 6
 """The oracles' padded length."""

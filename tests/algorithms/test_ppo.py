@@ -9,7 +9,7 @@ from rljob_runtime.algorithms.base import Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, token_mean
 from rljob_runtime.algorithms.values import generalized_advantages, value_loss
 from rljob_runtime.algorithms.whitening import whiten
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 DUAL_CLIPPED = 3.0
 

@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.algorithms.sampling import BatchReweighting
 from rljob_runtime.algorithms.reweighting import reward_weights, reweighted
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 REWARDS = [[0.0, 1.0, -2.0], [0.5, 1.0, 0.0]]
 

@@ -14,7 +14,6 @@ from rljob_api.problems import InvalidJob
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Data, ReasoningGymData, Reward
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.batches import BatchName
 from rljob_runtime.data.gym import GymItems, params_of
 from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.data.source import PromptSource, suites_of
@@ -24,6 +23,7 @@ from rljob_runtime.metrics import Evaluated, evaluation_metrics
 from rljob_runtime.models.tokenizer import ByteTokenizer
 from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.rewards.scorers import make_scorer
+from rljob_runtime.samples.batches import BatchName
 
 WORDS = {"dataset": "spell_backward", "params": {"min_word_len": 3, "max_word_len": 4}}
 LEVELS: dict[str, Any] = {

@@ -4,7 +4,7 @@ import pytest
 import torch
 from reference_models import FAMILIES, SIZES
 
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @pytest.fixture

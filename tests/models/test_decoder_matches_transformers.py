@@ -11,7 +11,7 @@ from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.packing import pack
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 TEMPERATURE = 0.7
 

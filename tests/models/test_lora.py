@@ -15,7 +15,7 @@ from rljob_runtime.models.adapter_files import PREFIX, read_adapter, save_adapte
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.lora import WithoutAdapters, named_adapters
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import HeldPolicy, load_held, shape_of
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])

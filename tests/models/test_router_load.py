@@ -11,7 +11,7 @@ from rljob_runtime.models.blocks.router import Routes
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import hf_config, read_architecture
 from rljob_runtime.models.router_load import RouterLoad
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 FAMILIES = ["qwen3-moe", "qwen3-moe-some-dense"]
 TOKENS = torch.arange(5, 45) % 71

@@ -14,7 +14,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import scorer_config
 from rljob_runtime.models.loading import load_scorer
 from rljob_runtime.models.weights import read_weights, save_hf
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 MODELS = ("Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe", "DeepseekV2", "DeepseekV3")
 FAMILY_OF = {

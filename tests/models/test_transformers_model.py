@@ -15,7 +15,7 @@ from transformers import (
 
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.transformers_model import TransformersModel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 MODELS = {
     "gpt2": lambda: GPT2LMHeadModel(

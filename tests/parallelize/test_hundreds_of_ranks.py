@@ -33,7 +33,7 @@ from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.parallelize.parameters import held_slices, on_meta, purposes
 from rljob_runtime.parallelize.policy import parallelize, share_weights
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 PASSES, PROMPTS, SAMPLES, PROMPT, RESPONSE = 2, 2, 4, 128, 97
 SIZES: dict[str, Any] = {

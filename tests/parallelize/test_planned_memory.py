@@ -32,7 +32,7 @@ from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.parallelize.parameters import on_meta, purposes
 from rljob_runtime.parallelize.policy import parallelize, share_weights
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMPTS, SAMPLES, PROMPT, RESPONSE, PASSES = 2, 4, 128, 65, 2

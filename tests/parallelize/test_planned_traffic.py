@@ -30,7 +30,7 @@ from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallelize.parameters import purposes
 from rljob_runtime.parallelize.policy import load_parallel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PASSES = 2

@@ -15,7 +15,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.algorithms.values import value_loss
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import load_held
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

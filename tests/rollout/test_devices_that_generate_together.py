@@ -18,15 +18,15 @@ from whole_runs import SMALL_JOB
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import DockError, DockLost
-from rljob_runtime.flow import state_graph
 from rljob_runtime.pool_rows import BEGUN_COLUMNS, POOL_STATES, OpenSample, group_columns, pool_rows
 from rljob_runtime.pools import Pools, Round
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.partial_rollout import PartialRollout
 from rljob_runtime.states.rollout_replica import RolloutReplica

@@ -22,7 +22,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.fused.weights import New
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.weight_sync import WeightSync
 

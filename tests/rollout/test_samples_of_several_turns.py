@@ -16,7 +16,7 @@ from rljob_runtime.engines.rollout_engine import Generated, ToolSettings
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.tools.answers import Answer
 from rljob_runtime.tools.calls import CallFormat
 from rljob_runtime.tools.pool import ToolPool

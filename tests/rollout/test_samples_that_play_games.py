@@ -17,7 +17,7 @@ from rljob_runtime.environments.base import GameSeed, Moved
 from rljob_runtime.environments.conversation import Conversation
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 SaveReference = Callable[..., tuple[Any, Path]]
 GAME = Environment(name="acme.echo", max_observation_tokens=8)

@@ -14,7 +14,7 @@ from rljob_runtime.engines.rollout_engine import Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 MakeEngine = Callable[..., TorchRollout]
 SaveReference = Callable[..., tuple[Any, Path]]

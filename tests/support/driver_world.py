@@ -19,7 +19,6 @@ from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.driver import Driver
@@ -28,6 +27,7 @@ from rljob_runtime.events import EventLog
 from rljob_runtime.folders import Folder
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.processes.workers import Call
+from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.selection import select_groups
 from rljob_runtime.spans import Span

@@ -8,10 +8,10 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_api.topology import resolve
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.flow import state_graph
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import state_graph
 
 GROUPS, SAMPLES, RANKS = 8, 4, 2
 

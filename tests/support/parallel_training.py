@@ -28,7 +28,7 @@ from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.parallelize.parameters import purposes
 from rljob_runtime.parallelize.policy import load_parallel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight_decay=0.1)
 

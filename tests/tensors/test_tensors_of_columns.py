@@ -11,7 +11,7 @@ from tensordict import TensorDict
 from rljob_runtime.dock.columns import DTYPES, Ragged
 from rljob_runtime.dock.graph import State
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.tensors import (
+from rljob_runtime.samples.tensors import (
     array_of,
     columns_of,
     nested_of,

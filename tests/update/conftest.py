@@ -19,7 +19,7 @@ from rljob_runtime.engines.update_torch import LossFn, UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.transformers_model import TransformersModel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 Result = TypeVar("Result")
 Policy = TransformersModel | Decoder

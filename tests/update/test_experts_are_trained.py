@@ -12,7 +12,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 COEFFICIENT = 0.5
 

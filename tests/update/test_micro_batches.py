@@ -10,7 +10,7 @@ from forked_ranks import on_ranks
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.micro_batches import (
     MicroBatch,
     MicroBatches,

@@ -18,13 +18,13 @@ from parallel_training import SETTINGS, grid_of
 from reference_models import make_reference
 
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.batches import BatchName
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError
-from rljob_runtime.flow import state_graph
 from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.held_policy import load_held
 from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.update import Update

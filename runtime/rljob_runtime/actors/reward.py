@@ -15,21 +15,12 @@ import numpy as np
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
-from rljob_runtime.batches import BatchName
 from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.environments.columns import outcome_of
-from rljob_runtime.flow import (
-    EVALUATION_STATES,
-    MODEL_SCORE,
-    OUTCOME,
-    RESPONSE_MASK,
-    state_graph,
-    written_bytes,
-)
 from rljob_runtime.folders import Folder
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
@@ -42,6 +33,15 @@ from rljob_runtime.rewards.pool import (
     processes_of,
 )
 from rljob_runtime.rewards.requests import last_turn
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import (
+    EVALUATION_STATES,
+    MODEL_SCORE,
+    OUTCOME,
+    RESPONSE_MASK,
+    state_graph,
+    written_bytes,
+)
 from rljob_runtime.selection import (
     GROUP_COLUMNS,
     ROW_COLUMNS,

@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, limited_ratio
 from rljob_runtime.algorithms.grpo import prepare_scaled as prepare
 from rljob_runtime.algorithms.objective import objective, old_logprobs
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 __all__ = ["loss", "prepare"]
 

@@ -6,7 +6,7 @@ from rljob_api.algorithms.dapo import DAPOParams
 from rljob_runtime.algorithms.functional import group_advantages, of_groups_with_signal
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import overlong_penalty, rewards_less_kl
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 __all__ = ["loss", "prepare"]
 

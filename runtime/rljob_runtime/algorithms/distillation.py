@@ -16,7 +16,7 @@ from rljob_api.algorithms.distillation import DistillationParams
 from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, group_advantages
 from rljob_runtime.algorithms.objective import objective, old_logprobs, update_logprobs
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: DistillationParams) -> None:

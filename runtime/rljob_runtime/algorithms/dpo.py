@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rljob_api.algorithms.dpo import DPOParams
 from rljob_runtime.algorithms.base import LossOutput, Totals
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: DPOParams) -> None:

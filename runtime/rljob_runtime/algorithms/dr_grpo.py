@@ -4,7 +4,7 @@ from rljob_api.algorithms.dr_grpo import DrGRPOParams
 from rljob_runtime.algorithms.functional import group_advantages
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import rewards_less_kl
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 __all__ = ["loss", "prepare"]
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from rljob_api.algorithms.sampling import SampleFilter
-from rljob_runtime.sample import SampleBatch
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.seeds import derive_seed
 
 
 def filtered(samples: SampleBatch, chosen: SampleFilter, *, seed: int) -> SampleBatch:

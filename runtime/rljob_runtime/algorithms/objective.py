@@ -21,7 +21,7 @@ from rljob_runtime.algorithms.functional import (
     sequence_mean,
     token_mean,
 )
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def old_logprobs(logprobs_T: Tensor, batch: SampleBatch, params: PolicyParams) -> Tensor:

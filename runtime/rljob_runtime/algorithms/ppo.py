@@ -16,7 +16,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, clipped_surrogate, kl_divergence
 from rljob_runtime.algorithms.objective import objective, old_logprobs
 from rljob_runtime.algorithms.values import Estimates, generalized_advantages, value_loss
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def prepare(samples: SampleBatch, params: PPOParams) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from rljob_api.algorithms.reinforce_plus_plus import ReinforcePlusPlusParams
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import kl_penalty
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 __all__ = ["loss", "prepare"]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from rljob_api.algorithms.sampling import BatchReweighting
-from rljob_runtime.sample import SampleBatch
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.seeds import derive_seed
 
 SMALLEST = 1e-8
 """Added to each weight, so that a batch without rewards is drawn evenly."""

@@ -8,7 +8,7 @@ from torch import Tensor
 from rljob_api.algorithms.base import PolicyParams
 from rljob_api.algorithms.dapo import Overlong
 from rljob_runtime.algorithms.functional import kl_divergence
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def kl_penalty(samples: SampleBatch, params: PolicyParams) -> Tensor:

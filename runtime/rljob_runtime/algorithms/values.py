@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rljob_runtime.algorithms.base import LossOutput, Totals
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

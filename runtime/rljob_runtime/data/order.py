@@ -2,7 +2,7 @@
 
 import hashlib
 
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.seeds import derive_seed
 
 ROUNDS = 6
 

@@ -30,7 +30,7 @@ from rljob_runtime.data.split import (
 )
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import Tokenizer
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.seeds import derive_seed
 
 __all__ = ["Prompt", "PromptSource"]
 

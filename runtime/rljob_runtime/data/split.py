@@ -13,7 +13,7 @@ from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.order import permute
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.seeds import derive_seed
 
 # Held-out prompts take at most this share of a small dataset's different prompts.
 MAX_HELD_OUT_SHARE = 1 / 4

@@ -17,7 +17,7 @@ from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.parallelize.micro_batches import MicroBatchLoss
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
 Forward = Callable[[SampleBatch], TokenLogprobs]

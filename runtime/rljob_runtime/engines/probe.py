@@ -12,7 +12,7 @@ from torch import Tensor
 
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.base import PolicyModel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 NUM_SEQUENCES = 4
 NUM_TOKENS = 16

@@ -26,7 +26,7 @@ from rljob_runtime.engines.vllm_start import Start, start_vllm
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
 from rljob_runtime.models.weights import check_weights, read_weights
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.seeds import derive_seed
 
 if TYPE_CHECKING:
     from vllm import LLMEngine, RequestOutput, SamplingParams

@@ -18,7 +18,7 @@ from rljob_runtime.engines.accumulation import LossFn
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 class OptimizerStep(Protocol):

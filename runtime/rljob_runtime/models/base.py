@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 
 from rljob_runtime.models.router_load import RouterLoad
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

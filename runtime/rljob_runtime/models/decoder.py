@@ -29,7 +29,7 @@ from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.recompute import recomputed_counting
 from rljob_runtime.models.router_load import RouterLoad
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 class Decoder(nn.Module):

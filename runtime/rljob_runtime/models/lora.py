@@ -16,8 +16,8 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.decoder import Decoder
-from rljob_runtime.sample import SampleBatch
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.seeds import derive_seed
 
 
 def add_adapters(decoder: Decoder, lora: Lora) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.devices.kernels.flash_attention import Sequences
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

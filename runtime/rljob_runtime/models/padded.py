@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from rljob_runtime.models.base import TokenLogprobs
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def padded(batch: SampleBatch) -> tuple[Tensor, Tensor, Tensor]:

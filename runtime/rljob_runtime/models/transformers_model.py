@@ -19,7 +19,7 @@ from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.padded import logprobs_of_logits, padded
 from rljob_runtime.models.recompute import recomputed
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 class TransformersModel(nn.Module):

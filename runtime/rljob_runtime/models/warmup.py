@@ -16,8 +16,8 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny import CONFIG, Recipe, num_held_out
 from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
-from rljob_runtime.sample import SampleBatch
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.seeds import derive_seed
 
 LEAST_ACCURACY = 0.02
 PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)

@@ -29,7 +29,7 @@ from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallelize.ends import SharedEnds
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 MicroBatchLoss = Callable[[int, TokenLogprobs], Tensor]
 """Number of a micro-batch and what the model says of its tokens → its undivided loss, one number."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from rljob_runtime.algorithms import LossOutput, Totals
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.accumulation import UNDIVIDED
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 MOST_ROWS = 64
 """Of a rank."""

@@ -12,12 +12,12 @@ from torch import Tensor
 from rljob_api.algorithms.dpo import DPOParams
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import dpo
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.spans import Work
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.reports import CompareReport

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
@@ -25,8 +24,9 @@ from rljob_runtime.engines.rollout_engine import (
     ToolSettings,
 )
 from rljob_runtime.environments.columns import game_of, outcome_row
-from rljob_runtime.flow import OUTCOME, RESPONSE_MASK
-from rljob_runtime.seeds import derive_seed
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
+from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.spans import Span
 from rljob_runtime.states.reports import GameFigures, GenerateReport, ToolFigures
 from rljob_runtime.states.rollout_replica import RolloutReplica

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from rljob_api.evaluation import Evaluation, EvaluationSet
 from rljob_api.workload import Batch
-from rljob_runtime.batches import BatchName
 from rljob_runtime.devices.host_swap import SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.dock.client import DockClient
@@ -20,7 +19,8 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.micro_batches import score

@@ -11,7 +11,7 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import LossOutput, Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,6 @@ from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.environments.conversation import Conversation
 from rljob_runtime.environments.pool import GamePool
-from rljob_runtime.flow import MODEL_SCORE
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
@@ -39,6 +38,7 @@ from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer
 from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.samples.flow import MODEL_SCORE
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.device_ranks import DeviceRanks
 from rljob_runtime.states.device_role import DeviceRole

@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collectives import max_over_ranks
 from rljob_runtime.engines.accumulation import NO_SAMPLES
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ import torch
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.flow import RESPONSE_MASK
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.flow import RESPONSE_MASK
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def read_samples(

@@ -5,10 +5,10 @@ Called by the reference and update states.
 
 from collections.abc import Iterator
 
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.errors import DockLost
+from rljob_runtime.samples.batches import BatchName
 
 
 def claim_in_order(

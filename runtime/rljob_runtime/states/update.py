@@ -13,14 +13,14 @@ from functools import partial
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import most_stale
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.batches import BatchName
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.bad_batch import BadRow, all_finite, bad_rows
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson

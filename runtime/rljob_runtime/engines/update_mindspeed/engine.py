@@ -39,7 +39,7 @@ from rljob_runtime.engines.update_mindspeed.weights import to_hf, to_megatron
 from rljob_runtime.errors import CheckpointError, ConfigError, WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 log = logging.getLogger(__name__)
 OPTIMIZER = "megatron_optimizer"

@@ -16,7 +16,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.padded import logprobs_of_logits, padded
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 def check_architecture(architecture: Architecture) -> None:

@@ -9,7 +9,7 @@ from rljob_runtime.engines.accumulation import UNDIVIDED, LossFn
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.engines.update_mindspeed.megatron import ShardedModel
 from rljob_runtime.engines.update_mindspeed.model import Forward
-from rljob_runtime.sample import SampleBatch
+from rljob_runtime.samples.sample import SampleBatch
 
 
 class MindSpeedStep:
