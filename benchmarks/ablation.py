@@ -21,7 +21,7 @@ from results import describe_machine
 from runs import events_of
 
 from rljob_runtime.display.history import RunHistory
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BOTH = "both"

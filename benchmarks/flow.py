@@ -19,7 +19,7 @@ from runs import events_of, seconds_a_step
 
 from rljob_runtime.display.busy import busy_workers
 from rljob_runtime.display.history import RunHistory
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 2

@@ -8,7 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from rljob_runtime.display.totals import number
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 Worker = tuple[str, str]
 """Role and device."""

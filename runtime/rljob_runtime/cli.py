@@ -274,8 +274,8 @@ def stacks(
         _print(stacks_of_job(run, namespace=namespace, context=context).rstrip())
         return
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.hang_files import SUMMARY
     from rljob_runtime.hangs.request import ask_run
+    from rljob_runtime.record.hang_files import SUMMARY
 
     try:
         found = ask_run(directory)

@@ -15,26 +15,26 @@ from rljob_api.rljob import RLJob
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.async_steps import AsyncSteps
 from rljob_runtime.candidates import Candidates
-from rljob_runtime.checkpoint import (
+from rljob_runtime.difficulty import Difficulty
+from rljob_runtime.dynamic_sampling import draw_candidates
+from rljob_runtime.elastic import Elastic
+from rljob_runtime.errors import DockError
+from rljob_runtime.guarding import Guarding, RollBack, roll_back
+from rljob_runtime.guards import AlarmWatch
+from rljob_runtime.placement import Cast
+from rljob_runtime.pools import Pools
+from rljob_runtime.record.checkpoint import (
     CheckpointStore,
     RunState,
     check_resumes,
     degrees_of,
     read_state,
 )
-from rljob_runtime.difficulty import Difficulty
-from rljob_runtime.dock_fields import again_fields, dock_fields, reason_of
-from rljob_runtime.dynamic_sampling import draw_candidates
-from rljob_runtime.elastic import Elastic
-from rljob_runtime.errors import DockError
-from rljob_runtime.events import EventLog
-from rljob_runtime.folders import folder_for_all
-from rljob_runtime.guarding import Guarding, RollBack, roll_back
-from rljob_runtime.guards import AlarmWatch
-from rljob_runtime.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
-from rljob_runtime.placement import Cast
-from rljob_runtime.pools import Pools
-from rljob_runtime.profiles.writing import write_traces
+from rljob_runtime.record.dock_fields import again_fields, dock_fields, reason_of
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.folders import folder_for_all
+from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
+from rljob_runtime.record.profiles.writing import write_traces
 from rljob_runtime.row_watch import RowWatch
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.samples.batches import BatchName

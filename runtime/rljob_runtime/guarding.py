@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_runtime.checkpoint import CheckpointStore, read_state
 from rljob_runtime.errors import GuardStop
-from rljob_runtime.events import EventLog
-from rljob_runtime.folders import folder_for_all
 from rljob_runtime.guards import Alarm, AlarmWatch
+from rljob_runtime.record.checkpoint import CheckpointStore, read_state
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.folders import folder_for_all
 
 if TYPE_CHECKING:
     from rljob_runtime.driver import Driver

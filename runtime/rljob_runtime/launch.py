@@ -15,7 +15,6 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.casualties import dead_devices
-from rljob_runtime.copies import Copies
 from rljob_runtime.device_roles import device_roles
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
@@ -30,8 +29,6 @@ from rljob_runtime.errors import (
     WorkerError,
     describe,
 )
-from rljob_runtime.events import EventLog
-from rljob_runtime.folders import folder_for_all
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
@@ -39,9 +36,12 @@ from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.placement import Cast, place
 from rljob_runtime.processes.workers import Workers
-from rljob_runtime.remote import EVENTS_NAME
+from rljob_runtime.record.copies import Copies
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.folders import folder_for_all
+from rljob_runtime.record.remote import EVENTS_NAME
+from rljob_runtime.record.run_facts import hints, run_facts
 from rljob_runtime.row_watch import RowWatch
-from rljob_runtime.run_facts import hints, run_facts
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest

@@ -22,8 +22,8 @@ from rljob_runtime.device_roles import device_roles, prepare
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
-from rljob_runtime.folders import Folder
 from rljob_runtime.processes.workers import Home, Worker, Workers
+from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, state_graph
 from rljob_runtime.states.device_role import DeviceRole
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from rljob_runtime.busy_seconds import BusySeconds
 from rljob_runtime.dock.stats import RowCounts
-from rljob_runtime.events import Event
-from rljob_runtime.hang_files import ASKED
 from rljob_runtime.prometheus import families as f
 from rljob_runtime.prometheus.exposition import CONTENT_TYPE, Family, Samples
+from rljob_runtime.record.events import Event
+from rljob_runtime.record.hang_files import ASKED
 
 __all__ = ["CONTENT_TYPE", "RunFigures"]
 

@@ -13,10 +13,10 @@ from rljob_api.pod_names import driver_log
 from rljob_api.pod_rules import RUNS_DIRECTORY
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import EventLog
-from rljob_runtime.remote import EVENTS_NAME, RemoteRun, open_remote
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
 from rljob_runtime.run_request import RunRequest
 
 SPEC_NAME = "rljob.yaml"

@@ -15,16 +15,16 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.calls import ended_of, results
 from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
-from rljob_runtime.events import EventLog
-from rljob_runtime.metrics import in_flight_fields, reshard_fields
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.pools import Round
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.reward_errors import tell_reward_errors
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.metrics import in_flight_fields, reshard_fields
+from rljob_runtime.record.reward_errors import tell_reward_errors
+from rljob_runtime.record.span_events import write_spans
+from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES
-from rljob_runtime.span_events import write_spans
-from rljob_runtime.spans import Span
 
 WAREHOUSE_ANSWER_SECONDS = 5.0
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from rljob_api.evaluation import EarlyStop
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.best import Best
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.events import EventLog
-from rljob_runtime.metrics import Evaluated
+from rljob_runtime.record.best import Best
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.metrics import Evaluated
 
 
 @dataclass(slots=True, kw_only=True)

@@ -21,8 +21,8 @@ from typing import Any
 from rljob_api.guards import AlarmReport
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
-from rljob_runtime.events import Event
 from rljob_runtime.hangs.desk import StacksDesk
+from rljob_runtime.record.events import Event
 from rljob_runtime.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.watch.live_document import LiveRun

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_runtime.analysis.blame import Activity, blamed
-from rljob_runtime.spans import Span
+from rljob_runtime.record.spans import Span
 
 
 def activity(*spans: tuple[float, float], waited: float = 0.0) -> Activity:

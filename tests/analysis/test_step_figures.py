@@ -5,7 +5,7 @@ import pytest
 from rljob_runtime.analysis.run import analyze_run
 from rljob_runtime.analysis.step_figures import median_figures, step_figures
 from rljob_runtime.display.history import RunHistory
-from rljob_runtime.events import read_events
+from rljob_runtime.record.events import read_events
 
 
 def figures(folder, step=2):

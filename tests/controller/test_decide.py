@@ -29,11 +29,11 @@ from rljob_operator.model import (
 from rljob_operator.progress import ask_driver, ask_stacks
 from rljob_operator.ray_jobs import RayJob, RayJobStatus
 from rljob_operator.reconcile import new_failure
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.events import EventLog
 from rljob_runtime.guarding import Guarding
 from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.hangs.desk import StacksDesk
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer

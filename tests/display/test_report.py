@@ -16,7 +16,7 @@ from rljob_runtime.display.figures import charts, moving_average, phase_chart, s
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.report import write_report
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import EventLog
+from rljob_runtime.record.events import EventLog
 
 Event = dict[str, Any]
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.evaluation import EarlyStop
-from rljob_runtime.best import Best
+from rljob_runtime.record.best import Best
 
 
 def after(values: list[float], *, min_delta: float = 0.0) -> Best:

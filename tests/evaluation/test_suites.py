@@ -19,8 +19,8 @@ from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.data.source import PromptSource, suites_of
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.wording import suite_rows, summary_rows
-from rljob_runtime.metrics import Evaluated, evaluation_metrics
 from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
 from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.rewards.scorers import make_scorer
 from rljob_runtime.samples.batches import BatchName

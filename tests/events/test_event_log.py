@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_runtime.events import EventLog, cut_rewound, is_event, read_events
+from rljob_runtime.record.events import EventLog, cut_rewound, is_event, read_events
 
 
 def test_events_are_read_back_in_order(tmp_path: Path) -> None:

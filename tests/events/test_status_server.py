@@ -11,8 +11,8 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
-from rljob_runtime.events import EventLog
 from rljob_runtime.hangs.desk import StacksDesk
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer

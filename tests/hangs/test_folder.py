@@ -28,14 +28,14 @@ from rljob_runtime.errors import (
     DockTimeout,
     stage_of_deadline,
 )
-from rljob_runtime.events import EventLog
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dock_state import DockQuestion
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.hangs.request import answering_requests, ask_run
 from rljob_runtime.hangs.switchboard import Switchboard
-from rljob_runtime.remote import RemoteRun, open_remote
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.remote import RemoteRun, open_remote
 
 GRAPH = StateGraph(
     states=(

@@ -11,9 +11,9 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
-from rljob_runtime.checkpoint import MODEL_FOLDER, CheckpointStore, RunState
 from rljob_runtime.cli import app
 from rljob_runtime.models.export import export_model
+from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore, RunState
 
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"
 

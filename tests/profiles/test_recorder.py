@@ -12,7 +12,7 @@ import torch
 from rljob_api.profile import Profile
 from rljob_runtime.devices.ascend import AscendBackend
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.profiles.recorder import Recorder
+from rljob_runtime.record.profiles.recorder import Recorder
 
 ASKED = Profile(steps=[2], ranks=[0, 1])
 

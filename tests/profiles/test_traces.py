@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from rljob_runtime.profiles.traces import Operator, Trace, top_operators
+from rljob_runtime.record.profiles.traces import Operator, Trace, top_operators
 
 
 def event(name, start, length, *, thread=1, category="cpu_op"):

@@ -4,9 +4,9 @@ import gzip
 import re
 
 from rljob_runtime.display.report import write_report
-from rljob_runtime.events import EventLog, read_events
-from rljob_runtime.profiles.traces import Operator, Trace
-from rljob_runtime.profiles.writing import write_traces
+from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.record.profiles.traces import Operator, Trace
+from rljob_runtime.record.profiles.writing import write_traces
 
 TRACE = Trace(
     state="update",

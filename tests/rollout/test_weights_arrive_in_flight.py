@@ -23,7 +23,7 @@ from rljob_runtime.engines.rollout_transformers import TransformersRollout
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import load_weights_into, stored_weights, weights_checksum
-from rljob_runtime.spans import Stopwatch
+from rljob_runtime.record.spans import Stopwatch
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.in_flight import InFlight, Probe
 from rljob_runtime.states.rollout_replica import RolloutReplica

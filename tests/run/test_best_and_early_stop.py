@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
 
-from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import EventLog, read_events
 from rljob_runtime.models.export import find_best
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import EventLog, read_events
 
 RISES_THEN_FALLS = {0: 0.1, 1: 0.2, 2: 0.6, 3: 0.5, 4: 0.4, 5: 0.3, 6: 0.2}
 flows = pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])

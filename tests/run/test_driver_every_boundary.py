@@ -26,8 +26,8 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.checkpoint import CheckpointStore, RunState, read_state
 from rljob_runtime.difficulty import Difficulty
+from rljob_runtime.record.checkpoint import CheckpointStore, RunState, read_state
 
 
 def told_checkpoint(folder: Path) -> int:

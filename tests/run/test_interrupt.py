@@ -21,8 +21,8 @@ from whole_runs import (
     wait_for_text,
 )
 
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.events import EventLog
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.stages import Interrupted
 
 pytestmark = [pytest.mark.run]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
 
-from rljob_runtime.checkpoint import CheckpointStore, read_state
-from rljob_runtime.events import EventLog, read_events
+from rljob_runtime.record.checkpoint import CheckpointStore, read_state
+from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.stages import BatchCalls
 
 BAD = 4

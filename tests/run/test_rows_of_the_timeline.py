@@ -6,9 +6,9 @@ from typing import Any
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
-from rljob_runtime.events import EventLog
-from rljob_runtime.span_events import write_spans
-from rljob_runtime.spans import Span
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.span_events import write_spans
+from rljob_runtime.record.spans import Span
 
 SPAN = Span(start=1.0, end=2.0)
 

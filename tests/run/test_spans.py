@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 
-from rljob_runtime.spans import Work
+from rljob_runtime.record.spans import Work
 
 PAUSE = 0.05
 

@@ -15,8 +15,8 @@ import s3fs
 from remote_runs import KEYS
 
 from rljob_api.infrastructure import RemoteStorage
-from rljob_runtime.checkpoint import CheckpointStore
-from rljob_runtime.remote import RemoteRun, open_remote
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.remote import RemoteRun, open_remote
 
 START_SECONDS = 60.0
 

@@ -7,10 +7,10 @@ import time
 import pytest
 from remote_runs import Gate, save
 
-from rljob_runtime.copies import Copies
 from rljob_runtime.errors import StorageError
-from rljob_runtime.events import EventLog
-from rljob_runtime.remote import open_remote
+from rljob_runtime.record.copies import Copies
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.remote import open_remote
 
 PATIENCE_SECONDS = 20.0
 

@@ -16,7 +16,7 @@ from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_runtime import launch
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.remote import open_remote
+from rljob_runtime.record.remote import open_remote
 from rljob_runtime.run_request import RunRequest
 from rljob_runtime.standing import Standing
 

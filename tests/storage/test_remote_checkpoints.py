@@ -8,11 +8,11 @@ import sys
 import pytest
 from remote_runs import Gate, contents, save
 
-import rljob_runtime.remote
+import rljob_runtime.record.remote
 from rljob_api.infrastructure import RemoteStorage
-from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.errors import StorageError
-from rljob_runtime.remote import MARKER, open_remote
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.remote import MARKER, open_remote
 
 
 def remote_names(remote) -> set[str]:
@@ -132,7 +132,7 @@ def test_everything_on_remote_storage_has_a_deadline(disk, store, what, call):
 
 
 def test_more_stacks_than_are_copied_at_once_arrive_whole(remote, tmp_path, monkeypatch):
-    monkeypatch.setattr(rljob_runtime.remote, "MOST_FILES", 4)
+    monkeypatch.setattr(rljob_runtime.record.remote, "MOST_FILES", 4)
     stacks = tmp_path / "run" / "hangs" / "20260102-000000-sync"
     stacks.mkdir(parents=True)
     for number in range(9):
@@ -157,7 +157,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it():
     code = (
         "import sys; sys.modules['s3fs'] = None\n"
         "from rljob_api.infrastructure import RemoteStorage\n"
-        "from rljob_runtime.remote import open_remote\n"
+        "from rljob_runtime.record.remote import open_remote\n"
         "open_remote(RemoteStorage(uri='s3://bucket'), 'run')\n"
     )
 

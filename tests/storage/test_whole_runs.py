@@ -9,7 +9,7 @@ import yaml
 from remote_runs import SECRET
 from whole_runs import SMALL_JOB, run
 
-from rljob_runtime.remote import open_remote
+from rljob_runtime.record.remote import open_remote
 
 pytestmark = [pytest.mark.run]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.checkpoint import CheckpointStore, RunState
+from rljob_runtime.record.checkpoint import CheckpointStore, RunState
 
 SECRET = "the-secret-key-of-this-test"
 KEYS = {

@@ -19,9 +19,9 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.events import EventLog, read_events
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.processes.workers import Workers
+from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.states.device_role import DeviceRole
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rljob_api.tracking import Tracking
-from rljob_runtime.events import Event, EventLog
+from rljob_runtime.record.events import Event, EventLog
 from rljob_runtime.tracking.trackers import Trackers, tracked_run
 
 

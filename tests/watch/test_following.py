@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from growing_run import GrowingRun, line_of
 
-from rljob_runtime.events import EventLog
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.watch import follow
 from rljob_runtime.watch.follow import Follower, News, read_file
 

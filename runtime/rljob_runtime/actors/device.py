@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Any
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress, own_host
-from rljob_runtime.folders import Folder, folder_for_all
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.pools import Round
+from rljob_runtime.record.folders import Folder, folder_for_all
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.states.device_role import DeviceRole
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
-    from rljob_runtime.profiles.traces import Trace
-    from rljob_runtime.spans import Span
-    from rljob_runtime.states.reports import (
+    from rljob_runtime.record.profiles.traces import Trace
+    from rljob_runtime.record.reports import (
         CompareReport,
         GenerateReport,
         SyncReport,
         UpdateReport,
     )
+    from rljob_runtime.record.spans import Span
 
 
 class DeviceWorker:
@@ -48,7 +48,7 @@ class DeviceWorker:
         num_threads: int,
     ) -> None:
         from rljob_runtime.devices.backend_table import open_backend
-        from rljob_runtime.profiles.recorder import Recorder
+        from rljob_runtime.record.profiles.recorder import Recorder
 
         self._role = role
         start_reporter(f"device-{role.rank}", dock.first, self._facts)

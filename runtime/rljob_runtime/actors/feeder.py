@@ -16,11 +16,11 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.folders import Folder
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
 from rljob_runtime.pools import Round
+from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     EVALUATION_STATES,

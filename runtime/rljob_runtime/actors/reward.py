@@ -21,10 +21,12 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.environments.columns import outcome_of
-from rljob_runtime.folders import Folder
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
 from rljob_runtime.pool_rows import VERSIONS
+from rljob_runtime.record.folders import Folder
+from rljob_runtime.record.shown_tokens import Response, shown_tokens
+from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.rewards.model_score import with_score
 from rljob_runtime.rewards.pool import (
     RewardPool,
@@ -50,8 +52,6 @@ from rljob_runtime.selection import (
     has_signal,
     select_groups,
 )
-from rljob_runtime.shown_tokens import Response, shown_tokens
-from rljob_runtime.spans import Span, Work
 
 SHOWN_GROUPS = 3
 CLAIM_GROUPS = 32

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from rljob_runtime.spans import Span
+from rljob_runtime.record.spans import Span
 
 INFERENCE = ("reference", "teacher", "values", "reward-model")
 UPSTREAM: Mapping[str, tuple[str, ...]] = {

@@ -19,7 +19,7 @@ from rljob_runtime.analysis.step_figures import (
 )
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import read_events
+from rljob_runtime.record.events import read_events
 
 LEFT_OUT = 1
 """Steps at the beginning, in which engines and processes start."""

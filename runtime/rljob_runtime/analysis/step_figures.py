@@ -11,8 +11,8 @@ from rljob_runtime.analysis.blame import INFERENCE, Activity, blamed
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.totals import number
 from rljob_runtime.dock.stats import ROOM
-from rljob_runtime.events import Event
-from rljob_runtime.spans import Span
+from rljob_runtime.record.events import Event
+from rljob_runtime.record.spans import Span
 
 PARTS = ("generate", "tail", "inference", "reward", "update", "reshard", "dock", "other")
 PART_OF = {

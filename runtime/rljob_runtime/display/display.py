@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rljob_runtime.display.plain import PlainDisplay
 from rljob_runtime.display.terminal import LiveDisplay
-from rljob_runtime.events import Event, read_events
+from rljob_runtime.record.events import Event, read_events
 
 REPORT_NAME = "report.html"
 

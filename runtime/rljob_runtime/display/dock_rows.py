@@ -5,7 +5,7 @@ from typing import Any
 
 from rljob_runtime.display.figures import Figure, shown_steps
 from rljob_runtime.display.history import RunHistory
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 KINDS = {
     "done": "@accuracy",

@@ -28,7 +28,7 @@ from rljob_runtime.display.wording import (
     seconds_of,
     suite_rows,
 )
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 MAX_DETAILED_STEPS = 200
 MAX_TEXT = 4000

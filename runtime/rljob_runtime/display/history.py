@@ -18,7 +18,7 @@ from rljob_runtime.display.totals import (
     number,
     row_name,
 )
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 PHASES = (
     "generate",

@@ -12,7 +12,7 @@ from rljob_runtime.display.reshard_figures import curves_of
 from rljob_runtime.display.reshard_table import Row, row_of
 from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import count, percent, seconds_of
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 Figure = Callable[[Event], float | None]
 CURVES = {

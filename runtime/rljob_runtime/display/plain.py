@@ -19,7 +19,7 @@ from rljob_runtime.display.wording import (
     seconds_of,
     summary_rows,
 )
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 PROGRESS_SECONDS = 2.0
 STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (

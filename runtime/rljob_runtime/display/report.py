@@ -18,7 +18,7 @@ from string import Template
 from rljob_runtime.display.document import document
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import read_events
+from rljob_runtime.record.events import read_events
 
 
 def write_report(run_dir: Path) -> Path:

@@ -15,7 +15,7 @@ from rljob_runtime.display.figures import (
 )
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.totals import number
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 PHASES = {
     "gather_seconds": ("gather", "@generate"),

@@ -8,7 +8,7 @@ from rljob_runtime.display.history import RunHistory, is_over_bound
 from rljob_runtime.display.reshard_figures import PHASES, stands_still
 from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import bytes_of, percent, seconds_of
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 Row = dict[str, Any]
 

@@ -19,7 +19,7 @@ from rljob_runtime.display.history import RunHistory, gain95
 from rljob_runtime.display.totals import number
 from rljob_runtime.display.wording import figure, percent, seconds_of
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import read_events
+from rljob_runtime.record.events import read_events
 
 ABSENT = "–"
 IN_FLIGHT = {

@@ -12,7 +12,7 @@ from rich.text import Text
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.panels import Palette, screen
 from rljob_runtime.display.wording import headline, one_line, summary_rows
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 REFRESHES_PER_SECOND = 4
 STATUS_STYLES = {"succeeded": "bold green", "failed": "bold red", "interrupted": "bold yellow"}

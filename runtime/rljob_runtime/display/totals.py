@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.events import Event
+from rljob_runtime.record.events import Event
 
 SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds", "transfer_seconds")
 """Of a state of the dock."""

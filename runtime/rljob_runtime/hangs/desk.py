@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rljob_runtime.errors import StorageError
 from rljob_runtime.hangs.stacks import stands
-from rljob_runtime.remote import RemoteRun
+from rljob_runtime.record.remote import RemoteRun
 
 COPY_SECONDS = 8.0
 """The operator waits 15 s for all of it."""

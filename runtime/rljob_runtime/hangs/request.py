@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
-from rljob_runtime.driver_file import living, naming_driver, read_driver
 from rljob_runtime.errors import ConfigError, NoAnswer
-from rljob_runtime.hang_files import ASKED, FOLDER, SUMMARY
+from rljob_runtime.record.driver_file import living, naming_driver, read_driver
+from rljob_runtime.record.hang_files import ASKED, FOLDER, SUMMARY
 
 SIGNAL = signal.SIGUSR1
 PATIENCE_SECONDS = 30.0

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch
 
 from rljob_api.model_places import model_folder
-from rljob_runtime.best import BEST_FILE
-from rljob_runtime.checkpoint import MODEL_FOLDER, CheckpointStore
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, ADAPTER_FOLDER, CONFIG_FILE
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
 from rljob_runtime.models.weights import write_directory
+from rljob_runtime.record.best import BEST_FILE
+from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore
 
 
 def export_model(

@@ -9,7 +9,7 @@ import rljob_runtime.actors.device
 import rljob_runtime.actors.dock
 import rljob_runtime.actors.feeder
 import rljob_runtime.actors.reward
-import rljob_runtime.profiles.recorder
+import rljob_runtime.record.profiles.recorder
 import rljob_runtime.rewards.child
 import rljob_runtime.states.making
 import rljob_runtime.states.update  # noqa: F401

@@ -16,11 +16,11 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.record.reports import CompareReport
+from rljob_runtime.record.spans import Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.spans import Work
 from rljob_runtime.states.meetings import agreed
-from rljob_runtime.states.reports import CompareReport
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
 from rljob_runtime.states.shared_reading import read_together

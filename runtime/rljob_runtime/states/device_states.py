@@ -5,18 +5,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_api.rljob import RLJobSpec
-from rljob_runtime.checkpoint import CRITIC_FOLDER
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.engines.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
+from rljob_runtime.record.checkpoint import CRITIC_FOLDER
+from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.in_flight import InFlight
 from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.reports import SyncReport
 from rljob_runtime.states.reshard import Reshard
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update

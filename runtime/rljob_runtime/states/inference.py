@@ -19,9 +19,9 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.micro_batches import score
 from rljob_runtime.states.samples import read_samples

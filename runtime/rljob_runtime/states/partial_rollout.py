@@ -17,11 +17,11 @@ from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Samplin
 from rljob_runtime.open_groups import OpenGroups
 from rljob_runtime.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
 from rljob_runtime.pools import Round
+from rljob_runtime.record.reports import GenerateReport
+from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph, written_bytes
 from rljob_runtime.samples.seeds import derive_seed
-from rljob_runtime.spans import Span
-from rljob_runtime.states.reports import GenerateReport
 from rljob_runtime.states.rollout_replica import RolloutReplica
 
 

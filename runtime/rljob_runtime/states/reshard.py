@@ -21,11 +21,11 @@ from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.record.reports import ReshardFigures, SyncReport
+from rljob_runtime.record.spans import Span
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.merging import AdapterMerge
 from rljob_runtime.reshard.strategies import Strategy
-from rljob_runtime.spans import Span
-from rljob_runtime.states.reports import ReshardFigures, SyncReport
 from rljob_runtime.states.reshard_checks import REMEDY, ReshardChecks
 from rljob_runtime.states.rollout_weights import RolloutWeights
 

@@ -14,7 +14,7 @@ from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 from rljob_runtime.errors import DockError
-from rljob_runtime.spans import Stopwatch
+from rljob_runtime.record.spans import Stopwatch
 from rljob_runtime.states.meetings import agreed, any_of
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
@@ -21,6 +20,7 @@ from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, save_adapter
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallelize.parameters import ValuesAt, as_they_are
+from rljob_runtime.record.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.states.held_policy import HeldPolicy
 
 KL_COEFFICIENT = "algorithm/kl_coefficient"

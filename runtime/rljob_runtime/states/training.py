@@ -23,6 +23,7 @@ from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_engine import OptimizerStep
 from rljob_runtime.engines.update_ranks import UpdateRanks
+from rljob_runtime.record.reports import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson
@@ -33,7 +34,6 @@ from rljob_runtime.states.micro_batches import (
     in_step,
     score,
 )
-from rljob_runtime.states.reports import PassTimes
 
 
 class Training:

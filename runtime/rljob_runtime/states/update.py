@@ -19,14 +19,14 @@ from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.pool_rows import Lineage
+from rljob_runtime.record.reports import UpdateReport
+from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.spans import Span, Work
 from rljob_runtime.states.bad_batch import BadRow, all_finite, bad_rows
 from rljob_runtime.states.lessons import MakeLesson, policy_lesson
 from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.micro_batches import score
-from rljob_runtime.states.reports import UpdateReport
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
 from rljob_runtime.states.shared_reading import read_together

@@ -31,9 +31,9 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest
-from rljob_runtime.spans import Span
+from rljob_runtime.record.reports import SyncReport
+from rljob_runtime.record.spans import Span
 from rljob_runtime.states.held_policy import HeldPolicy
-from rljob_runtime.states.reports import SyncReport
 from rljob_runtime.states.reshard_checks import REMEDY
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from rljob_api.tracking import Tracking
 from rljob_runtime.children.line_child import LineChild, StartFailed
-from rljob_runtime.events import Event, EventLog, events_in
+from rljob_runtime.record.events import Event, EventLog, events_in
 from rljob_runtime.tracking.base import TrackedRun
 
 CHILD = "rljob_runtime.tracking.child"

@@ -14,7 +14,7 @@ from typing import Any
 from rljob_runtime.display.document import Document, document
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import RljobError
-from rljob_runtime.profiles.traces import NAME
+from rljob_runtime.record.profiles.traces import NAME
 from rljob_runtime.watch.follow import Read
 from rljob_runtime.watch.runs import Pulse, Standing, WatchedRun
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from rljob_runtime.display.display import Display
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.events import Event, cut_rewound
+from rljob_runtime.record.events import Event, cut_rewound
 from rljob_runtime.watch.runs import Pulse, Standing, WatchedRun
 
 DisplayOf = Callable[[Sequence[Event]], Display]

@@ -17,7 +17,7 @@ from urllib.parse import parse_qs
 
 from rljob_runtime.display.report import render_live, render_login
 from rljob_runtime.errors import RljobError
-from rljob_runtime.profiles.traces import NAME
+from rljob_runtime.record.profiles.traces import NAME
 from rljob_runtime.watch.follow import Piece, Read
 from rljob_runtime.watch.live_document import LiveRun
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rljob_runtime.display.wording import duration
-from rljob_runtime.driver_file import gone_driver
-from rljob_runtime.events import Event
+from rljob_runtime.record.driver_file import gone_driver
+from rljob_runtime.record.events import Event
 from rljob_runtime.watch.follow import Follower, News, Read, read_file
 
 SILENT_SECONDS = 7200.0

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
-from rljob_runtime.events import EventLog
-from rljob_runtime.profiles.traces import Trace
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.profiles.traces import Trace
 
 
 def write_traces(traces: Iterable[Trace], *, folder: Path, log: EventLog) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rljob_api.infrastructure import RemoteStorage
-from rljob_runtime.best import BEST_FILE
-from rljob_runtime.checkpoint import CheckpointStore, step_of
 from rljob_runtime.errors import ConfigError, StorageError
-from rljob_runtime.hang_files import FOLDER as HANGS
-from rljob_runtime.hang_files import SUMMARY
-from rljob_runtime.profiles.traces import FOLDER as TRACES
+from rljob_runtime.record.best import BEST_FILE
+from rljob_runtime.record.checkpoint import CheckpointStore, step_of
+from rljob_runtime.record.hang_files import FOLDER as HANGS
+from rljob_runtime.record.hang_files import SUMMARY
+from rljob_runtime.record.profiles.traces import FOLDER as TRACES
 
 EVENTS_NAME = "events.jsonl"
 RECORDS = ("rljob.yaml", EVENTS_NAME, "report.html", f"checkpoints/{BEST_FILE}")

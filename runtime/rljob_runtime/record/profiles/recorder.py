@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rljob_api.profile import Profile
 from rljob_runtime.devices.backend import Profiler
-from rljob_runtime.profiles.traces import Trace, top_operators
+from rljob_runtime.record.profiles.traces import Trace, top_operators
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_runtime.pool_rows import Lineage
-from rljob_runtime.spans import Span
+from rljob_runtime.record.spans import Span
 
 MOST_TIMED_PASSES = 64
 """Of a step, whose times are told."""

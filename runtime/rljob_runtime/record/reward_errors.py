@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljob_runtime.errors import RewardError
-from rljob_runtime.events import EventLog
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.samples.batches import BatchName
 
 

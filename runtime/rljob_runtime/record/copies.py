@@ -11,10 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rljob_runtime.checkpoint import CheckpointStore
 from rljob_runtime.errors import StorageError
-from rljob_runtime.events import Event, EventLog, Kind
-from rljob_runtime.remote import RemoteRun
+from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.events import Event, EventLog, Kind
+from rljob_runtime.record.remote import RemoteRun
 
 
 class Copies:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles
-from rljob_runtime.events import EventLog
-from rljob_runtime.spans import Span
+from rljob_runtime.record.events import EventLog
+from rljob_runtime.record.spans import Span
 
 
 def write_spans(

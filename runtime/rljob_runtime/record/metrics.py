@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
-from rljob_runtime.states.reports import (
+from rljob_runtime.record.reports import (
     GameFigures,
     InFlightFigures,
     PassTimes,
