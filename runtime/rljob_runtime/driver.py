@@ -14,15 +14,15 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.async_steps import AsyncSteps
-from rljob_runtime.candidates import Candidates
-from rljob_runtime.difficulty import Difficulty
 from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import Guarding, RollBack, roll_back
 from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.placement import Cast
-from rljob_runtime.pools import Pools
+from rljob_runtime.prompts.candidates import Candidates
+from rljob_runtime.prompts.difficulty import Difficulty
+from rljob_runtime.prompts.pools import Pools
 from rljob_runtime.record.checkpoint import (
     CheckpointStore,
     RunState,

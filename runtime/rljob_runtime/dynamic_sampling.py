@@ -2,8 +2,8 @@
 
 import time
 
-from rljob_runtime.candidates import Candidates
 from rljob_runtime.errors import WorkerError
+from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.stages import BatchCalls, Stages
 
 ROUND = ("feed", "generate", "reward")

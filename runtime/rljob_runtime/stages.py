@@ -13,11 +13,11 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.calls import ended_of, results
-from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
 from rljob_runtime.placement import Cast, Member
-from rljob_runtime.pools import Round
 from rljob_runtime.processes.workers import Call
+from rljob_runtime.prompts.candidates import CandidateRound
+from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.metrics import in_flight_fields, reshard_fields
 from rljob_runtime.record.reward_errors import tell_reward_errors

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from rljob_runtime.data.order import permute
+from rljob_runtime.prompts.order import permute
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100, 1000])

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_runtime.open_groups import OpenGroups
-from rljob_runtime.pools import Pools, Round
+from rljob_runtime.prompts.open_groups import OpenGroups
+from rljob_runtime.prompts.pools import Pools, Round
 
 BUDGET = 4
 

@@ -23,8 +23,14 @@ from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import DockError, DockLost
-from rljob_runtime.pool_rows import BEGUN_COLUMNS, POOL_STATES, OpenSample, group_columns, pool_rows
-from rljob_runtime.pools import Pools, Round
+from rljob_runtime.prompts.pool_rows import (
+    BEGUN_COLUMNS,
+    POOL_STATES,
+    OpenSample,
+    group_columns,
+    pool_rows,
+)
+from rljob_runtime.prompts.pools import Pools, Round
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.generate import Generate

@@ -26,7 +26,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.difficulty import Difficulty
+from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState, read_state
 
 

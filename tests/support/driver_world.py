@@ -19,11 +19,12 @@ from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.processes.workers import Call
+from rljob_runtime.prompts.candidates import CandidateRound
+from rljob_runtime.prompts.selection import select_groups
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import Folder
@@ -31,7 +32,6 @@ from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.selection import select_groups
 from rljob_runtime.stages import BatchCalls
 from rljob_runtime.states.device_role import DeviceRole
 

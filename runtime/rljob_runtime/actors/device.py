@@ -16,7 +16,7 @@ from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress, own_host
 from rljob_runtime.hangs.reporter import start_reporter
-from rljob_runtime.pools import Round
+from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.folders import Folder, folder_for_all
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.states.device_role import DeviceRole

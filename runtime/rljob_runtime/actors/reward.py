@@ -15,7 +15,6 @@ import numpy as np
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
-from rljob_runtime.candidates import CandidateRound
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
@@ -23,7 +22,16 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.environments.columns import outcome_of
 from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
-from rljob_runtime.pool_rows import VERSIONS
+from rljob_runtime.prompts.candidates import CandidateRound
+from rljob_runtime.prompts.pool_rows import VERSIONS
+from rljob_runtime.prompts.selection import (
+    GROUP_COLUMNS,
+    ROW_COLUMNS,
+    ScoredGroup,
+    batch_rows,
+    has_signal,
+    select_groups,
+)
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
@@ -43,14 +51,6 @@ from rljob_runtime.samples.flow import (
     RESPONSE_MASK,
     state_graph,
     written_bytes,
-)
-from rljob_runtime.selection import (
-    GROUP_COLUMNS,
-    ROW_COLUMNS,
-    ScoredGroup,
-    batch_rows,
-    has_signal,
-    select_groups,
 )
 
 SHOWN_GROUPS = 3

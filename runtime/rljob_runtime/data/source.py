@@ -14,7 +14,6 @@ from rljob_runtime.data.games import GameItems
 from rljob_runtime.data.gym import GymItems
 from rljob_runtime.data.items import read_items
 from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
-from rljob_runtime.data.order import item_at
 from rljob_runtime.data.preferences import read_preferences
 from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.data.split import (
@@ -30,6 +29,7 @@ from rljob_runtime.data.split import (
 )
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.tokenizer import Tokenizer
+from rljob_runtime.prompts.order import item_at
 from rljob_runtime.samples.seeds import derive_seed
 
 __all__ = ["Prompt", "PromptSource"]

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.pool_rows import Lineage
+from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.spans import Span
 
 MOST_TIMED_PASSES = 64

@@ -18,7 +18,7 @@ from rljob_runtime.dock.rows import RowMeta, Share
 from rljob_runtime.engines.update import AnyUpdateEngine
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockLost
-from rljob_runtime.pool_rows import Lineage
+from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.reports import UpdateReport
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName

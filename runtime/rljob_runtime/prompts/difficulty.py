@@ -11,7 +11,7 @@ from typing import Protocol
 
 from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Curriculum, DifficultyFilter
-from rljob_runtime.data.order import item_at
+from rljob_runtime.prompts.order import item_at
 
 MOST_KNOWN = 100_000
 """So many items are remembered, those that were asked last: a bound of the checkpoint's size."""
