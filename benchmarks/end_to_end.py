@@ -22,8 +22,8 @@ from peers.environment import ROOT, make_environment
 from results import Result, report, summarize
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.source import PromptSource
-from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 TRL = ["trl==1.16.0"]
 FOLDER = ROOT / ".bench" / "spelling"

@@ -12,11 +12,11 @@ from precision_sides import PRECISIONS, Precision
 from runs import quarters, steps_of
 
 from rljob_api.load import read_job
-from rljob_runtime.data.source import PromptSource
 from rljob_runtime.models.export import find_model
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 
 QUICKSTART = Path(__file__).resolve().parent.parent / "examples" / "quickstart.yaml"
 RUNS = PRECISIONS | {"full precision, epsilon 1e-7": Precision(epsilon=1e-7)}

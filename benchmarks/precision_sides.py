@@ -21,8 +21,8 @@ from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.tokenizer import load_tokenizer
 
 STEP, GENERATE, KEPT = "step", "generate", "activations"
 HELD = (

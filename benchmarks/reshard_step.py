@@ -12,7 +12,7 @@ from runs import events_of
 
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.reshard_figures import stands_still
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 MIB = 2**20
 WARM_UP_STEPS = 1

@@ -19,8 +19,8 @@ from transformers.utils import logging
 from win_rate import held_out_prompts, responses
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.source import Prompt
-from rljob_runtime.models.tokenizer import EOS_ID, PAD_ID, ByteTokenizer, save_byte_tokenizer
+from rljob_runtime.task.data.source import Prompt
+from rljob_runtime.task.tokenizer import EOS_ID, PAD_ID, ByteTokenizer, save_byte_tokenizer
 
 PROMPTS_OF_A_STEP = 64
 LEARNING_RATE, RISE_STEPS = 1.5e-3, 20

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from rljob_runtime.models.tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer
+from rljob_runtime.task.tokenizer import BOS_ID, EOS_ID, PAD_ID, save_byte_tokenizer
 
 TEMPLATE = "Spell backward: {word}\n"
 SIZES: dict[str, dict[str, int]] = {

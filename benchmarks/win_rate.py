@@ -9,12 +9,12 @@ from statistics import mean, stdev
 import torch
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.source import Prompt, PromptSource
 from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import make_torch_rollout
-from rljob_runtime.models.tokenizer import load_tokenizer
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest
 from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.data.source import Prompt, PromptSource
+from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest
+from rljob_runtime.task.tokenizer import load_tokenizer
 
 AT_A_TIME = 128
 

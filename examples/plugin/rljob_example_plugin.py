@@ -16,8 +16,8 @@ from rljob_runtime.engines import rollout, update
 from rljob_runtime.engines.accumulation import LossFn
 from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
 from rljob_runtime.engines.update_engine import UpdateSetup
-from rljob_runtime.rewards.requests import RewardRequest
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.rewards.requests import RewardRequest
 
 
 class LoggedRollout:

@@ -8,10 +8,10 @@ from pathlib import Path
 from rljob_api.plan import machine_problems
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.problems import data_problems, suite_problems
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.extensions import missing
-from rljob_runtime.rewards.problems import reward_problems
+from rljob_runtime.task.data.data_problems import data_problems, suite_problems
+from rljob_runtime.task.rewards.reward_problems import reward_problems
 from rljob_runtime.tracking.table import tracking_problems
 
 

@@ -13,10 +13,10 @@ from rljob_api.model_places import model_folder
 from rljob_api.problems import InvalidJob
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Model
-from rljob_runtime.data.source import PromptSource
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.builtin import policy_path
-from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 PLAN = {"levels": [0, 1, 3], "stepsPerLevel": 2}
 

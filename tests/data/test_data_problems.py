@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rljob_api.workload import Data
-from rljob_runtime.data.problems import data_problems
+from rljob_runtime.task.data.data_problems import data_problems
 
 
 def problems(data: dict[str, Any], folder: Path = Path()) -> list[tuple[str, str]]:

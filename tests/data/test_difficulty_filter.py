@@ -11,11 +11,11 @@ from whole_runs import SMALL_JOB
 from rljob_api.load import read_job
 from rljob_api.problems import InvalidJob
 from rljob_api.rljob import RLJob
-from rljob_runtime.data.source import PromptSource
-from rljob_runtime.models.tokenizer import ByteTokenizer
 from rljob_runtime.prompts import difficulty
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.order import item_at
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 SIZE, PROMPTS, SAMPLES = 16, 8, 4
 Passes = Callable[[int], list[float]]

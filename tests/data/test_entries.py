@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.data.entries import from_json, to_json
-from rljob_runtime.data.gym import make_dataset
+from rljob_runtime.task.data.entries import from_json, to_json
+from rljob_runtime.task.data.gym import make_dataset
 
 scalars = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 keys = st.integers() | st.text(max_size=3) | st.tuples(st.integers(), st.integers())

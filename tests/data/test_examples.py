@@ -7,12 +7,12 @@ import pytest
 from rljob_api.load import load_job
 from rljob_api.run_rules import refusals
 from rljob_api.topology import resolve
-from rljob_runtime.data.problems import data_problems
-from rljob_runtime.data.source import PromptSource
-from rljob_runtime.models.tokenizer import ByteTokenizer
-from rljob_runtime.rewards.problems import reward_problems
-from rljob_runtime.rewards.requests import RewardRequest
-from rljob_runtime.rewards.scorers import make_scorer
+from rljob_runtime.task.data.data_problems import data_problems
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.reward_problems import reward_problems
+from rljob_runtime.task.rewards.scorers import make_scorer
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TRAINABLE = sorted(EXAMPLES.glob("*.yaml"))

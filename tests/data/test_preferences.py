@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rljob_api.workload import Batch, Data
-from rljob_runtime.data.problems import data_problems
-from rljob_runtime.data.source import PromptSource
-from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
+from rljob_runtime.task.data.data_problems import data_problems
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 
 PAIRS = [{"prompt": f"p{i}", "chosen": f"good{i}", "rejected": f"bad{i}"} for i in range(20)]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from rljob_api.workload import Batch, Data, ReasoningGymData
-from rljob_runtime.data.source import PromptSource
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 WORDS: dict[str, Any] = {
     "reasoningGym": {"dataset": "spell_backward", "params": {"min_word_len": 3, "max_word_len": 4}},
@@ -176,7 +176,7 @@ def test_a_scorer_gets_the_item_that_was_asked() -> None:
 
 @pytest.mark.parametrize("dataset", ["acre", "gsm_symbolic", "list_functions", "word_ladder"])
 def test_datasets_that_make_their_items_at_once_come_in_parts(dataset: str) -> None:
-    from rljob_runtime.data.gym import GymItems
+    from rljob_runtime.task.data.gym import GymItems
 
     items = GymItems(ReasoningGymData(dataset=dataset), seed=7)
 

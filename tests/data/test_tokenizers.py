@@ -10,7 +10,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import PreTrainedTokenizerFast
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.tokenizer import (
+from rljob_runtime.task.tokenizer import (
     ByteTokenizer,
     HFTokenizer,
     cut_at_stop,

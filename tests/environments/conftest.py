@@ -9,7 +9,7 @@ import game_package
 import pytest
 
 from rljob_api.environment import Environment
-from rljob_runtime.environments.pool import GamePool
+from rljob_runtime.task.environments.game_pool import GamePool
 
 
 @pytest.fixture(autouse=True)

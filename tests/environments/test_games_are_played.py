@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from rljob_api.environment import Environment
-from rljob_runtime.environments.base import GameSeed, Moved
-from rljob_runtime.environments.player import Player, Session
-from rljob_runtime.environments.pool import GamePool, OpenGame
-from rljob_runtime.environments.table import game_maker
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.environments.environment import GameSeed, Moved
+from rljob_runtime.task.environments.environment_table import game_maker
+from rljob_runtime.task.environments.game_pool import GamePool, OpenGame
+from rljob_runtime.task.environments.player import Player, Session
 
 MakeEnvironment = Callable[..., Environment]
 Pools = Callable[..., GamePool]

@@ -11,11 +11,11 @@ import pytest
 from rljob_api.environment import OUTCOME_BYTES, Environment
 from rljob_api.evaluation import Evaluation, EvaluationSuite
 from rljob_api.workload import Batch, Data
-from rljob_runtime.data.games import game_problems
-from rljob_runtime.data.source import PromptSource, suites_of
-from rljob_runtime.environments.base import Outcome
-from rljob_runtime.environments.columns import game_of, outcome_of, outcome_row
-from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.task.data.games import game_problems
+from rljob_runtime.task.data.source import PromptSource, suites_of
+from rljob_runtime.task.environments.environment import Outcome
+from rljob_runtime.task.environments.game_columns import game_of, outcome_of, outcome_row
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 MakeEnvironment = Callable[..., Environment]
 

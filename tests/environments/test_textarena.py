@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rljob_api.environment import Environment
-from rljob_runtime.data.games import GameItems, game_problems
-from rljob_runtime.environments.player import Player, Session
+from rljob_runtime.task.data.games import GameItems, game_problems
+from rljob_runtime.task.environments.player import Player, Session
 
 arena = pytest.importorskip("textarena", reason="needs the textarena extra")
 

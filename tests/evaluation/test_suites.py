@@ -14,16 +14,16 @@ from rljob_api.problems import InvalidJob
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Data, ReasoningGymData, Reward
 from rljob_runtime.actors.reward import RewardReport
-from rljob_runtime.data.gym import GymItems, params_of
-from rljob_runtime.data.problems import data_problems, suite_problems
-from rljob_runtime.data.source import PromptSource, suites_of
 from rljob_runtime.display.history import RunHistory
 from rljob_runtime.display.wording import suite_rows, summary_rows
-from rljob_runtime.models.tokenizer import ByteTokenizer
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
-from rljob_runtime.rewards.requests import RewardRequest
-from rljob_runtime.rewards.scorers import make_scorer
 from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.task.data.data_problems import data_problems, suite_problems
+from rljob_runtime.task.data.gym import GymItems, params_of
+from rljob_runtime.task.data.source import PromptSource, suites_of
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.scorers import make_scorer
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 WORDS = {"dataset": "spell_backward", "params": {"min_word_len": 3, "max_word_len": 4}}
 LEVELS: dict[str, Any] = {
@@ -157,7 +157,7 @@ def test_a_level_sets_parameters_and_the_jobs_own_go_before() -> None:
 
 
 def test_a_dataset_without_a_curriculum_has_no_level() -> None:
-    from rljob_runtime.data.gym import import_factory
+    from rljob_runtime.task.data.gym import import_factory
 
     factory = import_factory()
     without = next(name for name in sorted(factory.DATASETS) if not factory.has_curriculum(name))

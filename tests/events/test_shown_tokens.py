@@ -2,8 +2,8 @@
 
 import json
 
-from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.record.shown_tokens import GROUP_BYTES, MOST_TOKENS, Response, shown_tokens
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 
 TEXTS = ByteTokenizer().texts
 

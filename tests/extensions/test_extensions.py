@@ -13,13 +13,13 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.run_rules import refusals
 from rljob_api.topology import resolve
 from rljob_api.workload import Data, Reward
-from rljob_runtime.data.problems import data_problems
 from rljob_runtime.engines.rollout import make_rollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
-from rljob_runtime.rewards.requests import RewardRequest
-from rljob_runtime.rewards.scorers import make_scorer
 from rljob_runtime.run_request import spec_digest
+from rljob_runtime.task.data.data_problems import data_problems
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.scorers import make_scorer
 
 pytestmark = pytest.mark.xdist_group("example-plugin")
 

@@ -10,8 +10,8 @@ from whole_runs import run
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny import CONFIG
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import save_hf
+from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 pytestmark = [pytest.mark.run, pytest.mark.xdist_group("example-plugin")]
 

@@ -76,7 +76,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "runtime/rljob_runtime/reshard/swap.py": {
         "Resting.leave.end": "a copy between host and device"
     },
-    "runtime/rljob_runtime/rewards/pool.py": {
+    "runtime/rljob_runtime/task/rewards/scorer_pool.py": {
         "RewardPool.score": "each score has its reward's timeoutSeconds"
     },
     # What does not wait, and has the name of what does.

@@ -24,8 +24,8 @@ from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.folders import Folder, Piece
-from rljob_runtime.tools import python_tool
-from rljob_runtime.tools.answers import TookTooLong
+from rljob_runtime.task.tools import python_tool
+from rljob_runtime.task.tools.answers import TookTooLong
 
 CHILD = """
 import json, os, sys, time

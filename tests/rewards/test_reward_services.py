@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from rljob_api.workload import Data, Reward
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest, RewardResult, processes_of
+from rljob_runtime.task.rewards.scorer_pool import (
+    RewardPool,
+    RewardRequest,
+    RewardResult,
+    processes_of,
+)
 
 Answer = Callable[[dict[str, Any], int], tuple[int, Any]]
 """Of what was asked and how often before, the status and the JSON."""

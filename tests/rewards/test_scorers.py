@@ -7,9 +7,9 @@ import pytest
 import reasoning_gym
 
 from rljob_api.workload import Data, PatternReward, PythonReward, ReasoningGymData, Reward
-from rljob_runtime.rewards.problems import reward_problems
-from rljob_runtime.rewards.requests import RewardRequest
-from rljob_runtime.rewards.scorers import make_scorer
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.reward_problems import reward_problems
+from rljob_runtime.task.rewards.scorers import make_scorer
 
 DATA = Data(reasoning_gym=ReasoningGymData(dataset="basic_arithmetic"))
 

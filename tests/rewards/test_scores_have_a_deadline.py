@@ -13,7 +13,7 @@ import pytest
 
 from rljob_api.workload import Data, PythonReward, ReasoningGymData, Reward
 from rljob_runtime.errors import RewardError
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest
+from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest
 
 DATA = Data(reasoning_gym=ReasoningGymData(dataset="spell_backward"))
 SOURCE = """
@@ -112,7 +112,7 @@ def test_children_end_with_a_killed_parent_even_while_they_hang(tmp_path: Path) 
     program = f"""
 from pathlib import Path
 from rljob_api.workload import Data, JsonlData, PythonReward, Reward
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest
+from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest
 reward = Reward(name="mine", type="python", python=PythonReward(path="mine.py"), timeout_seconds=99.0)
 data = Data(jsonl=JsonlData(path="x"))
 pool = RewardPool([reward], data, processes=1, base_dir=Path({str(tmp_path)!r}))

@@ -17,9 +17,9 @@ from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.tools.answers import Answer
-from rljob_runtime.tools.calls import CallFormat
-from rljob_runtime.tools.pool import ToolPool
+from rljob_runtime.task.tools.answers import Answer
+from rljob_runtime.task.tools.call_format import CallFormat
+from rljob_runtime.task.tools.tool_pool import ToolPool
 
 SaveReference = Callable[..., tuple[Any, Path]]
 CALC = Tool(name="calc", type="calculator", max_answer_tokens=32, timeout_seconds=60)

@@ -13,11 +13,11 @@ from syllables import ENDS, LETTERS
 from rljob_api.environment import Environment
 from rljob_runtime.engines.rollout_engine import GameSettings, Generated, PromptGroup
 from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.environments.base import GameSeed, Moved
-from rljob_runtime.environments.conversation import Conversation
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.environments.conversation import Conversation
+from rljob_runtime.task.environments.environment import GameSeed, Moved
 
 SaveReference = Callable[..., tuple[Any, Path]]
 GAME = Environment(name="acme.echo", max_observation_tokens=8)

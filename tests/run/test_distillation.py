@@ -11,8 +11,8 @@ from whole_runs import SMALL_JOB, run
 from rljob_api.load import read_job
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.tiny import CONFIG, make_tiny
-from rljob_runtime.models.tokenizer import save_byte_tokenizer
 from rljob_runtime.models.weights import save_hf
+from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 pytestmark = [pytest.mark.run]
 NOISE = 0.8

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from whole_runs import run
 
 from rljob_runtime.cli import app
-from rljob_runtime.models.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
+from rljob_runtime.task.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
 
 pytestmark = [pytest.mark.run]
 BIAS = "model.layers.1.mlp.gate.e_score_correction_bias"

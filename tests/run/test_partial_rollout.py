@@ -21,8 +21,8 @@ from whole_runs import (
 )
 
 from rljob_api.load import load_job
-from rljob_runtime.data.source import PromptSource
-from rljob_runtime.models.tokenizer import ByteTokenizer
+from rljob_runtime.task.data.source import PromptSource
+from rljob_runtime.task.tokenizer import ByteTokenizer
 
 pytestmark = [pytest.mark.run]
 

@@ -13,7 +13,7 @@ HEAVY = {
 PROCESSES = {
     "the driver, and every Ray actor until it is made": ("rljob_runtime.launch", set()),
     "the dock's servers": ("rljob_runtime.actors.dock", {"pydantic", "rich"}),
-    "the rewards' children": ("rljob_runtime.rewards.child", {"numpy", "ray", "rich"}),
+    "the rewards' children": ("rljob_runtime.task.rewards.scorer_child", {"numpy", "ray", "rich"}),
     "the guardian": ("rljob_runtime.guardian", {"numpy", "pydantic", "ray", "rich"}),
 }
 
@@ -35,7 +35,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed(process: str) -> None:
 
 
 def test_data_sets_are_made_without_what_draws_pictures() -> None:
-    code = "from rljob_runtime.data.gym import make_dataset\n"
+    code = "from rljob_runtime.task.data.gym import make_dataset\n"
     code += "assert make_dataset('game_of_life', {}, seed=1, size=1)[0]['question']"
 
     loaded = modules_after(code)

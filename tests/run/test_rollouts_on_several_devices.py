@@ -11,7 +11,7 @@ from reference_models import FAMILIES
 from safetensors.torch import load_file
 from whole_runs import Finished, run
 
-from rljob_runtime.models.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
+from rljob_runtime.task.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
 
 pytestmark = [pytest.mark.run]
 

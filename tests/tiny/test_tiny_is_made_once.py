@@ -12,8 +12,8 @@ from rljob_api.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.tiny import Recipe, make_tiny
-from rljob_runtime.models.tokenizer import ByteTokenizer, load_tokenizer
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.task.tokenizer import ByteTokenizer, load_tokenizer
 
 SHORT = Recipe(batch_size=8, check_every=2)
 MAX_PARAMETERS = 1_000_000

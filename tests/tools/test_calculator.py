@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_runtime.tools.calculator import calculate
+from rljob_runtime.task.tools.calculator import calculate
 
 
 @pytest.mark.parametrize(

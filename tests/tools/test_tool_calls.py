@@ -3,8 +3,8 @@
 import pytest
 
 from rljob_api.tools import Tool
-from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
-from rljob_runtime.tools.calls import Call, CallFormat
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
+from rljob_runtime.task.tools.call_format import Call, CallFormat
 
 TOOLS = [
     Tool(name="calc", type="calculator", max_answer_tokens=32),

@@ -7,8 +7,8 @@ import pytest
 
 from rljob_api.tools import Tool
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.tools.answers import Answer
-from rljob_runtime.tools.pool import ToolPool
+from rljob_runtime.task.tools.answers import Answer
+from rljob_runtime.task.tools.tool_pool import ToolPool
 
 Asked = Callable[[ToolPool, str, str], Answer]
 

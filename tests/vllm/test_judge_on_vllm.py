@@ -9,7 +9,7 @@ from vllm_server import vllm_server
 
 from rljob_api.workload import Data, Reward
 from rljob_runtime.models.smollm2 import make_smollm2
-from rljob_runtime.rewards.pool import RewardPool, RewardRequest, processes_of
+from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest, processes_of
 
 pytestmark = [
     pytest.mark.vllm,

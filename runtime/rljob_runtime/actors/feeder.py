@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.actors.whereabouts import LiveAddress
-from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.hangs.reporter import start_reporter
-from rljob_runtime.models.tokenizer import load_tokenizer
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
 from rljob_runtime.prompts.pools import Round
@@ -28,6 +26,8 @@ from rljob_runtime.samples.flow import (
     training_states,
     written_bytes,
 )
+from rljob_runtime.task.data.source import Prompt, PromptSource, suites_of
+from rljob_runtime.task.tokenizer import load_tokenizer
 
 
 class PromptFeeder:

@@ -19,9 +19,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.environments.columns import outcome_of
 from rljob_runtime.hangs.reporter import start_reporter
-from rljob_runtime.models.tokenizer import cut_at_stop, load_tokenizer
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import VERSIONS
 from rljob_runtime.prompts.selection import (
@@ -35,14 +33,6 @@ from rljob_runtime.prompts.selection import (
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
-from rljob_runtime.rewards.model_score import with_score
-from rljob_runtime.rewards.pool import (
-    RewardPool,
-    RewardRequest,
-    RewardResult,
-    processes_of,
-)
-from rljob_runtime.rewards.requests import last_turn
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     EVALUATION_STATES,
@@ -52,6 +42,16 @@ from rljob_runtime.samples.flow import (
     state_graph,
     written_bytes,
 )
+from rljob_runtime.task.environments.game_columns import outcome_of
+from rljob_runtime.task.rewards.model_score import with_score
+from rljob_runtime.task.rewards.requests import last_turn
+from rljob_runtime.task.rewards.scorer_pool import (
+    RewardPool,
+    RewardRequest,
+    RewardResult,
+    processes_of,
+)
+from rljob_runtime.task.tokenizer import cut_at_stop, load_tokenizer
 
 SHOWN_GROUPS = 3
 CLAIM_GROUPS = 32

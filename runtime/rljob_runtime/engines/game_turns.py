@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from rljob_runtime.engines.rollout_engine import Finish, GameSettings, Generated, Idle, Sampling
 from rljob_runtime.engines.turns import OpenSample
-from rljob_runtime.environments.base import Moved, Outcome
+from rljob_runtime.task.environments.environment import Moved, Outcome
 
 
 class GameTurns:

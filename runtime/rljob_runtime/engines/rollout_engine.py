@@ -16,11 +16,11 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.environments.base import GameSeed, Outcome
-from rljob_runtime.environments.conversation import Conversation
-from rljob_runtime.environments.pool import GamePool
-from rljob_runtime.tools.answers import Answer, ToolCall
-from rljob_runtime.tools.calls import CallFormat
+from rljob_runtime.task.environments.conversation import Conversation
+from rljob_runtime.task.environments.environment import GameSeed, Outcome
+from rljob_runtime.task.environments.game_pool import GamePool
+from rljob_runtime.task.tools.answers import Answer, ToolCall
+from rljob_runtime.task.tools.call_format import CallFormat
 
 Finish = Literal["stop", "length", "budget", "turns"]
 """Why a sample ended: by itself or with its game, at the longest response, at the limit of its group's new

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 from rljob_runtime.engines.rollout_engine import Finish, Generated, Idle, Sampling, ToolSettings
 from rljob_runtime.engines.turns import OpenSample
-from rljob_runtime.tools.answers import Answer, ToolCall
-from rljob_runtime.tools.calls import Call
+from rljob_runtime.task.tools.answers import Answer, ToolCall
+from rljob_runtime.task.tools.call_format import Call
 
 
 class ToolTurns:

@@ -60,7 +60,7 @@ def _own(base_dir: Path, path: str, field: str) -> Path:
 
 def _check_tokens(policy: Path, scorer: Path, *, what: str) -> None:
     """Raise ConfigError where the same ids are other text for a model that gets the policy's ids."""
-    from rljob_runtime.models.tokenizer import load_tokenizer
+    from rljob_runtime.task.tokenizer import load_tokenizer
 
     known, own = load_tokenizer(policy), load_tokenizer(scorer)
     if known.vocab_size != own.vocab_size or known.encode(PROBE) != own.encode(PROBE):

@@ -15,7 +15,7 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Warmup
 from rljob_runtime.models.one_maker import one_maker
-from rljob_runtime.models.tokenizer import (
+from rljob_runtime.task.tokenizer import (
     BYTE_VOCABULARY,
     EOS_ID,
     save_byte_tokenizer,

@@ -9,15 +9,15 @@ import torch
 from rljob_api.rljob import RLJob
 from rljob_api.tools import RESULT
 from rljob_api.workload import Warmup
-from rljob_runtime.data.games import GameItems
-from rljob_runtime.data.source import Prompt, PromptSource, suites_of
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny import CONFIG, Recipe, num_held_out
-from rljob_runtime.models.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.data.games import GameItems
+from rljob_runtime.task.data.source import Prompt, PromptSource, suites_of
+from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 
 LEAST_ACCURACY = 0.02
 PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)

@@ -7,7 +7,6 @@ from pathlib import Path
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.engines.rollout_engine import GameSettings, Sampling, ToolSettings
-from rljob_runtime.models.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.parallelize.parameters import as_they_are
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.reports import SyncReport
@@ -21,6 +20,7 @@ from rljob_runtime.states.reshard import Reshard
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update
 from rljob_runtime.states.weight_sync import WeightSync
+from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

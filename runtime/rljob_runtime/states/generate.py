@@ -23,13 +23,13 @@ from rljob_runtime.engines.rollout_engine import (
     Sampling,
     ToolSettings,
 )
-from rljob_runtime.environments.columns import game_of, outcome_row
 from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
 from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.states.rollout_replica import RolloutReplica
+from rljob_runtime.task.environments.game_columns import game_of, outcome_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

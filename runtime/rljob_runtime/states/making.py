@@ -28,15 +28,12 @@ from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.environments.conversation import Conversation
-from rljob_runtime.environments.pool import GamePool
 from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import scorer_config
 from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
-from rljob_runtime.models.tokenizer import Tokenizer, load_tokenizer
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.samples.flow import MODEL_SCORE
 from rljob_runtime.states.compare import Compare
@@ -54,8 +51,11 @@ from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update
 from rljob_runtime.states.weight_sync import WeightSync, synced_dtype
-from rljob_runtime.tools.calls import CallFormat
-from rljob_runtime.tools.pool import ToolPool
+from rljob_runtime.task.environments.conversation import Conversation
+from rljob_runtime.task.environments.game_pool import GamePool
+from rljob_runtime.task.tokenizer import Tokenizer, load_tokenizer
+from rljob_runtime.task.tools.call_format import CallFormat
+from rljob_runtime.task.tools.tool_pool import ToolPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.workload import Data
-from rljob_runtime.data.games import game_problems
-from rljob_runtime.data.gym import gym_problems
-from rljob_runtime.data.items import read_items
-from rljob_runtime.data.question import Question
-from rljob_runtime.data.source import read_file
-from rljob_runtime.data.template import placeholders
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.data.games import game_problems
+from rljob_runtime.task.data.gym import gym_problems
+from rljob_runtime.task.data.items import read_items
+from rljob_runtime.task.data.question import Question
+from rljob_runtime.task.data.source import read_file
+from rljob_runtime.task.data.template import placeholders
 
 
 def data_problems(data: Data, *, base_dir: Path) -> list[Problem]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rljob_api.workload import Data
-from rljob_runtime.data.template import fill
-from rljob_runtime.models.tokenizer import Tokenizer
+from rljob_runtime.task.data.template import fill
+from rljob_runtime.task.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

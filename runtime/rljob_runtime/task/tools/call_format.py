@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rljob_api.tools import RESULT, Tool
-from rljob_runtime.models.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer, cut_to_fit
+from rljob_runtime.task.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer, cut_to_fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rljob_api.workload import SourceData
-from rljob_runtime.data.jsonl import template_fields
-from rljob_runtime.data.question import Question
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import data_use, load
+from rljob_runtime.task.data.jsonl import template_fields
+from rljob_runtime.task.data.question import Question
 
 
 def read_items(source: SourceData, *, base_dir: Path) -> list[Question]:

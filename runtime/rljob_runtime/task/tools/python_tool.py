@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 from typing import IO
 
-from rljob_runtime.tools.answers import Failed, TookTooLong
-from rljob_runtime.tools.restricted import NOT_RESTRICTED
+from rljob_runtime.task.tools.answers import Failed, TookTooLong
+from rljob_runtime.task.tools.restricted import NOT_RESTRICTED
 
 MAX_OUTPUT_BYTES = 64 * 1024
 """Of stdout; a program that prints more is killed, and the answer has so much of it."""

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.workload import JsonlData
-from rljob_runtime.data.question import Question
+from rljob_runtime.task.data.question import Question
 
 PATH = "spec.data.jsonl"
 SHOWN_LINES = 5

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 from rljob_api.workload import Data, Reward
 from rljob_runtime.children.forked_children import end_with_parent
-from rljob_runtime.rewards.requests import RewardRequest
-from rljob_runtime.rewards.scorers import Scorer, make_scorer
+from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.scorers import Scorer, make_scorer
 
 
 def main() -> None:

@@ -14,10 +14,10 @@ from types import ModuleType
 from typing import Any
 
 from rljob_api.workload import Data, Reward
-from rljob_runtime.data.entries import from_json
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load
-from rljob_runtime.rewards.requests import RewardRequest
+from rljob_runtime.task.data.entries import from_json
+from rljob_runtime.task.rewards.requests import RewardRequest
 
 Scorer = Callable[[RewardRequest], float]
 
@@ -37,7 +37,7 @@ def make_scorer(reward: Reward, data: Data, base_dir: Path) -> Scorer:
 
 def _dataset(reward: Reward, data: Data, base_dir: Path) -> Scorer:
     """The scorer of the dataset that the item is of; outer white space does not count."""
-    from rljob_runtime.data.gym import make_dataset, params_of
+    from rljob_runtime.task.data.gym import make_dataset, params_of
 
     own = data.reasoning_gym
     assert own is not None, "the rules ask for reasoningGym with type dataset"
@@ -140,14 +140,14 @@ def _number(value: Any, name: str) -> float:
 
 
 def _http(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    from rljob_runtime.rewards.services import service_scorer
+    from rljob_runtime.task.rewards.services import service_scorer
 
     assert reward.http is not None, "the rules ask for http with type http"
     return service_scorer(reward.http, deadline_seconds=reward.timeout_seconds)
 
 
 def _judge(reward: Reward, data: Data, base_dir: Path) -> Scorer:
-    from rljob_runtime.rewards.services import judge_scorer
+    from rljob_runtime.task.rewards.services import judge_scorer
 
     assert reward.judge is not None, "the rules ask for judge with type judge"
     return judge_scorer(reward.judge, deadline_seconds=reward.timeout_seconds)

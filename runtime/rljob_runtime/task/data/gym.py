@@ -18,8 +18,8 @@ from typing import Any
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.workload import ReasoningGymData
-from rljob_runtime.data.entries import to_json
-from rljob_runtime.data.question import Question
+from rljob_runtime.task.data.entries import to_json
+from rljob_runtime.task.data.question import Question
 
 # These make every item when they are constructed, so they are made in parts of so many items.
 EAGER = frozenset({"acre", "gsm_symbolic", "list_functions", "word_ladder"})

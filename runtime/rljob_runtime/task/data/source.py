@@ -9,14 +9,17 @@ from pathlib import Path
 
 from rljob_api.evaluation import OWN_DATA, Evaluation, EvaluationSet
 from rljob_api.workload import Batch, Data
-from rljob_runtime.data.game_split import GameSplit
-from rljob_runtime.data.games import GameItems
-from rljob_runtime.data.gym import GymItems
-from rljob_runtime.data.items import read_items
-from rljob_runtime.data.jsonl import JsonlFile, read_jsonl
-from rljob_runtime.data.preferences import read_preferences
-from rljob_runtime.data.question import Prompt, PromptMaker, Question
-from rljob_runtime.data.split import (
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.prompts.order import item_at
+from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.data.game_split import GameSplit
+from rljob_runtime.task.data.games import GameItems
+from rljob_runtime.task.data.gym import GymItems
+from rljob_runtime.task.data.items import read_items
+from rljob_runtime.task.data.jsonl import JsonlFile, read_jsonl
+from rljob_runtime.task.data.preferences import read_preferences
+from rljob_runtime.task.data.question import Prompt, PromptMaker, Question
+from rljob_runtime.task.data.split import (
     HELD_OUT_SEEDS,
     MIN_SCAN,
     SCAN_FACTOR,
@@ -27,10 +30,7 @@ from rljob_runtime.data.split import (
     Split,
     SuiteItems,
 )
-from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.tokenizer import Tokenizer
-from rljob_runtime.prompts.order import item_at
-from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.tokenizer import Tokenizer
 
 __all__ = ["Prompt", "PromptSource"]
 

@@ -5,9 +5,9 @@ from importlib.util import find_spec
 from typing import cast
 
 from rljob_api.environment import Environment
-from rljob_runtime.environments.base import Game
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, environment_use, load
+from rljob_runtime.task.environments.environment import Game
 
 MakeGame = Callable[[], Game]
 """Makes a game that has not begun. Raises ConfigError where it cannot be made here."""
@@ -24,7 +24,7 @@ def _textarena(environment: Environment) -> MakeGame:
             "spec.data.environment.name is 'textarena', which is not installed here; pip install "
             "'rljob[textarena]' where the job runs, or name an environment of an installed package"
         )
-    from rljob_runtime.environments.textarena_game import TextArenaGame
+    from rljob_runtime.task.environments.textarena_game import TextArenaGame
 
     return lambda: TextArenaGame(dict(environment.params or {}))
 

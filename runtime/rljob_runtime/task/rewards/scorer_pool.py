@@ -14,9 +14,9 @@ from pathlib import Path
 from rljob_api.workload import Data, Reward
 from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.errors import RewardError
-from rljob_runtime.rewards.requests import RewardRequest, RewardResult
+from rljob_runtime.task.rewards.requests import RewardRequest, RewardResult
 
-CHILD = "rljob_runtime.rewards.child"
+CHILD = "rljob_runtime.task.rewards.scorer_child"
 
 __all__ = ["RewardPool", "RewardRequest", "RewardResult"]
 

@@ -7,7 +7,7 @@ from rljob_api.base import parse_quantity
 from rljob_api.tools import PYTHON_MEMORY, Tool
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import load, tool_use
-from rljob_runtime.tools.answers import Failed
+from rljob_runtime.task.tools.answers import Failed
 
 Answering = Callable[[str], str]
 """From what stands between the tags to the answer; what it raises is the answer, as an error."""
@@ -19,13 +19,13 @@ def make_tool(tool: Tool) -> Answering:
 
 
 def _calculator(tool: Tool) -> Answering:
-    from rljob_runtime.tools.calculator import calculate
+    from rljob_runtime.task.tools.calculator import calculate
 
     return calculate
 
 
 def _python(tool: Tool) -> Answering:
-    from rljob_runtime.tools.python_tool import check_restricted, run_python
+    from rljob_runtime.task.tools.python_tool import check_restricted, run_python
 
     try:
         check_restricted()

@@ -16,7 +16,7 @@ from typing import Any
 
 from rljob_api.reward_services import HttpReward, JudgeReward
 from rljob_runtime.errors import ServiceError
-from rljob_runtime.rewards.requests import RewardRequest
+from rljob_runtime.task.rewards.requests import RewardRequest
 
 RETRIED = (408, 429)
 FIRST_WAIT_SECONDS = 0.1

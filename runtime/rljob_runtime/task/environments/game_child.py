@@ -17,9 +17,9 @@ from typing import Any
 
 from rljob_api.environment import Environment
 from rljob_runtime.children.forked_children import end_with_parent
-from rljob_runtime.environments.base import Game
-from rljob_runtime.environments.table import MakeGame, game_maker
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.environments.environment import Game
+from rljob_runtime.task.environments.environment_table import MakeGame, game_maker
 
 MAX_GAMES = 1024
 """Games that are kept; the one that waited longest is forgotten first, and played again when it goes on."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_api.environment import OUTCOME_BYTES, Environment
-from rljob_runtime.environments.base import MAX_ERROR_CHARACTERS, GameSeed, Outcome
+from rljob_runtime.task.environments.environment import MAX_ERROR_CHARACTERS, GameSeed, Outcome
 
 
 def game_entry(game: GameSeed) -> dict[str, Any]:

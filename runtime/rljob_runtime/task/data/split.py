@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rljob_api.workload import Data, ReasoningGymData
-from rljob_runtime.data.gym import GymItems
-from rljob_runtime.data.question import Prompt, PromptMaker, Question
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.prompts.order import permute
 from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.data.gym import GymItems
+from rljob_runtime.task.data.question import Prompt, PromptMaker, Question
 
 # Held-out prompts take at most this share of a small dataset's different prompts.
 MAX_HELD_OUT_SHARE = 1 / 4

@@ -3,7 +3,7 @@
 Nothing that was drawn or put is ever encoded again.
 """
 
-from rljob_runtime.models.tokenizer import Tokenizer, cut_to_fit
+from rljob_runtime.task.tokenizer import Tokenizer, cut_to_fit
 
 
 class Conversation:

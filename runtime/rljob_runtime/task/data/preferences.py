@@ -6,7 +6,7 @@ from typing import Any
 from rljob_api.messages import suggestion
 from rljob_api.problems import Problem
 from rljob_api.workload import PreferenceData
-from rljob_runtime.data.jsonl import (
+from rljob_runtime.task.data.jsonl import (
     JsonlFile,
     Row,
     only,
@@ -14,7 +14,7 @@ from rljob_runtime.data.jsonl import (
     sorted_out,
     template_fields,
 )
-from rljob_runtime.data.question import Question
+from rljob_runtime.task.data.question import Question
 
 PATH = "spec.data.preferences.path"
 

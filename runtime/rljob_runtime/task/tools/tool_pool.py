@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from rljob_api.tools import Tool
 from rljob_runtime.children.line_child import START_SECONDS, LineChild, StartFailed
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.tools.answers import Answer
+from rljob_runtime.task.tools.answers import Answer
 
-CHILD = "rljob_runtime.tools.child"
+CHILD = "rljob_runtime.task.tools.tool_child"
 GRACE_SECONDS = 2.0
 """What a tool that keeps its own deadline has beyond it to say so, before its process is killed."""
 

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 
 from rljob_api.environment import Environment
 from rljob_api.workload import Data
-from rljob_runtime.data.games import GameItems
-from rljob_runtime.data.question import Prompt, Question
-from rljob_runtime.data.split import (
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.data.games import GameItems
+from rljob_runtime.task.data.question import Prompt, Question
+from rljob_runtime.task.data.split import (
     HELD_OUT_SEEDS,
     MAX_REPLACEMENTS,
     MIN_SCAN,
@@ -20,7 +21,6 @@ from rljob_runtime.data.split import (
     SuiteItems,
     no_prompts,
 )
-from rljob_runtime.errors import ConfigError
 
 
 class GameSplit:

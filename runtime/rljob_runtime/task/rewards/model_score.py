@@ -5,7 +5,7 @@ import math
 from dataclasses import replace
 
 from rljob_api.workload import Reward
-from rljob_runtime.rewards.requests import RewardResult
+from rljob_runtime.task.rewards.requests import RewardResult
 
 
 def with_score(

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 from rljob_api.environment import Environment
 from rljob_runtime.children.line_child import START_SECONDS
-from rljob_runtime.environments.base import GameSeed, Moved
-from rljob_runtime.environments.player import Player, Session
+from rljob_runtime.task.environments.environment import GameSeed, Moved
+from rljob_runtime.task.environments.player import Player, Session
 
 log = logging.getLogger(__name__)
 

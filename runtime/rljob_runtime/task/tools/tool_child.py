@@ -13,8 +13,8 @@ from typing import Any
 from rljob_api.tools import Tool
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.tools.answers import Failed, TookTooLong
-from rljob_runtime.tools.table import Answering, make_tool
+from rljob_runtime.task.tools.answers import Failed, TookTooLong
+from rljob_runtime.task.tools.tool_table import Answering, make_tool
 
 
 def main() -> None:

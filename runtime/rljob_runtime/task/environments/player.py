@@ -11,10 +11,10 @@ from typing import Any
 
 from rljob_api.environment import Environment
 from rljob_runtime.children.line_child import LineChild, StartFailed
-from rljob_runtime.environments.base import Moved
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.environments.environment import Moved
 
-CHILD = "rljob_runtime.environments.child"
+CHILD = "rljob_runtime.task.environments.game_child"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from rljob_api.environment import Environment
 from rljob_api.problems import Problem
-from rljob_runtime.data.question import Question
-from rljob_runtime.environments.base import GameSeed
-from rljob_runtime.environments.columns import game_entry
-from rljob_runtime.environments.player import Player
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.task.data.question import Question
+from rljob_runtime.task.environments.environment import GameSeed
+from rljob_runtime.task.environments.game_columns import game_entry
+from rljob_runtime.task.environments.player import Player
 
 KEPT_GAMES = 65_536
 """Whose first observations are kept."""
