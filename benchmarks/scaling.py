@@ -36,10 +36,10 @@ from rljob_runtime.devices import wire
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.config import read_config
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.decoder.parameters import purposes
+from rljob_runtime.parallel.decoder.policy import load_parallel
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
-from rljob_runtime.parallelize.parameters import purposes
-from rljob_runtime.parallelize.policy import load_parallel
 from rljob_runtime.samples.sample import SampleBatch
 
 FORK = multiprocessing.get_context("fork")

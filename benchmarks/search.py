@@ -39,11 +39,11 @@ from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.decoder.parameters import purposes
+from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
+from rljob_runtime.parallel.decoder.policy import load_parallel
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
-from rljob_runtime.parallelize.micro_batches import run_micro_batches
-from rljob_runtime.parallelize.parameters import purposes
-from rljob_runtime.parallelize.policy import load_parallel
 from rljob_runtime.samples.sample import SampleBatch
 
 UPDATES: dict[str, dict[str, Any]] = {

@@ -15,8 +15,8 @@ from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
 from rljob_runtime.parallel.gradients import GradientShards, clip_gradients
-from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallel.sequence import gather_rows

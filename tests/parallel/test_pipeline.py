@@ -14,10 +14,10 @@ from torch import Tensor, distributed
 
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import share
-from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
+from rljob_runtime.parallel.pipeline_schedule import Schedule
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
-from rljob_runtime.parallel.schedule import Schedule
 
 VOCABULARY, WIDTH, LAYERS = 11, 6, 7
 LENGTHS = [3, 9, 1, 5, 4]

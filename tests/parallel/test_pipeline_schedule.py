@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.parallel.schedule import Schedule, Step, most_held
+from rljob_runtime.parallel.pipeline_schedule import Schedule, Step, most_held
 
 schedules = st.builds(
     Schedule,

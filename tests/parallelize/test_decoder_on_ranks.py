@@ -17,10 +17,10 @@ from torch import Tensor
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.parallel.groups import ProcessGroups
-from rljob_runtime.parallelize.parameters import box_of, held_slices, whole_weights
-from rljob_runtime.parallelize.policy import load_parallel
-from rljob_runtime.parallelize.rules import check_degrees
+from rljob_runtime.parallel.decoder.parameters import box_of, held_slices, whole_weights
+from rljob_runtime.parallel.decoder.policy import load_parallel
+from rljob_runtime.parallel.decoder.update_degrees import check_degrees
+from rljob_runtime.parallel.process_groups import ProcessGroups
 
 
 @pytest.fixture

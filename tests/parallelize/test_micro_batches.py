@@ -10,9 +10,9 @@ from reference_models import make_reference
 from rljob_runtime.engines.accumulation import NO_SAMPLES
 from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.parallel.groups import ProcessGroups
-from rljob_runtime.parallelize.micro_batches import run_micro_batches
-from rljob_runtime.parallelize.policy import load_parallel
+from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
+from rljob_runtime.parallel.decoder.policy import load_parallel
+from rljob_runtime.parallel.process_groups import ProcessGroups
 
 
 def test_scoring_tells_all_ranks_what_one_rank_finds(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.parallel.decoder.parameters import on_meta, purposes
+from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
+from rljob_runtime.parallel.decoder.policy import parallelize, share_weights
 from rljob_runtime.parallel.fully_sharded import held_rows
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
-from rljob_runtime.parallelize.micro_batches import run_micro_batches
-from rljob_runtime.parallelize.parameters import on_meta, purposes
-from rljob_runtime.parallelize.policy import parallelize, share_weights
 from rljob_runtime.samples.sample import SampleBatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

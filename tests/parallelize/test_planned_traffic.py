@@ -23,13 +23,13 @@ from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.parallel.context import ZigZag
+from rljob_runtime.parallel.decoder.parameters import purposes
+from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.fully_sharded import fully_sharded_bytes
-from rljob_runtime.parallel.groups import ProcessGroups
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallel.ring import ring_attention
-from rljob_runtime.parallelize.parameters import purposes
-from rljob_runtime.parallelize.policy import load_parallel
 from rljob_runtime.samples.sample import SampleBatch
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -22,9 +22,9 @@ from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.packing import Packing
+from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.fully_sharded import held_rows
-from rljob_runtime.parallel.groups import ProcessGroups
-from rljob_runtime.parallelize.policy import load_parallel
+from rljob_runtime.parallel.process_groups import ProcessGroups
 
 RING = {"context_algorithm": "ring"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_runtime.models.packing import Segments
-from rljob_runtime.parallelize.tokens import TokenShare, even_share, zig_zag, zig_zag_share
+from rljob_runtime.parallel.decoder.tokens import TokenShare, even_share, zig_zag, zig_zag_share
 
 SEGMENTS = Segments(lengths=(5, 1, 12, 3, 0, 7), prompt_of=(0, 2, 2))
 

@@ -22,12 +22,12 @@ from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.parallel.decoder.parameters import purposes
+from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
+from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.fully_sharded import whole_weight
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
-from rljob_runtime.parallelize.micro_batches import run_micro_batches
-from rljob_runtime.parallelize.parameters import purposes
-from rljob_runtime.parallelize.policy import load_parallel
 from rljob_runtime.samples.sample import SampleBatch
 
 SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight_decay=0.1)

@@ -21,7 +21,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph

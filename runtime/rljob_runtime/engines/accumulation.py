@@ -16,7 +16,7 @@ from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.base import TokenLogprobs
-from rljob_runtime.parallelize.micro_batches import MicroBatchLoss
+from rljob_runtime.parallel.decoder.pipeline_passes import MicroBatchLoss
 from rljob_runtime.samples.sample import SampleBatch
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]

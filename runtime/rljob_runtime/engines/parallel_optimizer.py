@@ -29,7 +29,7 @@ from rljob_runtime.parallel.gradients import (
     WholeGradients,
     clip_gradients,
 )
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallel.zero import ShardedAdamW
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collectives import rank_of, size_of
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 
 

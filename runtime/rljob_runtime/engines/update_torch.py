@@ -32,9 +32,9 @@ from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import frozen_parameters, merged_weights
+from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.micro_batches import run_micro_batches
 from rljob_runtime.samples.sample import SampleBatch
 
 log = logging.getLogger(__name__)

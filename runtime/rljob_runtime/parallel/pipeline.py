@@ -19,7 +19,7 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.devices.wire import Pending, start_receive, start_send
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.parallel.schedule import Message, Schedule, Step
+from rljob_runtime.parallel.pipeline_schedule import Message, Schedule, Step
 
 Chunk = Callable[[int, Tensor | None], Tensor]
 """Part of the model: number of the micro-batch and the part before's output (None: there is none) →

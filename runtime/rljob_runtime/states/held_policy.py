@@ -23,9 +23,7 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_policy, load_scorer
 from rljob_runtime.models.lora import add_adapters, draw_adapters, merged_weights, named_adapters
 from rljob_runtime.models.weights import load_weights_into
-from rljob_runtime.parallel.groups import ProcessGroups
-from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.parameters import (
+from rljob_runtime.parallel.decoder.parameters import (
     ValuesAt,
     as_they_are,
     fill_adapters,
@@ -37,7 +35,9 @@ from rljob_runtime.parallelize.parameters import (
     whole_adapters,
     whole_weights,
 )
-from rljob_runtime.parallelize.policy import load_parallel
+from rljob_runtime.parallel.decoder.policy import load_parallel
+from rljob_runtime.parallel.process_groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
 
 
 class HeldPolicy(Protocol):

@@ -19,7 +19,7 @@ from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, save_adapter
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.parallelize.parameters import ValuesAt, as_they_are
+from rljob_runtime.parallel.decoder.parameters import ValuesAt, as_they_are
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.states.held_policy import HeldPolicy
 

@@ -22,7 +22,7 @@ from rljob_runtime.models.fused.part import ModelPart
 from rljob_runtime.models.fused.weights import Weights, floats
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
-from rljob_runtime.parallelize.parameters import box_of
+from rljob_runtime.parallel.decoder.parameters import box_of
 
 
 def model_part(architecture: Architecture, part: Part) -> ModelPart:

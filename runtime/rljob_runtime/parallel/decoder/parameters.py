@@ -24,7 +24,7 @@ from rljob_runtime.models.lora import adapted_matrices, merged
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.fully_sharded import first_row, held_rows, whole_weight
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 
 ValuesAt = Callable[[Tensor], Tensor]

@@ -4,7 +4,7 @@ from rljob_api.architecture import Shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.rules import divisors, use_one_of
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.parallelize.tokens import is_ring
+from rljob_runtime.parallel.decoder.tokens import is_ring
 
 PATH = "spec.update.parallelism"
 

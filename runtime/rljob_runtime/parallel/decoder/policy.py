@@ -19,15 +19,9 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import add_adapters, drawn
-from rljob_runtime.parallel.fully_sharded import shard_weights
-from rljob_runtime.parallel.groups import ProcessGroups
-from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.attention import RingAttention, UlyssesAttention
-from rljob_runtime.parallelize.ends import SharedEnds
-from rljob_runtime.parallelize.experts import experts_by_features, experts_by_number
-from rljob_runtime.parallelize.linears import SharedLinears
-from rljob_runtime.parallelize.micro_batches import score
-from rljob_runtime.parallelize.parameters import (
+from rljob_runtime.parallel.decoder.context_attention import RingAttention, UlyssesAttention
+from rljob_runtime.parallel.decoder.expert_layers import experts_by_features, experts_by_number
+from rljob_runtime.parallel.decoder.parameters import (
     cut_parameters,
     fill_adapters,
     held_slices,
@@ -35,8 +29,14 @@ from rljob_runtime.parallelize.parameters import (
     load_slices,
     on_meta,
 )
-from rljob_runtime.parallelize.rules import check_degrees
-from rljob_runtime.parallelize.tokens import is_ring
+from rljob_runtime.parallel.decoder.pipeline_passes import score
+from rljob_runtime.parallel.decoder.tensor_linears import SharedLinears
+from rljob_runtime.parallel.decoder.tokens import is_ring
+from rljob_runtime.parallel.decoder.update_degrees import check_degrees
+from rljob_runtime.parallel.decoder.vocabulary_ends import SharedEnds
+from rljob_runtime.parallel.fully_sharded import shard_weights
+from rljob_runtime.parallel.process_groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
 
 
 def load_parallel(

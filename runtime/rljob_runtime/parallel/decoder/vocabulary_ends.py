@@ -20,11 +20,11 @@ from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.packing import Packing, Segments
 from rljob_runtime.models.router_load import RouterLoad
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.decoder.tokens import TokenShare, token_share
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.parallel.sequence import gather_rows, sum_parts
 from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens
-from rljob_runtime.parallelize.tokens import TokenShare, token_share
 
 
 class SharedEnds:

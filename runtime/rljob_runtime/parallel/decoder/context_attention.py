@@ -15,9 +15,9 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.models.blocks.packed_attention import attend
 from rljob_runtime.models.packing import Packing
+from rljob_runtime.parallel.decoder.tokens import zig_zag
 from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.parallel.ulysses import ulysses_attention
-from rljob_runtime.parallelize.tokens import zig_zag
 
 
 class UlyssesAttention:

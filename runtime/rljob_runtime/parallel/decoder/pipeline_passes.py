@@ -25,10 +25,10 @@ from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.packing import Segments
 from rljob_runtime.models.router_load import RouterLoad
-from rljob_runtime.parallel.groups import ProcessGroups
+from rljob_runtime.parallel.decoder.vocabulary_ends import SharedEnds
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
+from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallelize.ends import SharedEnds
 from rljob_runtime.samples.sample import SampleBatch
 
 MicroBatchLoss = Callable[[int, TokenLogprobs], Tensor]
