@@ -8,8 +8,8 @@ from parallel_training import TEMPERATURE, grid_of, make_batch, said_of
 from reference_models import make_reference
 
 from rljob_runtime.engines.accumulation import NO_SAMPLES
-from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups

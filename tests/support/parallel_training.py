@@ -18,10 +18,10 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.engines.gradients import GradientBuffer
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
-from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
+from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import load_parallel

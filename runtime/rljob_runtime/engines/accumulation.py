@@ -15,7 +15,7 @@ from torch import Tensor
 from rljob_runtime.algorithms.base import LossOutput, Totals
 from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
-from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import MicroBatchLoss
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -12,7 +12,7 @@ from rljob_runtime.devices.collectives import (
     sum_over_ranks,
     union_over_ranks,
 )
-from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.policy_model import TokenLogprobs
 
 
 class MetricSums:

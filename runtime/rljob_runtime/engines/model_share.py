@@ -16,9 +16,9 @@ from rljob_runtime.engines.rollout_engine import Sampling
 from rljob_runtime.engines.sampling import draw
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.fused.decoder import FusedDecoder
+from rljob_runtime.models.fused.fused_decoder import FusedDecoder
+from rljob_runtime.models.fused.fused_weights import New, Weights, floats
 from rljob_runtime.models.fused.part import NoJoins, whole_part
-from rljob_runtime.models.fused.weights import New, Weights, floats
 from rljob_runtime.models.weights import load_weights, weights_checksum
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.samples.sample import SampleBatch
 
 NUM_SEQUENCES = 4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.engines.rollout_engine import PromptGroup
-from rljob_runtime.models.fused.decoder import Keep
+from rljob_runtime.models.fused.fused_decoder import Keep
 from rljob_runtime.models.fused.kept import Kept, Prefixes, make_prefixes
 
 

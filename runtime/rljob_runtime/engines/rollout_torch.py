@@ -27,7 +27,7 @@ from rljob_runtime.engines.turns import Turns
 from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
-from rljob_runtime.models.fused.weights import New, floats, tensors_in
+from rljob_runtime.models.fused.fused_weights import New, floats, tensors_in
 from rljob_runtime.models.weight_stream import checked
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 

@@ -29,9 +29,9 @@ from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.engines.precision import check_types
 from rljob_runtime.engines.schedule import learning_rate
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import frozen_parameters, merged_weights
+from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.ranks import Purpose

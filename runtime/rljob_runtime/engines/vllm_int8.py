@@ -22,7 +22,7 @@ from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 
 from rljob_runtime.devices.kernels.product import product
-from rljob_runtime.models.fused.weights import Int8Weights
+from rljob_runtime.models.fused.fused_weights import Int8Weights
 
 NAME = "rljob_int8"
 EXPERTS = {"FusedMoE", "RoutedExperts"}  # one layer's, by vLLM's names of it

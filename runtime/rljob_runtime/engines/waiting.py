@@ -14,7 +14,7 @@ from torch import Tensor
 from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.fused.decoder import FusedDecoder, Keep
+from rljob_runtime.models.fused.fused_decoder import FusedDecoder, Keep
 
 PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from rljob_api.adapters import is_adapter
 from rljob_runtime.models.architecture import Architecture
-from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.attention import Attention
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp
 from rljob_runtime.models.blocks.latent_attention import LatentAttention
@@ -27,6 +26,7 @@ from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.ends import Ends, WholeEnds
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.models.recompute import recomputed_counting
 from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.samples.sample import SampleBatch

@@ -13,9 +13,9 @@ from torch import Tensor
 from rljob_runtime.devices.kernels.linear import embedding
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
-from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.packing import Packing
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.models.router_load import RouterLoad
 
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from rljob_api.tensors import HEAD, SCORE, SCORE_BIAS
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
-from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.weights import load_weights
 
 logger = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from torch import Tensor
 from rljob_api.adapters import LORA_A, is_adapter
 from rljob_api.lora import ALL_LINEAR, Lora
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.models.base import PolicyModel, TokenLogprobs
 from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from rljob_runtime.models.base import TokenLogprobs
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.samples.sample import SampleBatch
 
 

@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from rljob_runtime.errors import ConfigError, WeightsError
-from rljob_runtime.models.base import TokenLogprobs
 from rljob_runtime.models.padded import logprobs_of_logits, padded
+from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.models.recompute import recomputed
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.tensor_files import Box, TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, bytes_in, write_tensors
 

@@ -17,11 +17,11 @@ from rljob_api.lora import Lora
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter
-from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_policy, load_scorer
 from rljob_runtime.models.lora import add_adapters, draw_adapters, merged_weights, named_adapters
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.weights import load_weights_into
 from rljob_runtime.parallel.decoder.parameters import (
     ValuesAt,

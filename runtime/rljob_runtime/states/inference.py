@@ -18,7 +18,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch

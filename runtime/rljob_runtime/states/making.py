@@ -28,12 +28,12 @@ from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import scorer_config
 from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.samples.flow import MODEL_SCORE
 from rljob_runtime.states.compare import Compare

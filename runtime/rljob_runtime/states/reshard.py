@@ -19,7 +19,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger, Moment
 from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError, WorkerError
-from rljob_runtime.models.base import PolicyModel
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
 from rljob_runtime.record.spans import Span

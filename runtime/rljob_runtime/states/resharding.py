@@ -15,11 +15,11 @@ from rljob_runtime.devices.backend import Backend
 from rljob_runtime.engines.rollout import DTYPES
 from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.models.base import PolicyModel
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.lora import adapted_matrices
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.reshard.strategies import STRATEGIES

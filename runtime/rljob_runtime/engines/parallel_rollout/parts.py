@@ -18,8 +18,8 @@ from rljob_runtime.engines.parallel_rollout.grid import Purpose
 from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.models.architecture import Architecture, Experts
 from rljob_runtime.models.expert_names import held_dtype
+from rljob_runtime.models.fused.fused_weights import Weights, floats
 from rljob_runtime.models.fused.part import ModelPart
-from rljob_runtime.models.fused.weights import Weights, floats
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.decoder.parameters import box_of

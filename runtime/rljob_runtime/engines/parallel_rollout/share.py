@@ -15,8 +15,8 @@ from rljob_runtime.engines.parallel_rollout.rules import check_degrees
 from rljob_runtime.engines.rollout_engine import Sampling
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.fused.decoder import FusedDecoder
-from rljob_runtime.models.fused.weights import New
+from rljob_runtime.models.fused.fused_decoder import FusedDecoder
+from rljob_runtime.models.fused.fused_weights import New
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 

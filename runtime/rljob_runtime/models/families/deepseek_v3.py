@@ -6,7 +6,11 @@ load of whole pre-training batches.
 
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.config import Config
-from rljob_runtime.models.families.latent import read_latent, read_latent_experts, write_latent
+from rljob_runtime.models.families.latent_sizes import (
+    read_latent,
+    read_latent_experts,
+    write_latent,
+)
 
 MODEL_TYPE = "deepseek_v3"
 

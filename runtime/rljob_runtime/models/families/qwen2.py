@@ -2,7 +2,7 @@
 
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.config import Config
-from rljob_runtime.models.families.heads import read_heads, refuse_qwen_windows, write_heads
+from rljob_runtime.models.families.head_sizes import read_heads, refuse_qwen_windows, write_heads
 
 MODEL_TYPE = "qwen2"
 

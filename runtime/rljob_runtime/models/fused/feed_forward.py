@@ -13,8 +13,8 @@ from rljob_runtime.devices.kernels.swiglu import swiglu
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.experts import run_experts, run_sorted
 from rljob_runtime.models.blocks.router import Routes, route
+from rljob_runtime.models.fused.fused_weights import New, Weights, split_rows, wide
 from rljob_runtime.models.fused.part import Joins, ModelPart
-from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
 
 
 class FusedGatedMlp:

@@ -18,10 +18,10 @@ from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.architecture import Architecture, Latent
 from rljob_runtime.models.blocks.latent_attention import LATENT_EPSILON
 from rljob_runtime.models.blocks.rotary import halves
+from rljob_runtime.models.fused.fused_weights import New, Weights, wide
 from rljob_runtime.models.fused.kept import KeptLayer, attend
 from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import Prefill, Step
-from rljob_runtime.models.fused.weights import New, Weights, wide
 
 
 class FusedLatent:

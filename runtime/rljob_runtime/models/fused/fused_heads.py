@@ -14,10 +14,10 @@ from rljob_runtime.devices.kernels.product import product
 from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.architecture import Architecture
+from rljob_runtime.models.fused.fused_weights import New, Weights, split_rows, wide
 from rljob_runtime.models.fused.kept import KeptLayer, attend
 from rljob_runtime.models.fused.part import Joins
 from rljob_runtime.models.fused.step import Prefill, Step
-from rljob_runtime.models.fused.weights import New, Weights, split_rows, wide
 
 
 class FusedHeads:

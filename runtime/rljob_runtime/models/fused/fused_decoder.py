@@ -19,12 +19,12 @@ from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.fused.feed_forward import FusedExperts, make_feed_forward
-from rljob_runtime.models.fused.heads import FusedHeads
+from rljob_runtime.models.fused.fused_heads import FusedHeads
+from rljob_runtime.models.fused.fused_latent import FusedLatent
+from rljob_runtime.models.fused.fused_weights import New, Weights
 from rljob_runtime.models.fused.kept import Kept, KeptLayer, Reach
-from rljob_runtime.models.fused.latent import FusedLatent
 from rljob_runtime.models.fused.part import Joins, ModelPart
 from rljob_runtime.models.fused.step import Prefill, Step, make_step
-from rljob_runtime.models.fused.weights import New, Weights
 
 Keep = Callable[[int, Tensor], None]
 """Takes a layer's number here, and what it keeps of prompts, [tensors, B, N, P, W]."""
