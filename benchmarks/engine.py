@@ -27,7 +27,7 @@ from torch import Tensor
 from turns import Do, take_turns
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 
 NUM_CORES = len(os.sched_getaffinity(0))

@@ -31,7 +31,7 @@ from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
 from rljob_api.traffic import Work as PlannedWork
 from rljob_api.update_traffic import stage_traffic
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices import wire
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer

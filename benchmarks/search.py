@@ -32,7 +32,7 @@ from rljob_api.machines import Machine, rates_of
 from rljob_api.performance import generating_parts, training_parts
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid

@@ -8,7 +8,7 @@ import torch
 
 from rljob_api.algorithms.dpo import DPOParams
 from rljob_runtime.algorithms import dpo
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.samples.sample import SampleBatch
 
 ORACLES = Path(__file__).parents[1] / "fixtures" / "rl-oracles.json"

@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.algorithms.ppo import PPOParams
 from rljob_runtime.algorithms import ppo
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, token_mean
 from rljob_runtime.algorithms.values import generalized_advantages, value_loss
 from rljob_runtime.algorithms.whitening import whiten

@@ -11,7 +11,7 @@ from parallel_training import SETTINGS, grid_of, make_batch
 from reference_models import make_reference
 from shared_steps import ranks_of
 
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.values import value_loss
 from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.engines.update_torch import UpdateEngine

@@ -12,7 +12,7 @@ from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import Optimizer, UpdateParallelism
 from rljob_runtime.algorithms import ALGORITHMS
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.engines.adamw import AdamW

@@ -8,7 +8,7 @@ from reference_models import config_of, make_reference, weights_of
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture

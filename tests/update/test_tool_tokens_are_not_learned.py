@@ -8,7 +8,7 @@ import torch
 
 from rljob_api.algorithms import PARAMS
 from rljob_runtime.algorithms import algorithm_of
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.models.padded import padded
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.micro_batches import count_tokens

@@ -19,7 +19,7 @@ from rljob_runtime.algorithms import (
     rloo,
     sapo,
 )
-from rljob_runtime.algorithms.base import Algorithm, CriticAlgorithm, LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import Algorithm, CriticAlgorithm, LossOutput, Totals
 from rljob_runtime.extensions import algorithm_use, load_module
 
 ALGORITHMS: dict[str, Algorithm] = {

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.algorithms.distillation import DistillationParams
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, group_advantages
 from rljob_runtime.algorithms.objective import objective, old_logprobs, update_logprobs
 from rljob_runtime.samples.sample import SampleBatch

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rljob_api.algorithms.dpo import DPOParams
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.algorithms.base import PolicyParams
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.corrections import correction
 from rljob_runtime.algorithms.functional import (
     LOG_RATIO_LIMIT,

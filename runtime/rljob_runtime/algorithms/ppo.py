@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.algorithms.ppo import PPOParams
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, clipped_surrogate, kl_divergence
 from rljob_runtime.algorithms.objective import objective, old_logprobs
 from rljob_runtime.algorithms.values import Estimates, generalized_advantages, value_loss

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.algorithms.base import LossOutput, Totals
+from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.engines.gradients import StepGradients
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.policy_model import TokenLogprobs

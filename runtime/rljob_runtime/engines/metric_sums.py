@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_runtime.algorithms.base import LossOutput
+from rljob_runtime.algorithms.algorithm import LossOutput
 from rljob_runtime.devices.collectives import (
     max_over_ranks,
     sum_over_ranks,

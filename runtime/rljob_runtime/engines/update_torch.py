@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger

@@ -4,7 +4,7 @@ from typing import Literal
 
 import torch
 
-from rljob_runtime.algorithms.base import Totals
+from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.engines.accumulation import UNDIVIDED, LossFn
 from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.engines.update_mindspeed.megatron import ShardedModel
