@@ -12,10 +12,10 @@ from figures import Figures
 from models import SIZES, make_model
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.models.families import hf_config
 from rljob_runtime.models.weights import read_weights, save_hf
 from rljob_runtime.reshard.strategies import STRATEGIES
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 
 MIB = 2**20
 
@@ -59,7 +59,7 @@ def measure_cache(size: str, figures: Figures, *, repetitions: int) -> None:
 def measure_vllm(size: str, figures: Figures, *, repetitions: int) -> None:
     """Weights from memory through vLLM's public call, beside the same call with what was written to disk and
     read again: vLLM reads none by itself where it began without weights."""
-    from rljob_runtime.engines.rollout_vllm import VllmRollout
+    from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
     with tempfile.TemporaryDirectory() as folder:
         form = SIZES[size]

@@ -143,7 +143,7 @@ def make_torch(path: Path, threads: int) -> Do:
     """The `torch` engine."""
     import torch
 
-    from rljob_runtime.engines.rollout_torch import TorchRollout
+    from rljob_runtime.rollout.rollout_torch import TorchRollout
 
     return around(
         TorchRollout(
@@ -160,9 +160,9 @@ def make_vllm(path: Path, threads: int) -> Do:
     """The `vllm` engine."""
     import torch
 
-    from rljob_runtime.engines.rollout_vllm import VllmRollout
-    from rljob_runtime.engines.vllm_limits import kv_cache_bytes_of
     from rljob_runtime.models.config import read_config
+    from rljob_runtime.rollout.rollout_vllm import VllmRollout
+    from rljob_runtime.rollout.vllm_limits import kv_cache_bytes_of
 
     return around(
         VllmRollout(
@@ -179,7 +179,7 @@ def make_vllm(path: Path, threads: int) -> Do:
 
 def around(engine: Any) -> Do:
     """Work for a `RolloutEngine`."""
-    from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
+    from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
     def generate(work: Work, turn: int) -> int:
         sampling = Sampling(

@@ -9,8 +9,8 @@ from statistics import mean, stdev
 import torch
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
-from rljob_runtime.engines.rollout_torch import make_torch_rollout
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_torch import make_torch_rollout
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.data.source import Prompt, PromptSource
 from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest

@@ -2,7 +2,7 @@
 
 Both engines wrap the built-in `torch` and write a line for each call to the file `params.log`; yours
 may compute whatever they want behind the same methods. What each method promises is written in
-`rljob_runtime.engines.rollout_engine` and `update_engine`.
+`rljob_runtime.rollout.rollout_engine` and `update_engine`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_runtime.engines import rollout, update
 from rljob_runtime.engines.accumulation import LossFn
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
 from rljob_runtime.engines.update_engine import UpdateSetup
+from rljob_runtime.rollout import rollout_table as rollout
+from rljob_runtime.rollout import update
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.rewards.requests import RewardRequest
 

@@ -13,9 +13,9 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.run_rules import refusals
 from rljob_api.topology import resolve
 from rljob_api.workload import Data, Reward
-from rljob_runtime.engines.rollout import make_rollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
+from rljob_runtime.rollout.rollout_table import make_rollout
 from rljob_runtime.run_request import spec_digest
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.rewards.requests import RewardRequest

@@ -12,7 +12,6 @@ from whole_runs import SMALL_JOB
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.errors import DockLost
 from rljob_runtime.prompts.pool_rows import (
     POOL_STATES,
@@ -22,6 +21,7 @@ from rljob_runtime.prompts.pool_rows import (
     pool_rows,
 )
 from rljob_runtime.prompts.pools import Pools, Round
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.partial_rollout import PartialRollout

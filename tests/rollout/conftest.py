@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference_models import make_reference
 
-from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 
 
 @pytest.fixture

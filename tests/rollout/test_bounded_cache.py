@@ -10,13 +10,13 @@ from reference_models import FAMILIES
 from rollouts import make_groups, run, sampling
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines import cache_layout, rollout_torch
-from rljob_runtime.engines.cache_layout import CacheLayout, choose_layout
-from rljob_runtime.engines.prompts import SharedPrompts
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup
-from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.rollout import cache_layout, rollout_torch
+from rljob_runtime.rollout.cache_layout import CacheLayout, choose_layout
+from rljob_runtime.rollout.prompts import SharedPrompts
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup
+from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.slots import Seat, Slots
 
 MakeEngine = Callable[..., TorchRollout]
 SaveReference = Callable[..., tuple[Any, Path]]

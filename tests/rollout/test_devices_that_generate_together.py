@@ -20,8 +20,6 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.prompts.pool_rows import (
     BEGUN_COLUMNS,
@@ -31,6 +29,8 @@ from rljob_runtime.prompts.pool_rows import (
     pool_rows,
 )
 from rljob_runtime.prompts.pools import Pools, Round
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.generate import Generate

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.probe import policy_logprobs
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.policy_model import PolicyModel
+from rljob_runtime.rollout.sync_probe import policy_logprobs
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.weight_sync import WeightSync
 

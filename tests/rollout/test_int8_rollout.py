@@ -17,11 +17,11 @@ from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.fused.fused_weights import New
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.weight_sync import WeightSync

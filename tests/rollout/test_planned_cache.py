@@ -17,9 +17,9 @@ from rljob_api.memory import Memory, plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.rollout import make_rollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import read_config
+from rljob_runtime.rollout.rollout_table import make_rollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 LENGTHS = {"maxPromptLength": 40, "maxResponseLength": 24}

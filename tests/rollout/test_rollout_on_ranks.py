@@ -11,10 +11,10 @@ from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.rollout_engine import Generated
-from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_engine import Generated
+from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 FEW = {"max_response_length": 10, "eos_ids": tuple(range(3, 9))}
@@ -74,7 +74,7 @@ def test_a_small_cache_with_shared_prompts_gives_ranks_the_same_tokens(
     path, groups = save_reference(family)[1], make_groups([30, 5, 9, 17], samples=3)
     way = sampling(max_response_length=12, eos_ids=tuple(range(3, 9)))
     expected = run(TorchRollout(path, **ARGUMENTS), groups, way)
-    monkeypatch.setattr("rljob_runtime.engines.cache_layout.SHARE_FROM_BYTES", 0)
+    monkeypatch.setattr("rljob_runtime.rollout.cache_layout.SHARE_FROM_BYTES", 0)
 
     [by_model] = run_on_ranks(path, grid_of(**degrees), groups, [way], cache_tokens=95)
 

@@ -11,12 +11,12 @@ from reference_models import FAMILIES, make_reference
 from rollouts import make_groups, run, sampling
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.rollout_engine import RolloutEngine
-from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.errors import DeviceMemoryError, WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weight_stream import Announced
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_engine import RolloutEngine
+from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 

@@ -13,10 +13,10 @@ from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 SHORT = sampling(max_response_length=10)

@@ -12,10 +12,10 @@ from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
 
 from rljob_api.tools import Tool
-from rljob_runtime.engines.rollout_engine import Generated, ToolSettings
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.rollout.rollout_engine import Generated, ToolSettings
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tools.answers import Answer
 from rljob_runtime.task.tools.call_format import CallFormat

@@ -9,9 +9,9 @@ import pytest
 import torch
 from rollouts import PLAIN, make_groups, run, sampling
 
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.engines.rollout_transformers import TransformersRollout
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 BUDGET = 5

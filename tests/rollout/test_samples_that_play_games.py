@@ -11,10 +11,10 @@ from rollouts import make_groups, run, sampling
 from syllables import ENDS, LETTERS
 
 from rljob_api.environment import Environment
-from rljob_runtime.engines.rollout_engine import GameSettings, Generated, PromptGroup
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.rollout.rollout_engine import GameSettings, Generated, PromptGroup
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import GameSeed, Moved

@@ -6,7 +6,7 @@ import pytest
 import torch
 from rollouts import sampling
 
-from rljob_runtime.engines.sampling import draw, uniforms
+from rljob_runtime.rollout.sampling import draw, uniforms
 
 CHI_SQUARE_LIMIT = 37.7  # 15 degrees of freedom, p = 0.001
 DRAWS = 20_000

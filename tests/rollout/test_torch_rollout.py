@@ -10,10 +10,10 @@ from reference_models import FAMILIES
 from rollouts import make_groups, run, sampling
 from transformers import GenerationConfig
 
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 
 MakeEngine = Callable[..., TorchRollout]
@@ -72,7 +72,7 @@ def test_prompts_over_several_prefills_give_the_same_tokens(
 ) -> None:
     engine, groups = make_engine(), make_groups()
     expected = tokens_of(run(engine, groups))
-    monkeypatch.setattr("rljob_runtime.engines.waiting.PREFILL_TOKENS", 12)
+    monkeypatch.setattr("rljob_runtime.rollout.waiting.PREFILL_TOKENS", 12)
 
     assert tokens_of(run(engine, groups)) == expected
 
@@ -275,7 +275,7 @@ def test_bfloat16_stays_close_to_float32(
     shared_prompts: bool, save_reference: SaveReference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threshold = 0 if shared_prompts else 2**40
-    monkeypatch.setattr("rljob_runtime.engines.cache_layout.SHARE_FROM_BYTES", threshold)
+    monkeypatch.setattr("rljob_runtime.rollout.cache_layout.SHARE_FROM_BYTES", threshold)
     reference, path = save_reference("qwen3")
     engine = TorchRollout(path, dtype=torch.bfloat16, max_sequences=8, max_length=64)
     groups = make_groups()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from rollouts import make_groups, run, sampling
 
-from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
-from rljob_runtime.engines.rollout_transformers import TransformersRollout
+from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
+from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 
 SaveReference = Callable[..., tuple[Any, Path]]
 

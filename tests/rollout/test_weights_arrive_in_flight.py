@@ -16,14 +16,14 @@ from rollouts_on_ranks import ARGUMENTS
 
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
-from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.engines.rollout_engine import Generated, RolloutEngine
-from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.engines.rollout_transformers import TransformersRollout
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import load_weights_into, stored_weights, weights_checksum
 from rljob_runtime.record.spans import Stopwatch
+from rljob_runtime.rollout.rollout_engine import Generated, RolloutEngine
+from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.rollout_transformers import TransformersRollout
+from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.in_flight import InFlight, Probe
 from rljob_runtime.states.rollout_replica import RolloutReplica

@@ -13,11 +13,11 @@ from rollout_devices import joined, make_job, sync_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS
 
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weight_stream import pack_outlines
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.states.held_policy import WholePolicy
 
 SaveReference = Callable[..., tuple[Any, Path]]

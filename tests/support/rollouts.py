@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
 
 PLAIN = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_response_length=24, eos_ids=(3, 4))
 

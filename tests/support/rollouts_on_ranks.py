@@ -9,10 +9,10 @@ from forked_ranks import on_ranks
 from rollouts import run
 
 from rljob_api.engines import RolloutParallelism
-from rljob_runtime.engines.parallel_rollout.grid import RolloutGrid
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
-from rljob_runtime.engines.rollout_torch import TorchRollout
+from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 
 ARGUMENTS: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 6, "max_length": 64}
 

@@ -14,8 +14,8 @@ from typing import Any
 
 IMPORTED = (
     "rljob_runtime.processes.preloaded",
-    "rljob_runtime.engines.rollout_vllm",
-    "rljob_runtime.engines.vllm_int8",
+    "rljob_runtime.rollout.rollout_vllm",
+    "rljob_runtime.rollout.vllm_int8",
     "vllm",
     "vllm.entrypoints.openai.api_server",
     "vllm.v1.engine.llm_engine",

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from vllm_forks import forked
 
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
-from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.models.weights import read_weights
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 EOS = 258

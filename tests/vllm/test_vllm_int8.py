@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_runtime.engines.probe import check_probe, probe_gap
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
 from rljob_runtime.states.held_policy import WholePolicy
 from rljob_runtime.states.weight_sync import WeightSync
 
@@ -20,8 +20,8 @@ import vllm_rank
 from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm_model import EOS, small_model
 
-from rljob_runtime.engines.rollout_vllm import VllmRollout
-from rljob_runtime.engines.vllm_int8 import Int8
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
+from rljob_runtime.rollout.vllm_int8 import Int8
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 

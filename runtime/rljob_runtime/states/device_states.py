@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.engines.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.parallel.decoder.parameters import as_they_are
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.reports import SyncReport
+from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.generate import Generate

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.rollout_engine import (
+from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
+from rljob_runtime.record.spans import Span
+from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     Generated,
     PromptGroup,
     Sampling,
     ToolSettings,
 )
-from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
-from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
 from rljob_runtime.samples.seeds import derive_seed

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from rljob_runtime.devices.host_arena import HostArena
 from rljob_runtime.devices.sync_group import SyncGroup
-from rljob_runtime.engines.probe import check_probe, gap_of
-from rljob_runtime.engines.rollout_engine import SwitchingEngine
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.weight_stream import Announced, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest, check_weights
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
+from rljob_runtime.rollout.rollout_engine import SwitchingEngine
+from rljob_runtime.rollout.sync_probe import check_probe, gap_of
 from rljob_runtime.states.reshard_checks import REMEDY
 from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.states.weight_sync import Seal, check_agreed, check_arrived, weights_named

@@ -15,16 +15,6 @@ from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.engines.probe import Probing, probe_sequences
-from rljob_runtime.engines.rollout import DTYPES, make_rollout
-from rljob_runtime.engines.rollout_engine import (
-    GameSettings,
-    RolloutEngine,
-    SwitchingEngine,
-    ToolSettings,
-)
-from rljob_runtime.engines.rollout_torch import TorchRollout
-from rljob_runtime.engines.rollout_vllm import VllmRollout
 from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
 from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.engines.update_ranks import UpdateRanks
@@ -35,6 +25,16 @@ from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.rollout.rollout_engine import (
+    GameSettings,
+    RolloutEngine,
+    SwitchingEngine,
+    ToolSettings,
+)
+from rljob_runtime.rollout.rollout_table import DTYPES, make_rollout
+from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.rollout_vllm import VllmRollout
+from rljob_runtime.rollout.sync_probe import Probing, probe_sequences
 from rljob_runtime.samples.flow import MODEL_SCORE
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.device_ranks import DeviceRanks

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.prompts.open_groups import OpenGroups
 from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
 from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.reports import GenerateReport
 from rljob_runtime.record.spans import Span
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph, written_bytes
 from rljob_runtime.samples.seeds import derive_seed

@@ -16,8 +16,6 @@ from torch import Tensor
 from rljob_api.resharding.figures import largest_bucket
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger, Moment
-from rljob_runtime.engines.probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
@@ -26,6 +24,8 @@ from rljob_runtime.record.spans import Span
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.merging import AdapterMerge
 from rljob_runtime.reshard.strategies import Strategy
+from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.states.reshard_checks import REMEDY, ReshardChecks
 from rljob_runtime.states.rollout_weights import RolloutWeights
 

@@ -12,9 +12,6 @@ from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import can_reshard
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.engines.rollout import DTYPES
-from rljob_runtime.engines.rollout_engine import RolloutEngine
-from rljob_runtime.engines.rollout_torch import TorchRollout
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
@@ -23,6 +20,9 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.reshard.executor import Resharder
 from rljob_runtime.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.reshard.strategies import STRATEGIES
+from rljob_runtime.rollout.rollout_engine import RolloutEngine
+from rljob_runtime.rollout.rollout_table import DTYPES
+from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.states.held_policy import HeldPolicy, shape_of
 from rljob_runtime.states.reshard import Reshard
 from rljob_runtime.states.reshard_checks import ReshardChecks

@@ -18,21 +18,21 @@ from torch import Tensor
 
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.sync_group import SyncGroup
-from rljob_runtime.engines.probe import (
-    Probing,
-    check_probe,
-    policy_logprobs,
-    probe_gap,
-    probe_sequences,
-)
-from rljob_runtime.engines.rollout import DTYPES
-from rljob_runtime.engines.rollout_engine import RolloutEngine
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.weight_stream import Announced, pack_outlines, unpack_outlines
 from rljob_runtime.models.weights import WeightsDigest
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.record.spans import Span
+from rljob_runtime.rollout.rollout_engine import RolloutEngine
+from rljob_runtime.rollout.rollout_table import DTYPES
+from rljob_runtime.rollout.sync_probe import (
+    Probing,
+    check_probe,
+    policy_logprobs,
+    probe_gap,
+    probe_sequences,
+)
 from rljob_runtime.states.held_policy import HeldPolicy
 from rljob_runtime.states.reshard_checks import REMEDY
 

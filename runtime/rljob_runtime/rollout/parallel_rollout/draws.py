@@ -15,10 +15,10 @@ from torch.distributed import ProcessGroup
 from rljob_api.layout import share
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.devices.wire import broadcast, start_gather, start_sum
-from rljob_runtime.engines.parallel_rollout.grid import Purpose
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.rollout_engine import Sampling
-from rljob_runtime.engines.sampling import draw
+from rljob_runtime.rollout.parallel_rollout.grid import Purpose
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_engine import Sampling
+from rljob_runtime.rollout.sampling import draw
 
 LARGEST_UNIFORM = 1.0 - 2.0**-53
 

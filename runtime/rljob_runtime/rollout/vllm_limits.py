@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from rljob_api.rules import VLLM_TEMPERATURES
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 KV_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU attention runs at full speed
 

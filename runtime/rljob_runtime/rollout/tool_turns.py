@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from rljob_runtime.engines.rollout_engine import Finish, Generated, Idle, Sampling, ToolSettings
-from rljob_runtime.engines.turns import OpenSample
+from rljob_runtime.rollout.rollout_engine import Finish, Generated, Idle, Sampling, ToolSettings
+from rljob_runtime.rollout.turns import OpenSample
 from rljob_runtime.task.tools.answers import Answer, ToolCall
 from rljob_runtime.task.tools.call_format import Call
 

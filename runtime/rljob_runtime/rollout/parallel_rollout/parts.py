@@ -14,8 +14,6 @@ from rljob_api.architecture import Shape
 from rljob_api.layout import Part, Slice, share, slices
 from rljob_api.tensors import tensors_of
 from rljob_runtime.devices.wire import broadcast
-from rljob_runtime.engines.parallel_rollout.grid import Purpose
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
 from rljob_runtime.models.architecture import Architecture, Experts
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.fused.fused_weights import Weights, floats
@@ -23,6 +21,8 @@ from rljob_runtime.models.fused.part import ModelPart
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.decoder.parameters import box_of
+from rljob_runtime.rollout.parallel_rollout.grid import Purpose
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 
 
 def model_part(architecture: Architecture, part: Part) -> ModelPart:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from rljob_runtime.engines.rollout_engine import Finish, GameSettings, Generated, Idle, Sampling
-from rljob_runtime.engines.turns import OpenSample
+from rljob_runtime.rollout.rollout_engine import Finish, GameSettings, Generated, Idle, Sampling
+from rljob_runtime.rollout.turns import OpenSample
 from rljob_runtime.task.environments.environment import Moved, Outcome
 
 

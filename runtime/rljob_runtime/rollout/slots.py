@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.prompts import Prompts
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.models.fused.kept import Kept, Prefixes, Reach
+from rljob_runtime.rollout.prompts import Prompts
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

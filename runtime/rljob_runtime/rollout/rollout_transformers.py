@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from rljob_runtime.engines.rollout_engine import Finish, Generated, PromptGroup, Sampling
-from rljob_runtime.engines.sampling import draw, uniforms
-from rljob_runtime.engines.waiting import check_lengths
 from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.models.weights import check_weights, weights_checksum
+from rljob_runtime.rollout.rollout_engine import Finish, Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.sampling import draw, uniforms
+from rljob_runtime.rollout.waiting import check_lengths
 
 
 class TransformersRollout:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from rljob_runtime.engines.rollout_engine import Finish, Generated, Idle, PromptGroup, Sampling
 from rljob_runtime.errors import WorkerError
+from rljob_runtime.rollout.rollout_engine import Finish, Generated, Idle, PromptGroup, Sampling
 from rljob_runtime.task.environments.environment import Outcome
 from rljob_runtime.task.environments.game_pool import OpenGame
 from rljob_runtime.task.tools.answers import ToolCall

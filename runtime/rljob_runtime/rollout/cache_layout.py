@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.fused.kept import Kept
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 
 SHARE_FROM_BYTES = 4 * 2**20
 """Keys and values that a layer must be spared reading in a step before prompts are held apart; below, the

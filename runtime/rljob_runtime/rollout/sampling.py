@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import Sampling
+from rljob_runtime.rollout.rollout_engine import Sampling
 
 BLOCK = 64  # tokens of a large vocabulary that are summed up at once
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import PromptGroup, Sampling
-from rljob_runtime.engines.slots import Seat, Slots
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder, Keep
+from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
+from rljob_runtime.rollout.slots import Seat, Slots
 
 PREFILL_TOKENS = 8192  # padded prompt tokens computed at once
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, Sampling
-from rljob_runtime.engines.vllm_limits import (
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.tensor_files import HEAD
+from rljob_runtime.models.weights import check_weights, read_weights
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.vllm_limits import (
     kv_cache_bytes_of,
     refuse_long,
     refuse_sampling,
 )
-from rljob_runtime.engines.vllm_start import Start, start_vllm
-from rljob_runtime.models.config import read_config
-from rljob_runtime.models.tensor_files import HEAD
-from rljob_runtime.models.weights import check_weights, read_weights
+from rljob_runtime.rollout.vllm_start import Start, start_vllm
 from rljob_runtime.samples.seeds import derive_seed
 
 if TYPE_CHECKING:

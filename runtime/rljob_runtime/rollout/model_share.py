@@ -12,14 +12,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import Sampling
-from rljob_runtime.engines.sampling import draw
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
 from rljob_runtime.models.fused.fused_weights import New, Weights, floats
 from rljob_runtime.models.fused.part import NoJoins, whole_part
 from rljob_runtime.models.weights import load_weights, weights_checksum
+from rljob_runtime.rollout.rollout_engine import Sampling
+from rljob_runtime.rollout.sampling import draw
 
 
 class ModelShare(Protocol):

@@ -13,23 +13,23 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.cache_layout import choose_layout, layer_items, new_cache
-from rljob_runtime.engines.game_turns import GameTurns
-from rljob_runtime.engines.generation import Generation
-from rljob_runtime.engines.model_share import ModelShare, WholeModel
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.parallel_rollout.share import RankShare
-from rljob_runtime.engines.prompts import RowPrompts, SharedPrompts
-from rljob_runtime.engines.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.engines.slots import Slots
-from rljob_runtime.engines.tool_turns import ToolTurns
-from rljob_runtime.engines.turns import Turns
-from rljob_runtime.engines.waiting import Waiting, check_lengths
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import UnsupportedArchitecture
 from rljob_runtime.models.fused.fused_weights import New, floats, tensors_in
 from rljob_runtime.models.weight_stream import checked
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
+from rljob_runtime.rollout.cache_layout import choose_layout, layer_items, new_cache
+from rljob_runtime.rollout.game_turns import GameTurns
+from rljob_runtime.rollout.generation import Generation
+from rljob_runtime.rollout.model_share import ModelShare, WholeModel
+from rljob_runtime.rollout.parallel_rollout.rank_share import RankShare
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.prompts import RowPrompts, SharedPrompts
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.slots import Slots
+from rljob_runtime.rollout.tool_turns import ToolTurns
+from rljob_runtime.rollout.turns import Turns
+from rljob_runtime.rollout.waiting import Waiting, check_lengths
 
 Quantization = Literal["none", "int8"]
 
@@ -68,7 +68,7 @@ def make_torch_rollout(
         )
     except UnsupportedArchitecture as error:
         _check_transformers(path, error, groups, quantization)
-        from rljob_runtime.engines.rollout_transformers import TransformersRollout
+        from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 
         if cache_tokens is not None:
             max_sequences = min(max_sequences, cache_tokens // max_length)

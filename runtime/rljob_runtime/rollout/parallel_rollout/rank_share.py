@@ -6,19 +6,19 @@ from pathlib import Path
 from torch import Tensor
 
 from rljob_api.architecture import read_shape
-from rljob_runtime.engines.parallel_rollout.draws import RankDraw
-from rljob_runtime.engines.parallel_rollout.grid import Purpose
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.parallel_rollout.joins import RankJoins
-from rljob_runtime.engines.parallel_rollout.parts import PartWeights, model_part
-from rljob_runtime.engines.parallel_rollout.rules import check_degrees
-from rljob_runtime.engines.rollout_engine import Sampling
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder
 from rljob_runtime.models.fused.fused_weights import New
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
+from rljob_runtime.rollout.parallel_rollout.draws import RankDraw
+from rljob_runtime.rollout.parallel_rollout.grid import Purpose
+from rljob_runtime.rollout.parallel_rollout.joins import RankJoins
+from rljob_runtime.rollout.parallel_rollout.parts import PartWeights, model_part
+from rljob_runtime.rollout.parallel_rollout.rollout_degrees import check_degrees
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_engine import Sampling
 
 
 class RankShare:

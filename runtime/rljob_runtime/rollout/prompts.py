@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.rollout_engine import PromptGroup
 from rljob_runtime.models.fused.fused_decoder import Keep
 from rljob_runtime.models.fused.kept import Kept, Prefixes, make_prefixes
+from rljob_runtime.rollout.rollout_engine import PromptGroup
 
 
 class Prompts(Protocol):

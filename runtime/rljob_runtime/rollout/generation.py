@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.model_share import ModelShare
-from rljob_runtime.engines.rollout_engine import Generated, Sampling
-from rljob_runtime.engines.sampling import uniforms
-from rljob_runtime.engines.slots import Slots
-from rljob_runtime.engines.turns import Turns
-from rljob_runtime.engines.waiting import Waiting
+from rljob_runtime.rollout.model_share import ModelShare
+from rljob_runtime.rollout.rollout_engine import Generated, Sampling
+from rljob_runtime.rollout.sampling import uniforms
+from rljob_runtime.rollout.slots import Slots
+from rljob_runtime.rollout.turns import Turns
+from rljob_runtime.rollout.waiting import Waiting
 
 REFILL_SHARE = 8  # rows are refilled once 1/8 of them are free: one prefill for several
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch.distributed as dist
 
-from rljob_runtime.engines.vllm_limits import KV_BLOCK_TOKENS
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.rollout.vllm_limits import KV_BLOCK_TOKENS
 
 if TYPE_CHECKING:
     from vllm import LLMEngine
@@ -110,7 +110,7 @@ def _import_vllm() -> Any:
 
 def _int8() -> str:
     """The name by which vLLM knows our way of 8 bits."""
-    from rljob_runtime.engines import vllm_int8
+    from rljob_runtime.rollout import vllm_int8
 
     return vllm_int8.NAME
 

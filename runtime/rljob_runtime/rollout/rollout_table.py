@@ -11,11 +11,11 @@ from rljob_api.base import parse_quantity
 from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.parallel_rollout.groups import RolloutGroups
-from rljob_runtime.engines.rollout_engine import RolloutEngine, RolloutSetup
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
+from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -47,7 +47,7 @@ def make_rollout(
 
 def make_torch(setup: RolloutSetup) -> RolloutEngine:
     """`torch`; engines of packages may wrap it."""
-    from rljob_runtime.engines.rollout_torch import TorchRollout, make_torch_rollout
+    from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 
     engine = make_torch_rollout(
         setup.model,
@@ -70,7 +70,7 @@ def make_torch(setup: RolloutSetup) -> RolloutEngine:
 
 def make_vllm(setup: RolloutSetup) -> RolloutEngine:
     """`vllm`; engines of packages may wrap it."""
-    from rljob_runtime.engines.rollout_vllm import VllmRollout
+    from rljob_runtime.rollout.rollout_vllm import VllmRollout
 
     rollout = setup.spec.rollout
     return VllmRollout(
