@@ -110,8 +110,8 @@ def weighted(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> LossOutp
 
 def make_ours(path: Path) -> Do:
     """The update engine `torch`."""
-    from rljob_runtime.engines.update_torch import UpdateEngine
     from rljob_runtime.models.loading import load_decoder
+    from rljob_runtime.update.update_torch import UpdateEngine
 
     model = load_decoder(path, dtype=torch.float32)
     engine = UpdateEngine(model, optimizer=SETTINGS, total_steps=100, temperature=1.0)

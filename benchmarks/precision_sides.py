@@ -16,13 +16,13 @@ from turns import Do
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tokenizer import load_tokenizer
+from rljob_runtime.update.update_torch import UpdateEngine
 
 STEP, GENERATE, KEPT = "step", "generate", "activations"
 HELD = (

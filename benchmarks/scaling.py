@@ -34,13 +34,13 @@ from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices import wire
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.config import read_config
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
 FORK = multiprocessing.get_context("fork")
 DEADLINE_SECONDS = 600

@@ -34,7 +34,6 @@ from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import load_parallel
@@ -45,6 +44,7 @@ from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
 UPDATES: dict[str, dict[str, Any]] = {
     "data 2": {"data": 2},

@@ -12,13 +12,13 @@ from typing import Any
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_runtime.engines.accumulation import LossFn
-from rljob_runtime.engines.update_engine import UpdateSetup
 from rljob_runtime.rollout import rollout_table as rollout
 from rljob_runtime.rollout import update
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.update.accumulation import LossFn
+from rljob_runtime.update.update_engine import UpdateSetup
 
 
 class LoggedRollout:

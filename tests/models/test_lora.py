@@ -10,13 +10,13 @@ from reference_models import make_reference
 
 from rljob_api.adapters import legal_targets
 from rljob_api.lora import Lora
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.adapter_files import PREFIX, read_adapter, save_adapter
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.lora import WithoutAdapters, named_adapters
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import HeldPolicy, load_held, shape_of
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])
 FAMILIES = ["llama-tied", "qwen2-tied", "qwen3-moe", "deepseek-v3"]

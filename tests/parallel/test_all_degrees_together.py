@@ -14,7 +14,6 @@ from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
 from rljob_runtime.parallel.expert import combine, dispatch
-from rljob_runtime.parallel.gradients import GradientShards, clip_gradients
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
@@ -23,6 +22,7 @@ from rljob_runtime.parallel.sequence import gather_rows
 from rljob_runtime.parallel.tensor import column_linear, padded_tokens, row_linear
 from rljob_runtime.parallel.ulysses import ulysses_attention
 from rljob_runtime.parallel.vocabulary import VocabularyShare, embed_tokens
+from rljob_runtime.update.gradients import GradientShards, clip_gradients
 
 VOCABULARY, WIDTH, HEADS, KV_HEADS, HEAD_DIM = 19, 8, 4, 2, 4
 EXPERTS, TOP, LAYERS = 4, 2, 3

@@ -7,13 +7,13 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed, nn
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.engines.adamw import AdamW
 from rljob_runtime.parallel.fully_sharded import (
     fully_sharded_bytes,
     shard_weights,
     take_gradients,
     weight_shards,
 )
+from rljob_runtime.update.adamw import AdamW
 
 SETTINGS = Optimizer(learning_rate=0.1, weight_decay=0.2, epsilon=1e-3)
 RANKS, STEPS, PASSES, ROWS, WIDTH = 2, 2, 2, 12, 8

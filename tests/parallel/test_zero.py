@@ -10,14 +10,14 @@ from torch import Tensor, distributed, nn
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
-from rljob_runtime.parallel.buckets import plan_buckets
-from rljob_runtime.parallel.gradients import (
+from rljob_runtime.update.adamw import AdamW
+from rljob_runtime.update.buckets import plan_buckets
+from rljob_runtime.update.gradients import (
     ScatteredGradients,
     WholeGradients,
     clip_gradients,
 )
-from rljob_runtime.parallel.zero import ShardedAdamW, zero_bytes, zero_items
+from rljob_runtime.update.zero import ShardedAdamW, zero_bytes, zero_items
 
 SETTINGS = Optimizer(learning_rate=0.1, weight_decay=0.2, gradient_clip=0.5, epsilon=1e-3)
 BUCKET_ITEMS, STEPS, PASSES, ROWS = 40, 3, 2, 24

@@ -14,8 +14,8 @@ from shared_steps import make_engine, ranks_of, train, whole
 
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.weights import save_hf
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 BF16 = torch.bfloat16
 

@@ -25,7 +25,6 @@ from rljob_api.engines import UpdateParallelism
 from rljob_api.traffic import Work
 from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.decoder.parameters import held_slices, on_meta, purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
@@ -34,6 +33,7 @@ from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
 PASSES, PROMPTS, SAMPLES, PROMPT, RESPONSE = 2, 2, 4, 128, 97
 SIZES: dict[str, Any] = {

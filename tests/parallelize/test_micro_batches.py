@@ -7,12 +7,12 @@ from forked_ranks import on_ranks
 from parallel_training import TEMPERATURE, grid_of, make_batch, said_of
 from reference_models import make_reference
 
-from rljob_runtime.engines.accumulation import NO_SAMPLES
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
+from rljob_runtime.update.accumulation import NO_SAMPLES
 
 
 def test_scoring_tells_all_ranks_what_one_rank_finds(tmp_path: Path) -> None:

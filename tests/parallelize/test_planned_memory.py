@@ -22,8 +22,6 @@ from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.decoder.parameters import on_meta, purposes
@@ -33,6 +31,8 @@ from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.optimizers import StepOptimizer, WholeOptimizer
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PROMPTS, SAMPLES, PROMPT, RESPONSE, PASSES = 2, 4, 128, 65, 2

@@ -21,7 +21,6 @@ from rljob_api.topology import resolve
 from rljob_api.traffic import Traffic, Work
 from rljob_api.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.decoder.parameters import purposes
 from rljob_runtime.parallel.decoder.policy import load_parallel
@@ -31,6 +30,7 @@ from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PASSES = 2

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.update import make_update
-from rljob_runtime.engines.update_engine import UpdateSetup
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.packing import Packing
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
+from rljob_runtime.update.update_engine import UpdateSetup
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import make_update
 
 RING = {"context_algorithm": "ring"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

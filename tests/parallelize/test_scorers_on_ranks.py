@@ -13,10 +13,10 @@ from shared_steps import ranks_of
 
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.values import value_loss
-from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states.held_policy import load_held
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_torch import UpdateEngine
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("qwen2-tied", {"tensor": 2}),

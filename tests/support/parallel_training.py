@@ -15,9 +15,6 @@ from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
-from rljob_runtime.engines.gradients import GradientBuffer
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.loading import load_decoder
@@ -29,6 +26,9 @@ from rljob_runtime.parallel.fully_sharded import whole_weight
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.adamw import AdamW
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
+from rljob_runtime.update.step_gradients import GradientBuffer
 
 SETTINGS = Optimizer(learning_rate=1e-3, epsilon=1e-3, gradient_clip=0.5, weight_decay=0.1)
 

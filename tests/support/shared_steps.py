@@ -10,11 +10,11 @@ from parallel_training import SETTINGS, grpo, make_batch
 from rljob_api.lora import Lora
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.states.held_policy import HeldPolicy, load_held
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_torch import UpdateEngine
 
 STEPS = 4
 

@@ -14,12 +14,12 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.engines import Optimizer
 from rljob_runtime.algorithms import ALGORITHMS
-from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import LossFn, UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_torch import LossFn, UpdateEngine
 
 Result = TypeVar("Result")
 Policy = TransformersModel | Decoder

@@ -14,7 +14,6 @@ from rljob_api.guards import Guards
 from rljob_runtime import guarding as guarding_module
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.guarding import Guarding
 from rljob_runtime.guards import AlarmWatch
@@ -25,6 +24,7 @@ from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.states import bad_batch
 from rljob_runtime.states.update import Update
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 KL = 0.1
 BAD_GROUP, BAD_SAMPLE, BAD_TOKEN = 4, 2, 1

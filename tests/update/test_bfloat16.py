@@ -5,7 +5,7 @@ import torch
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.update_torch import UpdateEngine
+from rljob_runtime.update.update_torch import UpdateEngine
 
 BF16 = torch.bfloat16
 

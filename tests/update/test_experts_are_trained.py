@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.update_torch import UpdateEngine
 
 COEFFICIENT = 0.5
 

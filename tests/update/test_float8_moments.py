@@ -5,11 +5,11 @@ import torch
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
-from rljob_runtime.engines.float8 import BLOCK, Float8
-from rljob_runtime.engines.moments import Float8Moments
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import CheckpointError
+from rljob_runtime.update.adamw import AdamW
+from rljob_runtime.update.float8 import BLOCK, Float8
+from rljob_runtime.update.moments import Float8Moments
+from rljob_runtime.update.update_torch import UpdateEngine
 
 FLOAT8 = {"moments_dtype": "float8"}
 E4M3 = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).float()  # 0 to 448

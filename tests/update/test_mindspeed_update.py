@@ -18,16 +18,16 @@ from torch import Tensor
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.update import make_torch, make_update
-from rljob_runtime.engines.update_engine import UpdateEngine, UpdateSetup
-from rljob_runtime.engines.update_mindspeed.megatron import CALLS
-from rljob_runtime.engines.update_mindspeed.weights import to_hf, to_megatron
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import save_hf
+from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
+from rljob_runtime.update.update_mindspeed.megatron import CALLS
+from rljob_runtime.update.update_mindspeed.megatron_weights import to_hf, to_megatron
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import make_torch, make_update
 
 ALIKE = {"rtol": 1e-4, "atol": 2e-6}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}

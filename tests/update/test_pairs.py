@@ -13,11 +13,11 @@ from rljob_api.topology import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph, training_states
 from rljob_runtime.states.compare import Compare
 from rljob_runtime.states.update import Update
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 PAIRS, BETA = 8, 0.5
 SIZES = {

@@ -18,8 +18,6 @@ from parallel_training import SETTINGS, grid_of
 from reference_models import make_reference
 
 from rljob_runtime.algorithms.kl_control import KlControl
-from rljob_runtime.engines.update_ranks import UpdateRanks
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import DockError
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
@@ -28,6 +26,8 @@ from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.held_policy import load_held
 from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.update import Update
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_torch import UpdateEngine
 
 BATCH = BatchName(kind="train", step=1)
 

@@ -13,12 +13,12 @@ from rljob_api.load import read_job
 from rljob_api.topology import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockStale
 from rljob_runtime.prompts.pool_rows import OpenGroup, OpenSample, batch_rows, group_columns
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.states.update import Update
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 GROUPS, SAMPLES = 4, 2
 BATCH = BatchName(kind="train", step=4)

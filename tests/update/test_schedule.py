@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.engines import Optimizer
-from rljob_runtime.engines.schedule import learning_rate
+from rljob_runtime.update.learning_rate import learning_rate
 
 
 def test_warm_up_is_linear_and_ends_at_the_peak():

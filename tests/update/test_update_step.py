@@ -10,8 +10,8 @@ from rljob_api.engines import Optimizer
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.update_torch import UpdateEngine
 from rljob_runtime.errors import ConfigError, DeviceMemoryError
+from rljob_runtime.update.update_torch import UpdateEngine
 
 
 def copied_weights(engine):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rljob_runtime.algorithms import LossOutput, Totals
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.accumulation import UNDIVIDED
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import UNDIVIDED
 
 MOST_ROWS = 64
 """Of a rank."""

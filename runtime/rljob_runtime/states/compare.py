@@ -14,8 +14,6 @@ from rljob_api.rljob import RLJobSpec
 from rljob_runtime.algorithms import dpo
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.update import AnyUpdateEngine
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.record.reports import CompareReport
 from rljob_runtime.record.spans import Work
 from rljob_runtime.samples.batches import BatchName
@@ -24,6 +22,8 @@ from rljob_runtime.states.meetings import agreed
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
 from rljob_runtime.states.shared_reading import read_together
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

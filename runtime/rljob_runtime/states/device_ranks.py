@@ -15,13 +15,13 @@ from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.sync_group import attend
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.states.held_policy import shape_of
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 GRACE_SECONDS = 60.0
 

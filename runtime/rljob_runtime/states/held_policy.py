@@ -14,7 +14,6 @@ from torch import Tensor
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.layout import Slice
 from rljob_api.lora import Lora
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
@@ -38,6 +37,7 @@ from rljob_runtime.parallel.decoder.parameters import (
 from rljob_runtime.parallel.decoder.policy import load_parallel
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 
 class HeldPolicy(Protocol):

@@ -17,7 +17,6 @@ from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
@@ -27,6 +26,7 @@ from rljob_runtime.states.micro_batches import score
 from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
 from rljob_runtime.states.shared_reading import read_together
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 Adapted = Callable[[SampleBatch], SampleBatch]
 

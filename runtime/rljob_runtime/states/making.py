@@ -15,9 +15,6 @@ from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
-from rljob_runtime.engines.update import AnyUpdateEngine, make_torch, make_update
-from rljob_runtime.engines.update_engine import UpdateSetup
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import scorer_config
@@ -56,6 +53,9 @@ from rljob_runtime.task.environments.game_pool import GamePool
 from rljob_runtime.task.tokenizer import Tokenizer, load_tokenizer
 from rljob_runtime.task.tools.call_format import CallFormat
 from rljob_runtime.task.tools.tool_pool import ToolPool
+from rljob_runtime.update.update_engine import UpdateSetup
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine, make_torch, make_update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collectives import max_over_ranks
-from rljob_runtime.engines.accumulation import NO_SAMPLES
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import NO_SAMPLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.devices.collectives import rank_of, size_of
-from rljob_runtime.engines.update import AnyUpdateEngine
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.adapter_files import ADAPTER_FOLDER, save_adapter
 from rljob_runtime.models.tensor_files import TensorFiles
@@ -22,6 +20,8 @@ from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.decoder.parameters import ValuesAt, as_they_are
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, optimizer_file
 from rljob_runtime.states.held_policy import HeldPolicy
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine
 
 KL_COEFFICIENT = "algorithm/kl_coefficient"
 """In the optimizer's file: the KL coefficient of the next step, float64."""

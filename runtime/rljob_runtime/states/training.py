@@ -20,9 +20,6 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.devices.collectives import sum_over_ranks
-from rljob_runtime.engines.update import AnyUpdateEngine
-from rljob_runtime.engines.update_engine import OptimizerStep
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.record.reports import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
@@ -34,6 +31,9 @@ from rljob_runtime.states.micro_batches import (
     in_step,
     score,
 )
+from rljob_runtime.update.update_engine import OptimizerStep
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine
 
 
 class Training:

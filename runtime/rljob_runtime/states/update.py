@@ -15,8 +15,6 @@ from rljob_api.topology import most_stale
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
-from rljob_runtime.engines.update import AnyUpdateEngine
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.errors import DockError, DockLost
 from rljob_runtime.prompts.pool_rows import Lineage
 from rljob_runtime.record.reports import UpdateReport
@@ -31,6 +29,8 @@ from rljob_runtime.states.samples import read_samples
 from rljob_runtime.states.share import claim_in_order
 from rljob_runtime.states.shared_reading import read_together
 from rljob_runtime.states.training import Training
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine
 
 log = logging.getLogger(__name__)
 

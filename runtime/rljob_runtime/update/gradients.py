@@ -15,8 +15,8 @@ from torch.distributed import ProcessGroup
 from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.devices.wire import Pending, start_scatter_sum, start_sum
-from rljob_runtime.engines.precision import main_dtype, widen_gradients
-from rljob_runtime.parallel.buckets import Bucket
+from rljob_runtime.update.buckets import Bucket
+from rljob_runtime.update.precision import main_dtype, widen_gradients
 
 
 class Arrivals:

@@ -5,11 +5,11 @@ from typing import Literal
 import torch
 
 from rljob_runtime.algorithms.algorithm import Totals
-from rljob_runtime.engines.accumulation import UNDIVIDED, LossFn
-from rljob_runtime.engines.metric_sums import MetricSums
-from rljob_runtime.engines.update_mindspeed.megatron import ShardedModel
-from rljob_runtime.engines.update_mindspeed.model import Forward
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import UNDIVIDED, LossFn
+from rljob_runtime.update.metric_sums import MetricSums
+from rljob_runtime.update.update_mindspeed.megatron import ShardedModel
+from rljob_runtime.update.update_mindspeed.model import Forward
 
 
 class MindSpeedStep:

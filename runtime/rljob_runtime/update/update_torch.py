@@ -21,14 +21,6 @@ from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.accumulation import Accumulation, LossFn, Pipeline, add_all
-from rljob_runtime.engines.gradients import StepGradients
-from rljob_runtime.engines.offload import OffloadedOptimizer
-from rljob_runtime.engines.optimizers import StepOptimizer, WholeOptimizer
-from rljob_runtime.engines.parallel_optimizer import ParallelOptimizer
-from rljob_runtime.engines.precision import check_types
-from rljob_runtime.engines.schedule import learning_rate
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import frozen_parameters, merged_weights
 from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
@@ -36,6 +28,14 @@ from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import Accumulation, LossFn, Pipeline, add_all
+from rljob_runtime.update.learning_rate import learning_rate
+from rljob_runtime.update.offload import OffloadedOptimizer
+from rljob_runtime.update.optimizers import StepOptimizer, WholeOptimizer
+from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
+from rljob_runtime.update.precision import check_types
+from rljob_runtime.update.step_gradients import StepGradients
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 log = logging.getLogger(__name__)
 

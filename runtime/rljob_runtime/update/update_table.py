@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, cast
 
-from rljob_runtime.engines.update_engine import UpdateEngine, UpdateSetup
 from rljob_runtime.extensions import check_members, load, update_use
+from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
 
 AnyUpdateEngine = UpdateEngine[Any]
 """Whose steps are its own business: what `begin` gave goes back to `finish`."""
@@ -36,7 +36,7 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
 
 def make_mindspeed(setup: UpdateSetup) -> AnyUpdateEngine:
     """`mindspeed`; engines of packages may wrap it."""
-    from rljob_runtime.engines.update_mindspeed.engine import MindSpeedUpdate
+    from rljob_runtime.update.update_mindspeed.engine import MindSpeedUpdate
 
     return MindSpeedUpdate(setup)
 

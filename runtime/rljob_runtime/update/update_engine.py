@@ -14,11 +14,11 @@ from torch import Tensor
 from rljob_api.rljob import RLJobSpec
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.engines.accumulation import LossFn
-from rljob_runtime.engines.update_ranks import UpdateRanks
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import LossFn
+from rljob_runtime.update.update_ranks import UpdateRanks
 
 
 class OptimizerStep(Protocol):

@@ -14,24 +14,24 @@ from torch.distributed import ProcessGroup
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW
-from rljob_runtime.engines.optimizers import tracked_adamw
 from rljob_runtime.errors import CheckpointError
-from rljob_runtime.parallel.buckets import plan_buckets
 from rljob_runtime.parallel.fully_sharded import (
     held_rows,
     take_gradients,
     weight_shards,
 )
-from rljob_runtime.parallel.gradients import (
+from rljob_runtime.parallel.process_groups import ProcessGroups
+from rljob_runtime.parallel.ranks import Purpose
+from rljob_runtime.update.adamw import AdamW
+from rljob_runtime.update.buckets import plan_buckets
+from rljob_runtime.update.gradients import (
     GradientShards,
     ScatteredGradients,
     WholeGradients,
     clip_gradients,
 )
-from rljob_runtime.parallel.process_groups import ProcessGroups
-from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.parallel.zero import ShardedAdamW
+from rljob_runtime.update.optimizers import tracked_adamw
+from rljob_runtime.update.zero import ShardedAdamW
 
 
 class ParallelOptimizer:

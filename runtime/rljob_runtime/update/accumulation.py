@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
-from rljob_runtime.engines.gradients import StepGradients
-from rljob_runtime.engines.metric_sums import MetricSums
 from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.parallel.decoder.pipeline_passes import MicroBatchLoss
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.metric_sums import MetricSums
+from rljob_runtime.update.step_gradients import StepGradients
 
 LossFn = Callable[[Tensor, SampleBatch, Totals], LossOutput]
 Forward = Callable[[SampleBatch], TokenLogprobs]

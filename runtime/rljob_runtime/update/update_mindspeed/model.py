@@ -11,12 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from rljob_runtime.engines.update_mindspeed.megatron import Megatron, ShardedModel
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.padded import logprobs_of_logits, padded
 from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.update_mindspeed.megatron import Megatron, ShardedModel
 
 
 def check_architecture(architecture: Architecture) -> None:

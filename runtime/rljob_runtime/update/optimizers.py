@@ -11,8 +11,8 @@ from torch.distributed import ProcessGroup
 
 from rljob_api.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.adamw import AdamW, state_bytes
-from rljob_runtime.engines.gradients import GradientBuffer, StepGradients
+from rljob_runtime.update.adamw import AdamW, state_bytes
+from rljob_runtime.update.step_gradients import GradientBuffer, StepGradients
 
 
 class StepOptimizer(Protocol):

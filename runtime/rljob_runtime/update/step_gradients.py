@@ -13,7 +13,7 @@ from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.precision import main_dtype, widen_gradients
+from rljob_runtime.update.precision import main_dtype, widen_gradients
 
 
 class StepGradients(Protocol):

@@ -18,28 +18,28 @@ from torch import Tensor, nn
 
 from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.engines.accumulation import NO_SAMPLES, LossFn
-from rljob_runtime.engines.schedule import learning_rate
-from rljob_runtime.engines.update_engine import UpdateSetup
-from rljob_runtime.engines.update_mindspeed.megatron import (
+from rljob_runtime.errors import CheckpointError, ConfigError, WeightsError
+from rljob_runtime.models.config import read_config
+from rljob_runtime.models.families import read_architecture
+from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import NO_SAMPLES, LossFn
+from rljob_runtime.update.learning_rate import learning_rate
+from rljob_runtime.update.update_engine import UpdateSetup
+from rljob_runtime.update.update_mindspeed.megatron import (
     Megatron,
     MegatronOptimizer,
     ShardedModel,
     main_grad,
     open_megatron,
 )
-from rljob_runtime.engines.update_mindspeed.model import (
+from rljob_runtime.update.update_mindspeed.megatron_step import MindSpeedStep
+from rljob_runtime.update.update_mindspeed.megatron_weights import to_hf, to_megatron
+from rljob_runtime.update.update_mindspeed.model import (
     Forward,
     check_architecture,
     config_of,
     make_model,
 )
-from rljob_runtime.engines.update_mindspeed.step import MindSpeedStep
-from rljob_runtime.engines.update_mindspeed.weights import to_hf, to_megatron
-from rljob_runtime.errors import CheckpointError, ConfigError, WeightsError
-from rljob_runtime.models.config import read_config
-from rljob_runtime.models.families import read_architecture
-from rljob_runtime.samples.sample import SampleBatch
 
 log = logging.getLogger(__name__)
 OPTIMIZER = "megatron_optimizer"

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
-from rljob_runtime.engines.gradients import StepGradients
-from rljob_runtime.engines.optimizers import StepOptimizer
+from rljob_runtime.update.optimizers import StepOptimizer
+from rljob_runtime.update.step_gradients import StepGradients
 
 
 class OffloadedOptimizer:

@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_runtime.engines.float8 import BLOCK, Float8, float8_bytes
+from rljob_runtime.update.float8 import BLOCK, Float8, float8_bytes
 
 AT_ONCE = (1 << 20) // BLOCK * BLOCK
 """Moments in 8 bits that are wide at a time, for a step."""

@@ -16,11 +16,11 @@ from rljob_api.engines import Optimizer
 from rljob_runtime.devices.collectives import rank_of
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.devices.wire import start_gather
-from rljob_runtime.engines.optimizers import tracked_adamw
-from rljob_runtime.engines.precision import widen_gradients
-from rljob_runtime.parallel.buckets import Bucket
-from rljob_runtime.parallel.gradients import GradientShards
 from rljob_runtime.parallel.volume import gather_bytes, scatter_sum_bytes, sum_bytes
+from rljob_runtime.update.buckets import Bucket
+from rljob_runtime.update.gradients import GradientShards
+from rljob_runtime.update.optimizers import tracked_adamw
+from rljob_runtime.update.precision import widen_gradients
 
 
 class ShardedAdamW:
