@@ -14,8 +14,8 @@ from models import SIZES, make_model
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.families import hf_config
 from rljob_runtime.models.weights import read_weights, save_hf
-from rljob_runtime.reshard.strategies import STRATEGIES
 from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.weights.reshard.strategies import STRATEGIES
 
 MIB = 2**20
 

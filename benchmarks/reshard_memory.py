@@ -14,8 +14,8 @@ from rljob_api.volumes import redundant_bytes
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.strategies import STRATEGIES
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.strategies import STRATEGIES
 
 MIB = 2**20
 PAIRS: dict[str, tuple[bool, dict[str, int], dict[str, int]]] = {

@@ -20,9 +20,9 @@ from rljob_runtime.devices.backend import Mark, SideStream
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.parcels import part
-from rljob_runtime.reshard.swap import Resting
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard.swap import Resting
 
 DTYPE = torch.bfloat16
 WIDTHS = Widths(update=2, rollout=2)

@@ -15,8 +15,8 @@ from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_api.resharding.packing import Packed, packed_slices
 from rljob_api.tensors import tensors_of
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.reshard.parcels import part
 from rljob_runtime.update.update_mindspeed.megatron_weights import to_megatron
+from rljob_runtime.weights.reshard.parcels import part
 
 
 def weights_of(shape: Shape) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_arena import ALIGNED, BLOCK_BYTES, HostArena
 from rljob_runtime.devices.host_swap import HostSwap
-from rljob_runtime.reshard.swap import Resting
+from rljob_runtime.weights.reshard.swap import Resting
 
 
 class Counting(CpuBackend):

@@ -69,11 +69,13 @@ RIGHT: dict[str, dict[str, str]] = {
     "runtime/rljob_runtime/dock/clients/connections.py": {
         "Connections.each": "requests with a deadline each, and none may go on behind an error"
     },
-    "runtime/rljob_runtime/reshard/executor.py": {
+    "runtime/rljob_runtime/weights/reshard/executor.py": {
         "Resharder._run": "exchanges with their group's timeout"
     },
-    "runtime/rljob_runtime/reshard/peers.py": {"Listening._accept": "its socket has a timeout"},
-    "runtime/rljob_runtime/reshard/swap.py": {
+    "runtime/rljob_runtime/weights/reshard/peers.py": {
+        "Listening._accept": "its socket has a timeout"
+    },
+    "runtime/rljob_runtime/weights/reshard/swap.py": {
         "Resting.leave.end": "a copy between host and device"
     },
     "runtime/rljob_runtime/task/rewards/scorer_pool.py": {

@@ -15,8 +15,8 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.lora import WithoutAdapters, named_adapters
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.held_policy import HeldPolicy, load_held, shape_of
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.weights.held_policy import HeldPolicy, load_held, shape_of
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])
 FAMILIES = ["llama-tied", "qwen2-tied", "qwen3-moe", "deepseek-v3"]

@@ -18,8 +18,8 @@ from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.states.held_policy import load_held
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.weights.held_policy import load_held
 
 
 @pytest.fixture

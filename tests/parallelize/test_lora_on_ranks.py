@@ -20,8 +20,8 @@ from rljob_api.memory import plan_memory
 from rljob_api.topology import resolve
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.adapter_files import save_adapter
-from rljob_runtime.states.held_policy import HeldPolicy, shape_of
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
 
 ALL = Lora(rank=3, alpha=6, target_modules=["all-linear"])
 PEFTS = Lora(rank=4)

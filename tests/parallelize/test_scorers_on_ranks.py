@@ -14,9 +14,9 @@ from shared_steps import ranks_of
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.values import value_loss
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.held_policy import load_held
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.weights.held_policy import load_held
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "tensor": ("qwen2-tied", {"tensor": 2}),

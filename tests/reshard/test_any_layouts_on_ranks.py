@@ -17,7 +17,7 @@ from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
 from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.executor import Resharder
 
 DEVICES, PLANS = 4, 12
 WIDTHS = Widths(update=4, rollout=2)

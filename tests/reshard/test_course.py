@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.states.reshard import thinned, told
+from rljob_runtime.weights.reshard_state import thinned, told
 
 KIND = MemoryKind.UPDATE_WEIGHTS
 

@@ -18,8 +18,8 @@ from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.strategies import AllgatherSwap
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.strategies import AllgatherSwap
 
 PLAN = plan_of(
     "fewer tensor ranks", nodes=None, separated=False, widths=Widths(update=4, rollout=4)
@@ -132,7 +132,7 @@ def restarted(rank: int, saved: Path) -> None:
 def two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 0 and 1 share memory, and so do 2 and 3."""
     names = [f"machine {rank // 2}" for rank in range(4)]
-    monkeypatch.setattr("rljob_runtime.reshard.exchange.machines_of_ranks", lambda: names)
+    monkeypatch.setattr("rljob_runtime.weights.reshard.exchange.machines_of_ranks", lambda: names)
 
 
 @pytest.mark.parametrize("way", ["shared memory", "collectives", "two machines"])

@@ -12,7 +12,7 @@ from torch import Tensor
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
-from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.executor import Resharder
 
 PLAN = plan_of(
     "fewer tensor ranks", nodes=None, separated=False, widths=Widths(update=4, rollout=4)

@@ -19,8 +19,8 @@ from rljob_api.tensors import tensors_of
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.slice_sums import slice_sum
-from rljob_runtime.reshard.parcels import part
-from rljob_runtime.states.reshard_checks import ReshardChecks
+from rljob_runtime.weights.reshard.parcels import part
+from rljob_runtime.weights.reshard_checks import ReshardChecks
 
 Slices = dict[str, Tensor]
 

@@ -15,7 +15,7 @@ from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.executor import Resharder
 
 
 def reshard(

@@ -12,9 +12,9 @@ from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.errors import ConfigError, DeviceMemoryError
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.strategies import STRATEGIES
-from rljob_runtime.reshard.swap import Resting
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.strategies import STRATEGIES
+from rljob_runtime.weights.reshard.swap import Resting
 
 WIDTHS = Widths(update=4, rollout=4)
 UPDATE = str(MemoryKind.UPDATE_WEIGHTS)
@@ -117,7 +117,7 @@ def test_weights_do_not_come_back_where_there_is_no_room():
 
 def test_a_host_without_memory_is_said_before_anything_moves(monkeypatch: pytest.MonkeyPatch):
     """As `host_bytes` counts it: what a container's limit leaves, however much the machine has."""
-    monkeypatch.setattr("rljob_runtime.reshard.swap.host_bytes", lambda: 16)
+    monkeypatch.setattr("rljob_runtime.weights.reshard.swap.host_bytes", lambda: 16)
 
     with pytest.raises(
         ConfigError, match=r"has 0\.0 GiB left.* set resharding\.strategy: allgather"

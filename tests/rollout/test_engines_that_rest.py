@@ -9,8 +9,8 @@ from torch import Tensor
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.rollout.sync_probe import policy_logprobs
-from rljob_runtime.states.held_policy import WholePolicy
-from rljob_runtime.states.weight_sync import WeightSync
+from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.weight_sync import WeightSync
 
 
 class Resting:

@@ -23,8 +23,8 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.held_policy import WholePolicy
-from rljob_runtime.states.weight_sync import WeightSync
+from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.weight_sync import WeightSync
 
 SaveReference = Callable[..., tuple[Any, Path]]
 INT8 = ARGUMENTS | {"quantization": "int8"}

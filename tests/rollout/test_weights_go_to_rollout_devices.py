@@ -18,7 +18,7 @@ from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weight_stream import pack_outlines
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.states.held_policy import WholePolicy
+from rljob_runtime.weights.held_policy import WholePolicy
 
 SaveReference = Callable[..., tuple[Any, Path]]
 SHORT = sampling(max_response_length=10)

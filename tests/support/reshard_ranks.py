@@ -15,7 +15,7 @@ from rljob_api.resharding.widths import Widths
 from rljob_api.tensors import tensors_of
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.expert_names import held_dtype
-from rljob_runtime.reshard.parcels import part
+from rljob_runtime.weights.reshard.parcels import part
 
 PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "fewer tensor ranks": ("llama", {"data": 1, "tensor": 4}, {"data": 2, "tensor": 2}),

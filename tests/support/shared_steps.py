@@ -12,9 +12,9 @@ from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
-from rljob_runtime.states.held_policy import HeldPolicy, load_held
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
+from rljob_runtime.weights.held_policy import HeldPolicy, load_held
 
 STEPS = 4
 

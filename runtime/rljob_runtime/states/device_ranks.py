@@ -20,8 +20,8 @@ from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.states.device_role import DeviceRole
-from rljob_runtime.states.held_policy import shape_of
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.weights.held_policy import shape_of
 
 GRACE_SECONDS = 60.0
 

@@ -16,11 +16,11 @@ from rljob_runtime.states.generate import Generate
 from rljob_runtime.states.in_flight import InFlight
 from rljob_runtime.states.inference import Inference
 from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.reshard import Reshard
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update
-from rljob_runtime.states.weight_sync import WeightSync
 from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
+from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.weight_sync import WeightSync
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,16 +38,13 @@ from rljob_runtime.states.device_ranks import DeviceRanks
 from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.states.device_states import DeviceStates
 from rljob_runtime.states.generate import Generate
-from rljob_runtime.states.held_policy import HeldPolicy, load_held
 from rljob_runtime.states.in_flight import InFlight, Probe
 from rljob_runtime.states.inference import Adapted, Inference, with_end
 from rljob_runtime.states.lessons import critic_lesson
 from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.resharding import make_reshard, rollout_weights, swaps
 from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.states.trained_model import TrainedModel
 from rljob_runtime.states.update import Update
-from rljob_runtime.states.weight_sync import WeightSync, synced_dtype
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.game_pool import GamePool
 from rljob_runtime.task.tokenizer import Tokenizer, load_tokenizer
@@ -56,6 +53,9 @@ from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine, make_torch, make_update
+from rljob_runtime.weights.held_policy import HeldPolicy, load_held
+from rljob_runtime.weights.resharding import make_reshard, rollout_weights, swaps
+from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.decoder.parameters import ValuesAt, as_they_are
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, optimizer_file
-from rljob_runtime.states.held_policy import HeldPolicy
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
+from rljob_runtime.weights.held_policy import HeldPolicy
 
 KL_COEFFICIENT = "algorithm/kl_coefficient"
 """In the optimizer's file: the KL coefficient of the next step, float64."""

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rljob_api.resharding.boxes import Piece
 from rljob_api.resharding.plan import ReshardPlan, Step
-from rljob_runtime.reshard.parcels import Parcel, View
-from rljob_runtime.reshard.peers import Listening, Peers, Told
+from rljob_runtime.weights.reshard.parcels import Parcel, View
+from rljob_runtime.weights.reshard.peers import Listening, Peers, Told
 
 ALIGNED = 4
 FILLED = (Told.FILLED_0, Told.FILLED_1)

@@ -33,8 +33,8 @@ from rljob_runtime.rollout.sync_probe import (
     probe_gap,
     probe_sequences,
 )
-from rljob_runtime.states.held_policy import HeldPolicy
-from rljob_runtime.states.reshard_checks import REMEDY
+from rljob_runtime.weights.held_policy import HeldPolicy
+from rljob_runtime.weights.reshard_checks import REMEDY
 
 
 @dataclass(slots=True, kw_only=True)

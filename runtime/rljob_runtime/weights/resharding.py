@@ -17,16 +17,16 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.lora import adapted_matrices
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.merging import AdapterMerge, as_trained
-from rljob_runtime.reshard.strategies import STRATEGIES
 from rljob_runtime.rollout.rollout_engine import RolloutEngine
 from rljob_runtime.rollout.rollout_table import DTYPES
 from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.states.held_policy import HeldPolicy, shape_of
-from rljob_runtime.states.reshard import Reshard
-from rljob_runtime.states.reshard_checks import ReshardChecks
-from rljob_runtime.states.rollout_weights import RolloutWeights
+from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.merging import AdapterMerge, as_trained
+from rljob_runtime.weights.reshard.strategies import STRATEGIES
+from rljob_runtime.weights.reshard_checks import ReshardChecks
+from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 
 
 def swaps(spec: RLJobSpec, model: Path) -> bool:

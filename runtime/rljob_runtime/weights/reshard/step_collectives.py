@@ -15,7 +15,7 @@ from rljob_runtime.devices.wire import (
     start_receive,
     start_send,
 )
-from rljob_runtime.reshard.parcels import Parcel, View
+from rljob_runtime.weights.reshard.parcels import Parcel, View
 
 WIDEST_BYTES = 4
 

@@ -21,13 +21,13 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
 from rljob_runtime.record.spans import Span
-from rljob_runtime.reshard.executor import Resharder
-from rljob_runtime.reshard.merging import AdapterMerge
-from rljob_runtime.reshard.strategies import Strategy
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.states.reshard_checks import REMEDY, ReshardChecks
-from rljob_runtime.states.rollout_weights import RolloutWeights
+from rljob_runtime.weights.reshard.executor import Resharder
+from rljob_runtime.weights.reshard.merging import AdapterMerge
+from rljob_runtime.weights.reshard.strategies import Strategy
+from rljob_runtime.weights.reshard_checks import REMEDY, ReshardChecks
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 
 MOMENTS = 64
 """Of a device's memory that a reshard tells."""

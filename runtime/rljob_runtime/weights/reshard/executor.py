@@ -19,9 +19,9 @@ from rljob_api.resharding.plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend, Mark
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.reshard.exchange import Exchange, Exchanges
-from rljob_runtime.reshard.merging import Merge, as_trained
-from rljob_runtime.reshard.parcels import View, part
+from rljob_runtime.weights.reshard.exchange import Exchange, Exchanges
+from rljob_runtime.weights.reshard.merging import Merge, as_trained
+from rljob_runtime.weights.reshard.parcels import View, part
 
 New = Callable[[Piece], Tensor]
 """Makes an uninitialised tensor for a slice that this device generates with, or gives one that it has."""

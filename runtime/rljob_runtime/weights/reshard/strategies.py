@@ -9,8 +9,8 @@ from typing import Protocol
 from torch import Tensor
 
 from rljob_runtime.devices.backend import Backend
-from rljob_runtime.reshard.executor import New, Resharder
-from rljob_runtime.reshard.swap import Resting
+from rljob_runtime.weights.reshard.executor import New, Resharder
+from rljob_runtime.weights.reshard.swap import Resting
 
 
 class Strategy(Protocol):

@@ -17,11 +17,11 @@ from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.devices.presence import Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.reshard.collectives import Collective
-from rljob_runtime.reshard.groups import make_groups
-from rljob_runtime.reshard.parcels import View
-from rljob_runtime.reshard.peers import Listening, machines_of_ranks
-from rljob_runtime.reshard.shared import SharedExchange, SharedSteps, is_shared
+from rljob_runtime.weights.reshard.parcels import View
+from rljob_runtime.weights.reshard.peers import Listening, machines_of_ranks
+from rljob_runtime.weights.reshard.plan_groups import make_groups
+from rljob_runtime.weights.reshard.shared import SharedExchange, SharedSteps, is_shared
+from rljob_runtime.weights.reshard.step_collectives import Collective
 
 Wait = Callable[[Sequence[Pending], Iterable[int]], None]
 """For what is on its way from these ranks."""

@@ -18,9 +18,9 @@ from rljob_runtime.devices.wire import Pending, start_gather
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.slice_sums import slice_sum
-from rljob_runtime.reshard.merging import Merge, as_trained
-from rljob_runtime.reshard.parcels import part
 from rljob_runtime.rollout.sync_probe import TOLERANCE, check_probe
+from rljob_runtime.weights.reshard.merging import Merge, as_trained
+from rljob_runtime.weights.reshard.parcels import part
 
 REMEDY = "the run stops, resume from the last checkpoint"
 
