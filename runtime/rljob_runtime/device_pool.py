@@ -10,7 +10,7 @@ from typing import Any
 
 from rljob_runtime.actors.device import DeviceWorker
 from rljob_runtime.processes.workers import Worker, Workers
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 
 @dataclass(slots=True, kw_only=True)

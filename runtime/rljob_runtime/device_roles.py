@@ -8,7 +8,7 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles, used_devices
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 
 def device_roles(job: RLJob) -> list[DeviceRole]:

@@ -17,7 +17,7 @@ from rljob_runtime.joining import NOT_READY, Joiner, Joiners
 from rljob_runtime.placement import Cast, Member
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.scale_desk import Asked, ScaleDesk
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 MAX_FAILED_JOINS = 3
 

@@ -15,7 +15,7 @@ from rljob_runtime.device_roles import prepare
 from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.placement import Member
 from rljob_runtime.processes.workers import Call, Worker
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 NOT_READY = "it was not ready"
 """How the reason of a world that took too long begins."""

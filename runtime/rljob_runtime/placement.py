@@ -25,7 +25,7 @@ from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.processes.workers import Home, Worker, Workers
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, state_graph
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 MEETING_SECONDS = 90.0
 """For a meeting of processes that may still be waiting for one that failed."""

@@ -14,7 +14,7 @@ from rljob_runtime.algorithms import Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.lessons import policy_lesson
+from rljob_runtime.worker.lessons import policy_lesson
 
 pytestmark = pytest.mark.xdist_group("example-plugin")
 

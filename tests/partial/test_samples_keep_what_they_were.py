@@ -24,8 +24,8 @@ from rljob_runtime.prompts.pools import Pools, Round
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.rollout_replica import RolloutReplica
+from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 PROMPTS, SAMPLES, BUDGET, LONGEST = 4, 2, 3, 9
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_response_length=LONGEST, eos_ids=(0,))

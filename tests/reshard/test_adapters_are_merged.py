@@ -14,7 +14,7 @@ from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, CONFIG_FILE
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.lora import WithoutAdapters
-from rljob_runtime.states.device_states import DeviceStates
+from rljob_runtime.worker.device_states import DeviceStates
 
 SaveReference = Callable[..., Path]
 LORA = {"rank": 3, "alpha": 6, "targetModules": ["all-linear"]}

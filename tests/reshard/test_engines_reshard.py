@@ -16,7 +16,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
-from rljob_runtime.states.device_states import DeviceStates
+from rljob_runtime.worker.device_states import DeviceStates
 
 SaveReference = Callable[..., Path]
 

@@ -33,9 +33,9 @@ from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.generate import Generate
-from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.rollout_replica import RolloutReplica
+from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
 PROMPTS, SAMPLES, BUDGET = 8, 2, 5

@@ -24,9 +24,9 @@ from rljob_runtime.rollout.rollout_engine import Generated, RolloutEngine
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
-from rljob_runtime.states.in_flight import InFlight, Probe
-from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.weights.held_policy import WholePolicy
+from rljob_runtime.worker.in_flight import InFlight, Probe
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 SaveReference = Callable[..., tuple[Any, Path]]
 GREEDY = sampling(greedy=True, eos_ids=(), max_response_length=12)

@@ -14,9 +14,9 @@ from rljob_runtime.device_roles import device_roles
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.states.device_ranks import join
-from rljob_runtime.states.device_states import DeviceStates
-from rljob_runtime.states.making import Surroundings, make_states
+from rljob_runtime.worker.device_ranks import join
+from rljob_runtime.worker.device_states import DeviceStates
+from rljob_runtime.worker.making import Surroundings, make_states
 
 NOWHERE = DockAddress(token="", warehouses=(), controllers={}, shared_memory="none")
 

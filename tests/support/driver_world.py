@@ -33,7 +33,7 @@ from rljob_runtime.record.spans import Span
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import BatchCalls
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 SAMPLES = 3
 CHANGES = {"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir"}

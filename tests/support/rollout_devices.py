@@ -14,8 +14,8 @@ from rljob_api.topology import resolve
 from rljob_runtime.device_roles import device_roles
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
-from rljob_runtime.states.device_ranks import DeviceRanks, join
 from rljob_runtime.weights.weight_sync import WeightSync
+from rljob_runtime.worker.device_ranks import DeviceRanks, join
 
 
 def make_job(degrees: dict[str, int]) -> RLJob:

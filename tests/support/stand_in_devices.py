@@ -23,7 +23,7 @@ from rljob_runtime.placement import Cast, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 Plan = dict[int, str]
 

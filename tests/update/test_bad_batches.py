@@ -22,9 +22,9 @@ from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states import bad_batch
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker import bad_batch
+from rljob_runtime.worker.update import Update
 
 KL = 0.1
 BAD_GROUP, BAD_SAMPLE, BAD_TOKEN = 4, 2, 1

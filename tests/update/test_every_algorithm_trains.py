@@ -16,9 +16,9 @@ from rljob_api.algorithms import PARAMS
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.lessons import critic_lesson
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker.lessons import critic_lesson
+from rljob_runtime.worker.update import Update
 
 UNWEIGHTED = {"rolloutCorrection": {"weight": "none"}}
 OF_PAIRS = {"dpo"}

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.micro_batches import (
+from rljob_runtime.worker.micro_batches import (
     MicroBatch,
     MicroBatches,
     count_tokens,

@@ -15,9 +15,9 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph, training_states
-from rljob_runtime.states.compare import Compare
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.update import Update
 
 PAIRS, BETA = 8, 0.5
 SIZES = {

@@ -23,11 +23,11 @@ from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.inference import Inference
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_torch import UpdateEngine
 from rljob_runtime.weights.held_policy import load_held
+from rljob_runtime.worker.inference import Inference
+from rljob_runtime.worker.update import Update
 
 BATCH = BatchName(kind="train", step=1)
 

@@ -17,8 +17,8 @@ from rljob_runtime.errors import DockStale
 from rljob_runtime.prompts.pool_rows import OpenGroup, OpenSample, batch_rows, group_columns
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker.update import Update
 
 GROUPS, SAMPLES = 4, 2
 BATCH = BatchName(kind="train", step=4)

@@ -12,8 +12,8 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.errors import DockError, DockStale
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
-from rljob_runtime.states.update import Update
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker.update import Update
 
 
 def train(bench, spec, *, order, pause, early, drop=False, step=1, more=(0,)):

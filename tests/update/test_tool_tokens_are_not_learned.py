@@ -11,8 +11,8 @@ from rljob_runtime.algorithms import algorithm_of
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.models.padded import padded
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.micro_batches import count_tokens
-from rljob_runtime.states.shared_reading import pack, unpack
+from rljob_runtime.worker.micro_batches import count_tokens
+from rljob_runtime.worker.shared_reading import pack, unpack
 
 VOCABULARY = 48
 

@@ -19,7 +19,7 @@ from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.folders import Folder, folder_for_all
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.states.device_role import DeviceRole
+from rljob_runtime.worker.device_role import DeviceRole
 
 if TYPE_CHECKING:
     from rljob_runtime.dock.stats import Traffic
@@ -80,8 +80,8 @@ class DeviceWorker:
 
     def prepare(self, meeting: str | None) -> DevicePlace:
         """Make the states; the devices of a world meet at `meeting` for it, None for one alone."""
-        from rljob_runtime.states.device_ranks import join
-        from rljob_runtime.states.making import Surroundings, make_states
+        from rljob_runtime.worker.device_ranks import join
+        from rljob_runtime.worker.making import Surroundings, make_states
 
         with self._backend.naming_memory_errors():
             around = Surroundings(

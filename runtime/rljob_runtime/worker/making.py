@@ -33,18 +33,6 @@ from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.rollout.sync_probe import Probing, probe_sequences
 from rljob_runtime.samples.flow import MODEL_SCORE
-from rljob_runtime.states.compare import Compare
-from rljob_runtime.states.device_ranks import DeviceRanks
-from rljob_runtime.states.device_role import DeviceRole
-from rljob_runtime.states.device_states import DeviceStates
-from rljob_runtime.states.generate import Generate
-from rljob_runtime.states.in_flight import InFlight, Probe
-from rljob_runtime.states.inference import Adapted, Inference, with_end
-from rljob_runtime.states.lessons import critic_lesson
-from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.rollout_replica import RolloutReplica
-from rljob_runtime.states.trained_model import TrainedModel
-from rljob_runtime.states.update import Update
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.game_pool import GamePool
 from rljob_runtime.task.tokenizer import Tokenizer, load_tokenizer
@@ -56,6 +44,18 @@ from rljob_runtime.update.update_table import AnyUpdateEngine, make_torch, make_
 from rljob_runtime.weights.held_policy import HeldPolicy, load_held
 from rljob_runtime.weights.resharding import make_reshard, rollout_weights, swaps
 from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
+from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.device_ranks import DeviceRanks
+from rljob_runtime.worker.device_role import DeviceRole
+from rljob_runtime.worker.device_states import DeviceStates
+from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.in_flight import InFlight, Probe
+from rljob_runtime.worker.inference import Adapted, Inference, with_end
+from rljob_runtime.worker.lessons import critic_lesson
+from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.rollout_replica import RolloutReplica
+from rljob_runtime.worker.trained_model import TrainedModel
+from rljob_runtime.worker.update import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,9 @@ from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
 from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
-from rljob_runtime.states.device_role import DeviceRole
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.weights.held_policy import shape_of
+from rljob_runtime.worker.device_role import DeviceRole
 
 GRACE_SECONDS = 60.0
 

@@ -23,17 +23,17 @@ from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.record.reports import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
-from rljob_runtime.states.lessons import MakeLesson, policy_lesson
-from rljob_runtime.states.micro_batches import (
+from rljob_runtime.update.update_engine import OptimizerStep
+from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.update.update_table import AnyUpdateEngine
+from rljob_runtime.worker.lessons import MakeLesson, policy_lesson
+from rljob_runtime.worker.micro_batches import (
     MicroBatch,
     MicroBatches,
     count_tokens,
     in_step,
     score,
 )
-from rljob_runtime.update.update_engine import OptimizerStep
-from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_table import AnyUpdateEngine
 
 
 class Training:

@@ -21,12 +21,12 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.meetings import agreed
-from rljob_runtime.states.micro_batches import score
-from rljob_runtime.states.samples import read_samples
-from rljob_runtime.states.share import claim_in_order
-from rljob_runtime.states.shared_reading import read_together
 from rljob_runtime.update.update_ranks import UpdateRanks
+from rljob_runtime.worker.meetings import agreed
+from rljob_runtime.worker.micro_batches import score
+from rljob_runtime.worker.samples import read_samples
+from rljob_runtime.worker.share import claim_in_order
+from rljob_runtime.worker.shared_reading import read_together
 
 Adapted = Callable[[SampleBatch], SampleBatch]
 

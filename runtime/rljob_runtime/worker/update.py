@@ -21,16 +21,16 @@ from rljob_runtime.record.reports import UpdateReport
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.states.bad_batch import BadRow, all_finite, bad_rows
-from rljob_runtime.states.lessons import MakeLesson, policy_lesson
-from rljob_runtime.states.meetings import agreed
-from rljob_runtime.states.micro_batches import score
-from rljob_runtime.states.samples import read_samples
-from rljob_runtime.states.share import claim_in_order
-from rljob_runtime.states.shared_reading import read_together
-from rljob_runtime.states.training import Training
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
+from rljob_runtime.worker.bad_batch import BadRow, all_finite, bad_rows
+from rljob_runtime.worker.lessons import MakeLesson, policy_lesson
+from rljob_runtime.worker.meetings import agreed
+from rljob_runtime.worker.micro_batches import score
+from rljob_runtime.worker.samples import read_samples
+from rljob_runtime.worker.share import claim_in_order
+from rljob_runtime.worker.shared_reading import read_together
+from rljob_runtime.worker.training import Training
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,8 @@ from rljob_runtime.rollout.rollout_engine import (
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
 from rljob_runtime.samples.seeds import derive_seed
-from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.task.environments.game_columns import game_of, outcome_row
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

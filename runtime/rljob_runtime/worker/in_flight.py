@@ -24,9 +24,9 @@ from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
 from rljob_runtime.rollout.rollout_engine import SwitchingEngine
 from rljob_runtime.rollout.sync_probe import check_probe, gap_of
-from rljob_runtime.states.rollout_replica import RolloutReplica
 from rljob_runtime.weights.reshard_checks import REMEDY
 from rljob_runtime.weights.weight_sync import Seal, check_agreed, check_arrived, weights_named
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 READY_SECONDS = 30.0
 """How long a switch waits for weights of which the source has said that all devices have them."""

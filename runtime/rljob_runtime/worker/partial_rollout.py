@@ -22,7 +22,7 @@ from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Samplin
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph, written_bytes
 from rljob_runtime.samples.seeds import derive_seed
-from rljob_runtime.states.rollout_replica import RolloutReplica
+from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,16 +11,16 @@ from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.states.compare import Compare
-from rljob_runtime.states.generate import Generate
-from rljob_runtime.states.in_flight import InFlight
-from rljob_runtime.states.inference import Inference
-from rljob_runtime.states.partial_rollout import PartialRollout
-from rljob_runtime.states.trained_model import TrainedModel
-from rljob_runtime.states.update import Update
 from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
 from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.weights.weight_sync import WeightSync
+from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.generate import Generate
+from rljob_runtime.worker.in_flight import InFlight
+from rljob_runtime.worker.inference import Inference
+from rljob_runtime.worker.partial_rollout import PartialRollout
+from rljob_runtime.worker.trained_model import TrainedModel
+from rljob_runtime.worker.update import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
