@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rljob_runtime.calls import ended_of, results
 from rljob_runtime.delivery import Delivery
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import RollBack
+from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.run_ahead import Action, RunAhead
 from rljob_runtime.stages import BatchCalls, Interrupted

@@ -7,7 +7,7 @@ Called by `async_steps` when `run_ahead` says so, and looked at whenever somethi
 import time
 from dataclasses import dataclass, field
 
-from rljob_runtime.calls import ended_of, results
+from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.run_ahead import RunAhead
 from rljob_runtime.stages import Stages

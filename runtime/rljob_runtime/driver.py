@@ -19,7 +19,7 @@ from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
 from rljob_runtime.guarding import Guarding, RollBack, roll_back
 from rljob_runtime.guards import AlarmWatch
-from rljob_runtime.placement import Cast
+from rljob_runtime.processes.placement import Cast
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.pools import Pools

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rljob_api.elastic import DevicePlace
-from rljob_runtime.calls import START_DEADLINE_SECONDS, ended_of, results
-from rljob_runtime.device_pool import DevicePool
-from rljob_runtime.device_roles import prepare
 from rljob_runtime.errors import RljobError, describe
-from rljob_runtime.placement import Member
+from rljob_runtime.processes.calls import START_DEADLINE_SECONDS, ended_of, results
+from rljob_runtime.processes.device_pool import DevicePool
+from rljob_runtime.processes.device_roles import prepare
+from rljob_runtime.processes.placement import Member
 from rljob_runtime.processes.workers import Call, Worker
 from rljob_runtime.worker.device_role import DeviceRole
 

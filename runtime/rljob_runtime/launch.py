@@ -14,8 +14,6 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.casualties import dead_devices
-from rljob_runtime.device_roles import device_roles
 from rljob_runtime.display.display import make_display
 from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
@@ -34,7 +32,10 @@ from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
 from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
-from rljob_runtime.placement import Cast, place
+from rljob_runtime.processes.casualties import dead_devices
+from rljob_runtime.processes.device_roles import device_roles
+from rljob_runtime.processes.placement import Cast, place
+from rljob_runtime.processes.session import worker_session
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.copies import Copies
 from rljob_runtime.record.events import EventLog
@@ -46,7 +47,6 @@ from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.session import worker_session
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals

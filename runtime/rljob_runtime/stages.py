@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.calls import ended_of, results
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
-from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.calls import ended_of, results
+from rljob_runtime.processes.placement import Cast, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pools import Round

@@ -29,11 +29,11 @@ from rljob_runtime.errors import (
     stage_of_deadline,
 )
 from rljob_runtime.hangs.desk import StacksDesk
-from rljob_runtime.hangs.dock_state import DockQuestion
 from rljob_runtime.hangs.dump import Hangs
-from rljob_runtime.hangs.reporter import start_reporter
 from rljob_runtime.hangs.request import answering_requests, ask_run
 from rljob_runtime.hangs.switchboard import Switchboard
+from rljob_runtime.processes.hangs.dock_state import DockQuestion
+from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import RemoteRun, open_remote
 

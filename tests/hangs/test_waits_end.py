@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import ray
 
-from rljob_runtime import calls, session
 from rljob_runtime.children import line_child
 from rljob_runtime.children.line_child import LineChild
 from rljob_runtime.dock import local_servers as local
@@ -22,6 +21,7 @@ from rljob_runtime.errors import DeadlineError, DockError
 from rljob_runtime.hangs import switchboard
 from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.models.one_maker import one_maker
+from rljob_runtime.processes import calls, session
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.folders import Folder, Piece
 from rljob_runtime.task.tools import python_tool

@@ -7,8 +7,8 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from rljob_runtime import versions
 from rljob_runtime.errors import VersionError
+from rljob_runtime.processes import versions
 
 NODE = {"num_cpus": 0, "object_store_memory": 2**27}
 DRIVER = {"python": "3.12", "ray": "2.60.0", "rljob": "0.2.0"}

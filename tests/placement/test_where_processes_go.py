@@ -10,9 +10,9 @@ from whole_runs import SMALL_JOB
 from rljob_api.infrastructure import Accelerator
 from rljob_api.load import read_job
 from rljob_api.ray_resources import device_resource
-from rljob_runtime.device_roles import device_roles, role_of
-from rljob_runtime.placement import controller_nodes
-from rljob_runtime.warehouse_homes import go_round
+from rljob_runtime.processes.device_roles import device_roles, role_of
+from rljob_runtime.processes.placement import controller_nodes
+from rljob_runtime.processes.warehouse_homes import go_round
 
 
 def job(**spec: Any):

@@ -6,7 +6,7 @@ Says the pids of a process that it had before and of one that it started, and en
 import subprocess
 import sys
 
-from rljob_runtime.guardian import Guardian
+from rljob_runtime.processes.guardian import Guardian
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 

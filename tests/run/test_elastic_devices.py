@@ -10,7 +10,7 @@ import pytest
 from stand_in_devices import Plan, Run
 from workers_here import WorkersHere
 
-from rljob_runtime.casualties import dead_devices
+from rljob_runtime.processes.casualties import dead_devices
 
 DEVICES = 5
 

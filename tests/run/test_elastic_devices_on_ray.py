@@ -11,8 +11,8 @@ import workers_here
 from stand_in_devices import Plan, Run, StandInProcess
 
 from rljob_api.ray_resources import EMULATED
-from rljob_runtime.casualties import dead_devices
-from rljob_runtime.local_ray import start_ray
+from rljob_runtime.processes.casualties import dead_devices
+from rljob_runtime.processes.local_ray import start_ray
 from rljob_runtime.processes.on_ray import RayWorkers
 
 pytestmark = [pytest.mark.ray, pytest.mark.xdist_group("elastic-devices")]  # one Ray for all

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rljob_runtime.children.process_start import is_same, start_of
-from rljob_runtime.guardian import OF_TRACKERS, Guardian
+from rljob_runtime.processes.guardian import OF_TRACKERS, Guardian
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 

@@ -11,9 +11,9 @@ import psutil
 import pytest
 import ray
 
-from rljob_runtime import local_ray, quiet_agent
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.local_ray import start_ray
+from rljob_runtime.processes import local_ray, quiet_agent
+from rljob_runtime.processes.local_ray import start_ray
 
 NODE = "ab12"
 

@@ -12,9 +12,9 @@ HEAVY = {
 }  # fmt: skip
 PROCESSES = {
     "the driver, and every Ray actor until it is made": ("rljob_runtime.launch", set()),
-    "the dock's servers": ("rljob_runtime.actors.dock", {"pydantic", "rich"}),
+    "the dock's servers": ("rljob_runtime.processes.actors.dock_worker", {"pydantic", "rich"}),
     "the rewards' children": ("rljob_runtime.task.rewards.scorer_child", {"numpy", "ray", "rich"}),
-    "the guardian": ("rljob_runtime.guardian", {"numpy", "pydantic", "ray", "rich"}),
+    "the guardian": ("rljob_runtime.processes.guardian", {"numpy", "pydantic", "ray", "rich"}),
 }
 
 

@@ -7,7 +7,7 @@ from ray._common.usage.usage_lib import usage_stats_enabled
 from whole_runs import SMALL_JOB
 
 from rljob_api.rljob import RLJob
-from rljob_runtime import local_ray, session
+from rljob_runtime.processes import local_ray, session
 
 
 @pytest.fixture

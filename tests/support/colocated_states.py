@@ -10,10 +10,10 @@ from whole_runs import SMALL_JOB
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.device_roles import device_roles
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.worker.device_ranks import join
 from rljob_runtime.worker.device_states import DeviceStates
 from rljob_runtime.worker.making import Surroundings, make_states

@@ -18,10 +18,10 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime.actors.reward import RewardReport
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import DockLost, WorkerError
-from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.actors.reward_worker import RewardReport
+from rljob_runtime.processes.placement import Cast, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.selection import select_groups

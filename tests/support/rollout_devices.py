@@ -11,9 +11,9 @@ from whole_runs import SMALL_JOB
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.device_roles import device_roles
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
+from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.weights.weight_sync import WeightSync
 from rljob_runtime.worker.device_ranks import DeviceRanks, join
 

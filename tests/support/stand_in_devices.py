@@ -12,14 +12,14 @@ from workers_here import Dies, Hangs
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
-from rljob_runtime.calls import answers
-from rljob_runtime.device_pool import DevicePool
-from rljob_runtime.device_roles import device_roles, prepare
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import WeightsError
-from rljob_runtime.placement import Cast, Member
+from rljob_runtime.processes.calls import answers
+from rljob_runtime.processes.device_pool import DevicePool
+from rljob_runtime.processes.device_roles import device_roles, prepare
+from rljob_runtime.processes.placement import Cast, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.scale_desk import ScaleDesk

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rljob_runtime.errors import StorageError
-from rljob_runtime.hangs.stacks import stands
+from rljob_runtime.processes.hangs.stacks import stands
 from rljob_runtime.record.remote import RemoteRun
 
 COPY_SECONDS = 8.0

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-from rljob_runtime.hangs.stacks import stands
+from rljob_runtime.processes.hangs.stacks import stands
 
 LOOK_SECONDS = 10.0
 LEAST_SECONDS = 3600.0

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.device_roles import device_roles
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.hangs.dump import Hangs
 from rljob_runtime.hangs.request import answering_requests
 from rljob_runtime.hangs.switchboard import Switchboard
-from rljob_runtime.placement import Cast
+from rljob_runtime.processes.device_roles import device_roles
+from rljob_runtime.processes.placement import Cast
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.samples.flow import state_graph
 

@@ -16,7 +16,7 @@ from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.dock.wire.wire_server import DockServer
-from rljob_runtime.hangs.reporter import PULSE_SECONDS, ROLE
+from rljob_runtime.processes.hangs.reporter import PULSE_SECONDS, ROLE
 
 GRACE_SECONDS = 5.0
 """So much later than everybody's deadline the server's own thread has answered."""

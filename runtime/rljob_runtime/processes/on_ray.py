@@ -21,8 +21,8 @@ from ray.util.placement_group import (
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rljob_runtime.errors import RljobError, WorkerError, WorkerFailed
+from rljob_runtime.processes.warehouse_homes import warehouse_homes
 from rljob_runtime.processes.workers import Call, Home, Worker
-from rljob_runtime.warehouse_homes import warehouse_homes
 
 PLACEMENT_DEADLINE_SECONDS = 120.0
 NOTICE_SECONDS = 5.0

@@ -9,14 +9,14 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from rljob_runtime.actors.whereabouts import Warehouses, own_host
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.hangs.reporter import start_reporter
+from rljob_runtime.processes.actors.whereabouts import Warehouses, own_host
+from rljob_runtime.processes.hangs.reporter import start_reporter
 
 
 class WarehouseActor:

@@ -18,7 +18,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire.channel import Channel, Identity
 from rljob_runtime.dock.wire.frames import Kind
 from rljob_runtime.errors import DockError, DockRefused
-from rljob_runtime.hangs.stacks import stacks_text, stands
+from rljob_runtime.processes.hangs.stacks import stacks_text, stands
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from rljob_api.rljob import RLJob
-from rljob_runtime.actors.whereabouts import LiveAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.hangs.reporter import start_reporter
+from rljob_runtime.processes.actors.whereabouts import LiveAddress
+from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import VERSIONS
 from rljob_runtime.prompts.selection import (

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
-from rljob_runtime.actors.whereabouts import LiveAddress, own_host
-from rljob_runtime.hangs.reporter import start_reporter
+from rljob_runtime.processes.actors.whereabouts import LiveAddress, own_host
+from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.folders import Folder, folder_for_all
 from rljob_runtime.samples.batches import BatchName

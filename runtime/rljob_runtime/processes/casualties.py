@@ -4,7 +4,7 @@ Called by `launch`. When a process is killed, those that were in a collective wi
 earlier than its death is noticed, and theirs are the errors that arrive.
 """
 
-from rljob_runtime.placement import Cast
+from rljob_runtime.processes.placement import Cast
 
 
 def dead_devices(cast: Cast) -> str:

@@ -18,8 +18,8 @@ from typing import Any
 from rljob_api.ray_resources import device_resource
 from rljob_api.rljob import RLJob
 from rljob_api.topology import total_devices
-from rljob_runtime.guardian import Guardian
-from rljob_runtime.processes.local import LocalWorkers, start_forkserver
+from rljob_runtime.processes.guardian import Guardian
+from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver
 from rljob_runtime.processes.workers import Workers
 
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -69,8 +69,8 @@ def worker_session(
 @contextlib.contextmanager
 def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
-    from rljob_runtime.local_ray import start_ray
-    from rljob_runtime.versions import check_nodes, connect
+    from rljob_runtime.processes.local_ray import start_ray
+    from rljob_runtime.processes.versions import check_nodes, connect
 
     namespace = f"rljob-{job.metadata.name}-{secrets.token_hex(4)}"
     options: dict[str, Any] = {"namespace": namespace, **QUIET}

@@ -12,16 +12,21 @@ from rljob_api.base import parse_quantity
 from rljob_api.elastic import DevicePlace
 from rljob_api.rljob import RLJob
 from rljob_api.topology import lasting_nodes, num_nodes
-from rljob_runtime.actors.dock import ControllerActor, WarehouseActor
-from rljob_runtime.actors.feeder import PromptFeeder
-from rljob_runtime.actors.reward import RewardWorker
-from rljob_runtime.actors.whereabouts import UNKNOWN, LiveAddress, Warehouses, warehouse_name
-from rljob_runtime.calls import answers
-from rljob_runtime.device_pool import DevicePool
-from rljob_runtime.device_roles import device_roles, prepare
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
+from rljob_runtime.processes.actors.dock_worker import ControllerActor, WarehouseActor
+from rljob_runtime.processes.actors.feeder import PromptFeeder
+from rljob_runtime.processes.actors.reward_worker import RewardWorker
+from rljob_runtime.processes.actors.whereabouts import (
+    UNKNOWN,
+    LiveAddress,
+    Warehouses,
+    warehouse_name,
+)
+from rljob_runtime.processes.calls import answers
+from rljob_runtime.processes.device_pool import DevicePool
+from rljob_runtime.processes.device_roles import device_roles, prepare
 from rljob_runtime.processes.workers import Home, Worker, Workers
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, state_graph

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.actors.device import DeviceWorker
+from rljob_runtime.processes.actors.device_worker import DeviceWorker
 from rljob_runtime.processes.workers import Worker, Workers
 from rljob_runtime.worker.device_role import DeviceRole
 
