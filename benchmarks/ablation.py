@@ -20,8 +20,8 @@ from ablation_docs import ablation_parts
 from results import describe_machine
 from runs import events_of
 
-from rljob_runtime.display.history import RunHistory
 from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.history import RunHistory
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 BOTH = "both"

@@ -15,9 +15,9 @@ from typing import Any
 from results import Result, report, summarize
 from runs import events_of
 
-from rljob_runtime.analysis.advice import merged
-from rljob_runtime.analysis.remedies import Advice
-from rljob_runtime.analysis.run import Analysis, analyze_run
+from rljob_runtime.report.analysis.advice import merged
+from rljob_runtime.report.analysis.remedies import Advice
+from rljob_runtime.report.analysis.run import Analysis, analyze_run
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "tests" / "support"))

@@ -17,9 +17,9 @@ from flow_docs import busy_parts
 from results import report, summarize
 from runs import events_of, seconds_a_step
 
-from rljob_runtime.display.busy import busy_workers
-from rljob_runtime.display.history import RunHistory
 from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.busy import busy_workers
+from rljob_runtime.report.display.history import RunHistory
 
 ROOT = Path(__file__).resolve().parent.parent
 WARM_UP_STEPS = 2

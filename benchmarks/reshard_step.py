@@ -10,8 +10,8 @@ from figures import Figures
 from models import SIZES, make_model
 from runs import events_of
 
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.reshard_figures import stands_still
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.reshard_figures import stands_still
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 
 MIB = 2**20

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.panels import Palette, screen
 from rljob_runtime.record.events import Event, read_events
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.panels import Palette, screen
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 WIDTH, HEIGHT = 108, 32

@@ -253,7 +253,7 @@ def report(
     if not (directory / "events.jsonl").is_file():
         _say(f"{directory} holds no events.jsonl; name the folder of a run")
         raise typer.Exit(EXIT_INVALID)
-    from rljob_runtime.display.report import write_report
+    from rljob_runtime.report.display.report import write_report
 
     write_report(directory)
     _print(str(directory / "report.html"))
@@ -294,9 +294,9 @@ def analyze(
     """Name what a run's steps wait for, what it costs, and the change of the job that would help."""
     from rich.console import Console
 
-    from rljob_runtime.analysis.run import analyze_run
-    from rljob_runtime.analysis.text import analysis_json, analysis_tables
     from rljob_runtime.errors import ConfigError
+    from rljob_runtime.report.analysis.analysis_text import analysis_json, analysis_tables
+    from rljob_runtime.report.analysis.run import analyze_run
 
     try:
         found = analyze_run(run)
@@ -324,8 +324,8 @@ def diff(
     """Compare two runs: their jobs, metrics, times and held-out accuracies."""
     from rich.console import Console
 
-    from rljob_runtime.display.run_diff import Run, diff_json, diff_runs, diff_tables
     from rljob_runtime.errors import ConfigError
+    from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs, diff_tables
 
     try:
         found = diff_runs(Run.of(a), Run.of(b))
@@ -337,7 +337,7 @@ def diff(
     else:
         Console().print(*diff_tables(found), sep="\n", highlight=False)
     if page:
-        from rljob_runtime.display.overlay import render_overlay
+        from rljob_runtime.report.display.overlay import render_overlay
 
         try:
             page.write_text(render_overlay(found), encoding="utf-8")

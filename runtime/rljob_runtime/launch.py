@@ -14,8 +14,6 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.display.display import make_display
-from rljob_runtime.display.report import write_report
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.driver import Driver
 from rljob_runtime.errors import (
@@ -42,16 +40,18 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.remote import EVENTS_NAME
 from rljob_runtime.record.run_facts import hints, run_facts
+from rljob_runtime.report.display.display import make_display
+from rljob_runtime.report.display.report import write_report
+from rljob_runtime.report.run_figures import RunFigures
+from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
+from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.row_watch import RowWatch
-from rljob_runtime.run_figures import RunFigures
 from rljob_runtime.run_place import RunPlace, run_place
 from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.stages import Interrupted
 from rljob_runtime.status_server import StatusServer
 from rljob_runtime.stop_request import StopRequest, stop_signals
-from rljob_runtime.tracking.trackers import Trackers, tracked_run
-from rljob_runtime.watch.runs import LocalRun
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
 EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))

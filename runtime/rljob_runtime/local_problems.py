@@ -10,9 +10,9 @@ from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.extensions import missing
+from rljob_runtime.report.tracking.tracker_table import tracking_problems
 from rljob_runtime.task.data.data_problems import data_problems, suite_problems
 from rljob_runtime.task.rewards.reward_problems import reward_problems
-from rljob_runtime.tracking.table import tracking_problems
 
 
 def local_problems(job: RLJob, base_dir: Path, *, alone: bool) -> list[Problem]:

@@ -23,12 +23,12 @@ from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.events import Event
-from rljob_runtime.run_figures import CONTENT_TYPE, RunFigures
+from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
+from rljob_runtime.report.watch.live_document import LiveRun
+from rljob_runtime.report.watch.page_server import answer_get, answer_post
+from rljob_runtime.report.watch.runs import WatchedRun
+from rljob_runtime.report.watch.watched_page import Page
 from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.watch.live_document import LiveRun
-from rljob_runtime.watch.page import Page
-from rljob_runtime.watch.runs import WatchedRun
-from rljob_runtime.watch.server import answer_get, answer_post
 
 PATH, SCALE_PATH, STACKS_PATH, METRICS_PATH = "/status", "/scale", "/stacks", "/metrics"
 STACKS_FIELDS = ("deadline", "message")

@@ -11,7 +11,7 @@ import yaml
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_runtime.analysis.step_figures import PARTS, StepFigures
+from rljob_runtime.report.analysis.step_figures import PARTS, StepFigures
 
 JOB: dict[str, Any] = {
     "apiVersion": "rljob.io/v1alpha1",

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rljob_runtime.analysis.advice import advise, is_legal, merged
+from rljob_runtime.report.analysis.advice import advise, is_legal, merged
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
 LENGTHS = {"mean": 20.0, "p80": 24.0, "max": 124.0}

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rljob_runtime.analysis.blame import Activity, blamed
 from rljob_runtime.record.spans import Span
+from rljob_runtime.report.analysis.blame import Activity, blamed
 
 
 def activity(*spans: tuple[float, float], waited: float = 0.0) -> Activity:

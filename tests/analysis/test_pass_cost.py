@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rljob_runtime.analysis.pass_cost import fixed_seconds
+from rljob_runtime.report.analysis.pass_cost import fixed_seconds
 
 
 def test_it_is_where_the_line_through_the_passes_begins():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from rljob_runtime.analysis.run import analyze_run
-from rljob_runtime.analysis.step_figures import median_figures, step_figures
-from rljob_runtime.display.history import RunHistory
 from rljob_runtime.record.events import read_events
+from rljob_runtime.report.analysis.run import analyze_run
+from rljob_runtime.report.analysis.step_figures import median_figures, step_figures
+from rljob_runtime.report.display.history import RunHistory
 
 
 def figures(folder, step=2):

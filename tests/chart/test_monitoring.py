@@ -10,7 +10,7 @@ from chart_manifests import CHART, EVERYTHING, ROOT, only
 from rljob_api.pod_names import JOB_LABEL, JOB_UID_LABEL
 from rljob_operator.build.pods import HEAD_PORTS
 from rljob_operator.metrics import Metrics
-from rljob_runtime.prometheus.families import families
+from rljob_runtime.report.prometheus.families import families
 
 SUFFIXES = {
     "counter": ["_total"],

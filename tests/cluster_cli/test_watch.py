@@ -14,8 +14,8 @@ from rljob_runtime.cluster.calls import Calls
 from rljob_runtime.cluster.connect import connect
 from rljob_runtime.cluster.watched import PATIENCE_SECONDS, ClusterRun
 from rljob_runtime.errors import ClusterError, NoAnswer
-from rljob_runtime.watch.live_document import LiveRun
-from rljob_runtime.watch.runs import Pulse
+from rljob_runtime.report.watch.live_document import LiveRun
+from rljob_runtime.report.watch.runs import Pulse
 
 Now = Callable[[], float]
 

@@ -34,10 +34,10 @@ from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.run_figures import RunFigures
+from rljob_runtime.report.run_figures import RunFigures
+from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
-from rljob_runtime.watch.runs import LocalRun
 
 NOW = 1_000_000.0
 SUBMISSION = "rljob-01234567-0"

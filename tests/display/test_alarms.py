@@ -1,8 +1,8 @@
 """Alarms of a run's guards in the report: each once, with its steps, and marked in the charts."""
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.figures import charts
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.figures import charts
+from rljob_runtime.report.display.history import RunHistory
 
 
 def alarm(step: int, name: str, state: str = "raised", **others: object) -> dict[str, object]:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.display.busy import Busy, busy_workers
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.report.display.busy import Busy, busy_workers
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
 
 
 def phase(name: str, start: float, end: float, **more: Any) -> dict[str, Any]:

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from rljob_runtime.display.dock_figures import dock_charts
-from rljob_runtime.display.dock_rows import row_figures, rows_of_step
-from rljob_runtime.display.dock_tables import dock_tables
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.report.display.dock_figures import dock_charts
+from rljob_runtime.report.display.dock_rows import row_figures, rows_of_step
+from rljob_runtime.report.display.dock_tables import dock_tables
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
 
 
 def test_lines_show_who_waited_for_whom_what_flowed_and_how_full_it_was(events_of) -> None:

@@ -1,7 +1,7 @@
 """Which rewards and which devices a chart shows."""
 
-from rljob_runtime.display.figures import MOST_DEVICES, memory_chart, parts_chart
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.report.display.figures import MOST_DEVICES, memory_chart, parts_chart
+from rljob_runtime.report.display.history import RunHistory
 
 
 def history_of(**metrics: float) -> RunHistory:

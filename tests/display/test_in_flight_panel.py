@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.in_flight_figures import hidden, in_flight_table, in_flight_text
-from rljob_runtime.display.panels import reshard
-from rljob_runtime.display.plain import step_line
-from rljob_runtime.display.run_diff import Run, diff_runs
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.in_flight_figures import hidden, in_flight_table, in_flight_text
+from rljob_runtime.report.display.panels import reshard
+from rljob_runtime.report.display.plain import step_line
+from rljob_runtime.report.display.run_diff import Run, diff_runs
 
 Event = dict[str, Any]
 MIB = 2**20

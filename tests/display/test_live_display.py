@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from rljob_runtime.display.display import make_display
-from rljob_runtime.display.history import FIRST_STEPS, MOST_STEPS, RunHistory
-from rljob_runtime.display.panels import Palette, screen
-from rljob_runtime.display.plain import PlainDisplay
-from rljob_runtime.display.terminal import LiveDisplay
+from rljob_runtime.report.display.display import make_display
+from rljob_runtime.report.display.history import FIRST_STEPS, MOST_STEPS, RunHistory
+from rljob_runtime.report.display.panels import Palette, screen
+from rljob_runtime.report.display.plain import PlainDisplay
+from rljob_runtime.report.display.terminal import LiveDisplay
 
 
 def drawn(history: RunHistory, *, width: int = 100, height: int = 30) -> list[str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.display import history as history_module
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import MOST_STEPS, RunHistory
+from rljob_runtime.report.display import history as history_module
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import MOST_STEPS, RunHistory
 
 Event = dict[str, Any]
 WHOLE_RUN = (

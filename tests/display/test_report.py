@@ -11,12 +11,12 @@ import pytest
 from browser import MISSING, PROGRAM, Browser
 from programs import needs
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.figures import charts, moving_average, phase_chart, shown_steps
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.report import write_report
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import EventLog
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.figures import charts, moving_average, phase_chart, shown_steps
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.report import write_report
 
 Event = dict[str, Any]
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'

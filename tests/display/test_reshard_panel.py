@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.plain import step_line
-from rljob_runtime.display.reshard_figures import memory_figures, reshard_charts, stands_still
-from rljob_runtime.display.reshard_table import over_bound, reshard_table, reshard_text
-from rljob_runtime.display.wording import bytes_of
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.plain import step_line
+from rljob_runtime.report.display.reshard_figures import (
+    memory_figures,
+    reshard_charts,
+    stands_still,
+)
+from rljob_runtime.report.display.reshard_table import over_bound, reshard_table, reshard_text
+from rljob_runtime.report.display.wording import bytes_of
 
 Event = dict[str, Any]
 MIB = 2**20

@@ -4,10 +4,10 @@ import io
 
 from rich.console import Console
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.panels import header
-from rljob_runtime.display.plain import PlainDisplay
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.panels import header
+from rljob_runtime.report.display.plain import PlainDisplay
 
 SAID = "rollout devices 1 → 2 after step 3, asked for 8.1 s before; training stood still for 0.21 s"
 

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.display.run_diff import Run, diff_runs
+from rljob_runtime.report.display.run_diff import Run, diff_runs
 
 JOB: dict[str, Any] = {
     "kind": "RLJob",

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from rljob_runtime.display.history import RunHistory, gain95, interval95
-from rljob_runtime.display.wording import (
+from rljob_runtime.report.display.history import RunHistory, gain95, interval95
+from rljob_runtime.report.display.wording import (
     count,
     duration,
     figure,

@@ -13,10 +13,10 @@ from rljob_api.load import read_job
 from rljob_api.problems import InvalidJob
 from rljob_api.rljob import RLJob
 from rljob_api.workload import Data, ReasoningGymData, Reward
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.wording import suite_rows, summary_rows
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.wording import suite_rows, summary_rows
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.task.data.data_problems import data_problems, suite_problems
 from rljob_runtime.task.data.gym import GymItems, params_of

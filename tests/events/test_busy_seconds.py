@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rljob_runtime.busy_seconds import BusySeconds
-from rljob_runtime.display.busy import busy_workers
-from rljob_runtime.display.history import RunHistory
+from rljob_runtime.report.busy_seconds import BusySeconds
+from rljob_runtime.report.display.busy import busy_workers
+from rljob_runtime.report.display.history import RunHistory
 
 
 def phases(seed: int) -> list[dict[str, Any]]:

@@ -13,10 +13,10 @@ from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.run_figures import RunFigures
+from rljob_runtime.report.run_figures import RunFigures
+from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.scale_desk import ScaleDesk
 from rljob_runtime.status_server import StatusServer
-from rljob_runtime.watch.runs import LocalRun
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from rljob_api.guards import Guards
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.display.plain import PlainDisplay
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.guarding import Guarding, RollBack
 from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState
 from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.plain import PlainDisplay
 
 Make = Callable[..., Guarding]
 

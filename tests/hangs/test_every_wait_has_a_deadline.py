@@ -54,7 +54,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "runtime/rljob_runtime/dock/wire/wire_server.py": {
         "DockServer.stop": "its connections are closed; `ServerThread.stop` has a deadline"
     },
-    "runtime/rljob_runtime/tracking/trackers.py": {
+    "runtime/rljob_runtime/report/tracking/trackers.py": {
         "_Feed._next": "a daemon thread, for the next message; `join` has a deadline"
     },
     # What is waited for has a deadline of its own.

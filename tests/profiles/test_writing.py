@@ -3,10 +3,10 @@
 import gzip
 import re
 
-from rljob_runtime.display.report import write_report
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.record.profiles.traces import Operator, Trace
 from rljob_runtime.record.profiles.writing import write_traces
+from rljob_runtime.report.display.report import write_report
 
 TRACE = Trace(
     state="update",

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from whole_runs import run
 
 from rljob_api.load import read_job
-from rljob_runtime.analysis.advice import merged
 from rljob_runtime.cli import app
+from rljob_runtime.report.analysis.advice import merged
 
 pytestmark = [pytest.mark.run]
 

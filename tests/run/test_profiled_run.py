@@ -19,10 +19,10 @@ from browser import MISSING, PROGRAM, Browser
 from shown_run import READY, shown
 from whole_runs import SMALL_JOB, DriverHere, Finished, free_port, run_while
 
-from rljob_runtime.watch.live_document import LiveRun
-from rljob_runtime.watch.page import Page
-from rljob_runtime.watch.runs import LocalRun
-from rljob_runtime.watch.server import page_server
+from rljob_runtime.report.watch.live_document import LiveRun
+from rljob_runtime.report.watch.page_server import page_server
+from rljob_runtime.report.watch.runs import LocalRun
+from rljob_runtime.report.watch.watched_page import Page
 
 pytestmark = [pytest.mark.run, pytest.mark.xdist_group("profiled-run")]  # one run for all
 in_a_browser = pytest.mark.skipif(PROGRAM is None, reason=MISSING)

@@ -8,7 +8,7 @@ import pytest
 
 from rljob_api.tracking import Tracking
 from rljob_runtime.record.events import Event, EventLog
-from rljob_runtime.tracking.trackers import Trackers, tracked_run
+from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
 
 
 class TrackedLog:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 from whole_runs import free_port
 
-from rljob_runtime.tracking import trackers
+from rljob_runtime.report.tracking import trackers
 
 SECRET = "an-api-key-of-somebody"
 

@@ -6,8 +6,8 @@ import pytest
 from growing_run import GrowingRun, line_of
 
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.watch import follow
-from rljob_runtime.watch.follow import Follower, News, read_file
+from rljob_runtime.report.watch import follow
+from rljob_runtime.report.watch.follow import Follower, News, read_file
 
 
 def warning(text: str) -> dict[str, object]:

@@ -13,10 +13,10 @@ from run_events import make_events
 from typer.testing import CliRunner
 
 from rljob_runtime.cli import app
-from rljob_runtime.watch.live_document import LiveRun
-from rljob_runtime.watch.page import Page
-from rljob_runtime.watch.runs import LocalRun
-from rljob_runtime.watch.server import page_server
+from rljob_runtime.report.watch.live_document import LiveRun
+from rljob_runtime.report.watch.page_server import page_server
+from rljob_runtime.report.watch.runs import LocalRun
+from rljob_runtime.report.watch.watched_page import Page
 
 pytestmark = [needs("browser", PROGRAM, MISSING), pytest.mark.xdist_group("browser")]
 

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from run_events import make_events
 
-from rljob_runtime.display.document import document
-from rljob_runtime.display.history import RunHistory
-from rljob_runtime.watch import live_document
-from rljob_runtime.watch.live_document import ENTRY_IDS, LiveRun
-from rljob_runtime.watch.runs import LocalRun
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.watch import live_document
+from rljob_runtime.report.watch.live_document import ENTRY_IDS, LiveRun
+from rljob_runtime.report.watch.runs import LocalRun
 
 
 class Reader:

@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 
 from rljob_runtime.children.process_start import start_of
 from rljob_runtime.cli import app
-from rljob_runtime.display.display import Display, display_after
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.watch.on_terminal import Watch
-from rljob_runtime.watch.runs import SILENT_SECONDS, LocalRun
+from rljob_runtime.report.display.display import Display, display_after
+from rljob_runtime.report.watch.on_terminal import Watch
+from rljob_runtime.report.watch.runs import SILENT_SECONDS, LocalRun
 
 
 class Terminal:

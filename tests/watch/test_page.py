@@ -11,11 +11,11 @@ import pytest
 from growing_run import GrowingRun, line_of
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.watch import follow
-from rljob_runtime.watch.live_document import LiveRun
-from rljob_runtime.watch.page import MAX_TOKEN_BYTES, Page
-from rljob_runtime.watch.runs import LocalRun
-from rljob_runtime.watch.server import page_server
+from rljob_runtime.report.watch import follow
+from rljob_runtime.report.watch.live_document import LiveRun
+from rljob_runtime.report.watch.page_server import page_server
+from rljob_runtime.report.watch.runs import LocalRun
+from rljob_runtime.report.watch.watched_page import MAX_TOKEN_BYTES, Page
 
 TOKEN = "the-token-of-this-run"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from rljob_runtime.cluster.calls import Calls
-    from rljob_runtime.watch.runs import WatchedRun
+    from rljob_runtime.report.watch.runs import WatchedRun
 
 EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 NO_FOLDER = "{} is no folder here, so the cluster is asked for a job: "
@@ -97,7 +97,7 @@ def report_of_job(
     with asked_cluster(namespace, context, why=NO_FOLDER.format(name)) as calls:
         from rljob_runtime.cluster.ask import find_job, reader
         from rljob_runtime.cluster.fetch import fetch
-        from rljob_runtime.display.report import write_report
+        from rljob_runtime.report.display.report import write_report
 
         job = find_job(calls, name)
         fetch(job, folder, read=reader(calls, job))

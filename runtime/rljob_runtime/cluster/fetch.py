@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljob_runtime.cluster.facts import Manifest, ending, phase, run_folder
-from rljob_runtime.display.history import RunHistory
 from rljob_runtime.errors import ConfigError, NotThere
 from rljob_runtime.record.events import Event, read_events
 from rljob_runtime.record.profiles.traces import NAME
+from rljob_runtime.report.display.history import RunHistory
 
 EVENTS, SPEC, ORIGIN = "events.jsonl", "rljob.yaml", "cluster.json"
 """ORIGIN: the RLJob as the cluster has it; tells that the folder was fetched, and from which job."""

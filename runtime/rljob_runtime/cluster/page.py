@@ -19,7 +19,7 @@ from rljob_runtime.cluster.facts import (
     state,
 )
 from rljob_runtime.cluster.table import PHASE_STYLES, UNKNOWN, plain_table, shown
-from rljob_runtime.display.wording import count, duration, figure, one_line
+from rljob_runtime.report.display.wording import count, duration, figure, one_line
 
 WIDTH = 100
 SHOWN_EVENTS = 8

@@ -4,8 +4,8 @@ import json
 import re
 from dataclasses import dataclass
 
-from rljob_runtime.display.wording import one_line
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
+from rljob_runtime.report.display.wording import one_line
 
 MESSAGE_CHARACTERS = 500
 HANDSHAKE = re.compile(r"Handshake status (\d+) .*-\+-\+- (.*)", re.DOTALL)

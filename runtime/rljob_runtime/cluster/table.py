@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_runtime.cluster.facts import Manifest, age, phase, seconds_since
-from rljob_runtime.display.wording import count, figure
+from rljob_runtime.report.display.wording import count, figure
 
 PHASE_STYLES = {
     "Running": "cyan",

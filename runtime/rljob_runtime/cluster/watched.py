@@ -21,8 +21,8 @@ from rljob_runtime.cluster.facts import (
 )
 from rljob_runtime.cluster.fetch import EVENTS, LIMIT_BYTES, SPEC
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
-from rljob_runtime.watch.follow import PIECE_BYTES, Follower, News, Piece, Read
-from rljob_runtime.watch.runs import Pulse, Standing
+from rljob_runtime.report.watch.follow import PIECE_BYTES, Follower, News, Piece, Read
+from rljob_runtime.report.watch.runs import Pulse, Standing
 
 PAUSE_SECONDS = 3.0
 PATIENCE_SECONDS = 120.0

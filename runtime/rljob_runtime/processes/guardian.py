@@ -22,7 +22,7 @@ KILL_ROUNDS = 3
 LOOK_SECONDS = 0.05
 LEAVE_SECONDS = 5.0
 """What is not gone so long after a goodbye is ended."""
-OF_TRACKERS = "rljob_runtime.tracking.child"
+OF_TRACKERS = "rljob_runtime.report.tracking.tracker_child"
 """Processes of trackers have something to tell when Ray is gone, and end with the run by themselves."""
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import typer
 from rljob_runtime.cluster.commands import EXIT_INTERRUPTED, Context, Namespace, watched_job
 
 if TYPE_CHECKING:
-    from rljob_runtime.watch.runs import WatchedRun
+    from rljob_runtime.report.watch.runs import WatchedRun
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
 PATIENCE_SECONDS = 60.0
@@ -59,7 +59,7 @@ def _watched(run: str, namespace: str | None, context: str | None) -> Iterator["
         with watched_job(run, namespace=namespace, context=context) as job:
             yield job
         return
-    from rljob_runtime.watch.runs import LocalRun
+    from rljob_runtime.report.watch.runs import LocalRun
 
     if directory.is_file():
         _say(f"{directory} is a file; name the folder of a run")
@@ -68,9 +68,9 @@ def _watched(run: str, namespace: str | None, context: str | None) -> Iterator["
 
 
 def _show(run: "WatchedRun", patience_seconds: float) -> int:
-    from rljob_runtime.display.display import display_after
     from rljob_runtime.errors import ClusterError, ConfigError, RljobError
-    from rljob_runtime.watch.on_terminal import Watch
+    from rljob_runtime.report.display.display import display_after
+    from rljob_runtime.report.watch.on_terminal import Watch
 
     watch = Watch(
         run,
@@ -97,9 +97,9 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
     import secrets
 
     from rljob_runtime.errors import ConfigError
-    from rljob_runtime.watch.live_document import LiveRun
-    from rljob_runtime.watch.page import Page
-    from rljob_runtime.watch.server import page_server
+    from rljob_runtime.report.watch.live_document import LiveRun
+    from rljob_runtime.report.watch.page_server import page_server
+    from rljob_runtime.report.watch.watched_page import Page
 
     token = secrets.token_urlsafe(24)
     try:

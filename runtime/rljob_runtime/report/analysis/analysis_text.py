@@ -1,0 +1,92 @@
+"""What `rljob analyze` shows: tables for a terminal, and `--json`."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rljob_runtime.report.analysis.remedies import Advice
+from rljob_runtime.report.analysis.run import Analysis
+from rljob_runtime.report.display.wording import percent, seconds_of
+
+NAMES = {
+    "generate": "generation",
+    "tail": "generation's long tail",
+    "inference": "inference",
+    "reward": "reward",
+    "update": "update",
+    "reshard": "reshard",
+    "dock": "dock wait",
+    "other": "other",
+}
+MOST_ADVICE = 3
+
+
+def analysis_tables(found: Analysis) -> Iterator[RenderableType]:
+    """For a terminal."""
+    worst = found.bottleneck
+    first, last = found.steps
+    yield Text(
+        f"{found.name}: {seconds_of(found.seconds)} a step (median of steps {first} to {last})"
+    )
+    cost = f"{seconds_of(worst.seconds)} or {percent(worst.share, 0)} of a step"
+    yield Text(f"bottleneck: {NAMES[worst.name]}, {cost}", style="bold")
+    table = Table(
+        title="\nwhat a step waits for", title_justify="left", title_style="bold", box=None
+    )
+    table.add_column("part", no_wrap=True)
+    for column in ("seconds", "share"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("seen in the events", overflow="fold")
+    for part in found.parts:
+        cells = (NAMES[part.name], seconds_of(part.seconds), percent(part.share, 0), part.evidence)
+        table.add_row(*map(Text, cells))
+    yield table
+    if not found.advice:
+        yield Text(
+            f"\n{found.why_none or 'no change of the job is known that would make it faster'}"
+        )
+    for place, advice in enumerate(found.advice[:MOST_ADVICE], 1):
+        yield from _advice(place, advice, found.seconds)
+
+
+def analysis_json(found: Analysis) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "name": found.name,
+        "steps": {"first": found.steps[0], "last": found.steps[1]},
+        "secondsPerStep": found.seconds,
+        "bottleneck": found.bottleneck.name,
+        "parts": {
+            part.name: {"seconds": part.seconds, "share": part.share, "evidence": part.evidence}
+            for part in found.parts
+        },
+        "advice": [
+            {
+                "part": advice.part,
+                "change": advice.change,
+                "secondsPerStep": advice.seconds,
+                "estimatedBy": advice.how,
+                "price": advice.price,
+                "note": advice.note,
+            }
+            for advice in found.advice
+        ],
+        "noAdviceBecause": found.why_none,
+    }
+
+
+def _advice(place: int, advice: Advice, seconds: float) -> Iterator[RenderableType]:
+    gain = "time not estimated"
+    if advice.seconds is not None and not math.isnan(advice.seconds):
+        times = f"{seconds / advice.seconds:.2f} times as fast"
+        gain = f"about {seconds_of(advice.seconds)} a step, {times}"
+    yield Text(f"\n{place}. for {NAMES[advice.part]}: {gain}", style="bold")
+    yield Text(yaml.safe_dump(dict(advice.change), sort_keys=False).rstrip(), style="cyan")
+    for label, text in (("estimate", advice.how), ("price", advice.note)):
+        if text:
+            yield Text(f"{label}: {text}", style="dim")

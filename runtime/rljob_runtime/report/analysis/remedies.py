@@ -1,0 +1,293 @@
+"""What is worth a try for each part of a step, with the time of a step after it. Pure; called by `advice`.
+
+An estimate is the measured step times the ratio of two model steps (`step_model`), with and without the
+change.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from rljob_api.base import parse_quantity
+from rljob_api.engines import MAX_STALENESS
+from rljob_api.rljob import RLJob
+from rljob_runtime.report.analysis.pass_cost import fixed_seconds
+from rljob_runtime.report.analysis.step_figures import TAIL_SHARE, StepFigures
+from rljob_runtime.report.analysis.step_model import StepWork
+
+Price = Literal["nothing", "staleness", "devices", "learning"]
+LARGE_CHECKS = 0.5
+"""Share of a reshard that its checks take, from which on fewer are worth a try."""
+GROWTH = 4
+"""How many times larger a micro-batch, or a service's concurrency, is proposed."""
+OVERLAPPING = (
+    "the measured step, scaled by a model of it in which its states, with their own times, {}"
+)
+STREAMS = "take samples as they come"
+BOTH_LAYOUTS = "devices hold the weights of both layouts: `rljob plan` tells how much"
+MORE_MEMORY = "activations take more memory: `rljob plan` tells how much"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """change: of the job, as YAML to be merged into it. seconds: of a step after it; None: not known. how: it
+    was estimated. price: what the change asks for beside work, `note` in words."""
+
+    part: str
+    change: Mapping[str, Any]
+    seconds: float | None
+    how: str
+    price: Price = "nothing"
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Now:
+    """What a run's typical step is. job: resolved."""
+
+    figures: StepFigures
+    job: RLJob
+    work: StepWork
+
+    def after(self, **changes: Any) -> float:
+        """Seconds of a step whose work is changed."""
+        return self.figures.seconds * replace(self.work, **changes).seconds() / self.work.seconds()
+
+
+def _nothing(_: Now) -> Iterator[Advice]:
+    yield from ()
+
+
+def _overlap(now: Now, part: str) -> Iterator[Advice]:
+    """Stages at the same time, or generation ahead of the update."""
+    work, size = now.work, now.job.spec.batch.micro_batch_size
+    if work.mode == "sync":
+        yield Advice(
+            part=part,
+            change={"spec": {"flow": {"mode": "streaming"}}},
+            seconds=now.after(mode="streaming"),
+            how=OVERLAPPING.format(STREAMS),
+        )
+    if work.mode != "async" and work.parts == 1 and size is not None:
+        parts = next((parts for parts in (4, 2, 3) if size % parts == 0), 1)
+        batch = {"microBatchSize": size // parts}
+        yield Advice(
+            part=part,
+            change={"spec": {"flow": {"mode": "streaming"}, "batch": batch}},
+            seconds=now.after(mode="streaming", parts=parts),
+            how=OVERLAPPING.format(f"{STREAMS}, the update in {parts} passes"),
+        )
+    if work.mode != "async" and work.separated:
+        yield Advice(
+            part=part,
+            change={"spec": {"flow": {"mode": "async", "maxStaleness": 1}}},
+            seconds=now.after(mode="async"),
+            how=OVERLAPPING.format("work at the same time, on different steps"),
+            price="staleness",
+            note="samples are drawn by weights one version older than those that they train",
+        )
+
+
+def _reward(now: Now) -> Iterator[Advice]:
+    yield from _overlap(now, "reward")
+    rewards, samples = now.job.spec.rewards, now.job.spec.batch.samples_per_prompt
+    services = [service for r in rewards if (service := r.http or r.judge) is not None]
+    if not services or not now.work.reward:
+        return
+    most = max(service.concurrency for service in services)  # as many processes ask
+    raised = min(samples, GROWTH * most)
+    if raised <= most:
+        return
+    changed = [
+        reward.model_dump(mode="json", by_alias=True, exclude_none=True) for reward in rewards
+    ]
+    for service in (
+        reward[kind] for reward in changed for kind in ("http", "judge") if kind in reward
+    ):
+        service["concurrency"] = raised
+    before, after = -(-samples // most), -(-samples // raised)
+    yield Advice(
+        part="reward",
+        change={"spec": {"rewards": changed}},
+        seconds=now.after(reward=now.work.reward * after / before),
+        how=f"a prompt's {samples} samples are asked for in {after} rounds instead of {before}, as long each",
+        note="the service has to answer as many requests at the same time",
+    )
+
+
+def _tail(now: Now) -> Iterator[Advice]:
+    spec, lengths, work = now.job.spec, now.figures.lengths, now.work
+    if spec.flow.partial_rollout is not None or "p80" not in lengths or not work.generate:
+        return
+    longest = spec.batch.max_response_length
+    budget = max(math.ceil(lengths["p80"]), -(-longest // (MAX_STALENESS - 1)), 1)
+    late = TAIL_SHARE * (lengths["max"] - lengths["p80"]) / 2
+    denser = 1 + late / max(lengths["mean"] - late, 1.0)
+    left = min(max(work.generate - now.figures.tail, 0.0) * denser, work.generate)
+    yield Advice(
+        part="tail",
+        change={"spec": {"flow": {"partialRollout": {"budgetTokens": budget}}}},
+        seconds=now.after(generate=left, half=min(work.half, left)),
+        how=f"generation without its tail; the tail's tokens, about {late:.0f} of {lengths['mean']:.0f} a "
+        "sample, at the speed of those before it",
+        price="staleness",
+        note="the longest samples go on in the next step, with newer weights",
+    )
+
+
+def _generate(now: Now) -> Iterator[Advice]:
+    yield from _overlap(now, "generate")
+    spec, work = now.job.spec, now.work
+    replicas, devices = spec.rollout.parallelism.data or 1, spec.placement.rollout_devices
+    samples = spec.batch.global_batch_size * spec.batch.samples_per_prompt // replicas
+    if spec.rollout.max_sequences < samples:
+        yield Advice(
+            part="generate",
+            change={"spec": {"rollout": {"maxSequences": samples}}},
+            seconds=None,
+            how=f"not estimated; a replica has {samples} samples, {spec.rollout.max_sequences} at a time",
+            note="the KV cache takes more memory: `rljob plan` tells how much",
+        )
+    if work.separated and devices:
+        placement = {"placement": {"rolloutDevices": 2 * devices}}
+        yield Advice(
+            part="generate",
+            change={"spec": placement | {"rollout": {"parallelism": {"data": 2 * replicas}}}},
+            seconds=now.after(generate=work.generate / 2, half=work.half / 2),
+            how="each replica generates half of the samples, in half of the time",
+            price="devices",
+            note=f"takes {devices} more devices",
+        )
+
+
+def _update(now: Now) -> Iterator[Advice]:
+    spec, work = now.job.spec, now.work
+    if spec.update.recompute == "full":
+        yield Advice(
+            part="update",
+            change={"spec": {"update": {"recompute": "none"}}},
+            seconds=now.after(update=work.update * 3 / 4),
+            how="the update without its second forward pass, a quarter of its computing",
+            note=MORE_MEMORY,
+        )
+    yield from _larger_passes(now)
+    if spec.batch.epochs > 1:
+        fewer = spec.batch.epochs // 2
+        streamed = work.first * spec.batch.epochs / fewer
+        yield Advice(
+            part="update",
+            change={"spec": {"batch": {"epochs": fewer}}},
+            seconds=now.after(update=work.update * fewer / spec.batch.epochs, first=streamed),
+            how=f"the update goes over the samples {fewer} instead of {spec.batch.epochs} times",
+            price="learning",
+            note="samples are used less often, so more steps may be needed",
+        )
+    yield from _overlap(now, "update")
+
+
+def _larger_passes(now: Now) -> Iterator[Advice]:
+    """More prompts, or tokens, in a pass."""
+    batch, figures, work = now.job.spec.batch, now.figures, now.work
+    share = (batch.mini_batch_size or 1) // (now.job.spec.update.parallelism.data or 1)
+    if batch.micro_batch_tokens:
+        sizes, fewer = {"microBatchTokens": GROWTH * batch.micro_batch_tokens}, 1 / GROWTH
+    elif batch.micro_batch_size and batch.micro_batch_size < share:
+        most = min(share, GROWTH * batch.micro_batch_size)
+        size = max(n for n in range(1, most + 1) if share % n == 0)
+        sizes, fewer = {"microBatchSize": size}, batch.micro_batch_size / size
+    else:
+        return
+    spared, fixed = figures.num_passes * (1 - fewer), fixed_seconds(figures.passes)
+    after, how = (
+        None,
+        "not estimated: passes of nearly one size do not tell what each costs by itself",
+    )
+    if fixed is not None:
+        quicker = max(work.update - spared * fixed, work.update * fewer)
+        after = now.after(update=quicker, parts=max(round(work.parts * fewer), 1))
+        how = (
+            f"{spared:.0f} passes less in a step, each of which takes {1000 * fixed:.0f} ms whatever its "
+            "tokens, by a line through the run's own passes"
+        )
+    change = {"spec": {"batch": sizes}}
+    yield Advice(part="update", change=change, seconds=after, how=how, note=MORE_MEMORY)
+
+
+def _reshard(now: Now) -> Iterator[Advice]:
+    spec, work, parts = now.job.spec, now.work, now.figures.reshard
+    strategy = spec.resharding.strategy
+    if not work.separated:
+        yield from _alike(now)
+    checked = parts.get("check_seconds", 0.0)
+    if checked > LARGE_CHECKS * work.sync:
+        yield Advice(
+            part="reshard",
+            change={"spec": {"resharding": {"strategy": "stream"}}},
+            seconds=None,
+            how=f"not estimated; checks of sums and log-probs take {100 * checked / work.sync:.0f} % of the "
+            "reshard, and a stream's take less",
+            note=BOTH_LAYOUTS,
+        )
+    if strategy == "allgather-swap" and parts:
+        way_back = parts.get("back_seconds", 0.0) * (1 - parts.get("overlap", 1.0))
+        spared = parts.get("swap_waited_seconds", 0.0) + way_back
+        yield Advice(
+            part="reshard",
+            change={"spec": {"resharding": {"strategy": "allgather"}}},
+            seconds=now.after(sync=max(work.sync - spared, 0.0)),
+            how="the reshard without its waits for copies to and from the host",
+            note=BOTH_LAYOUTS,
+        )
+    yield from _overlap(now, "reshard")
+
+
+def _alike(now: Now) -> Iterator[Advice]:
+    """Training in the layout that the rollout has."""
+    update, rollout = now.job.spec.update.parallelism, now.job.spec.rollout.parallelism
+    shared, wanted = update.tensor * update.pipeline, rollout.replica_devices
+    if shared <= wanted or shared % wanted:
+        return
+    data = (update.data or 1) * shared // wanted
+    degrees = {"data": data, "tensor": rollout.tensor, "pipeline": rollout.pipeline}
+    change: dict[str, Any] = {"update": {"parallelism": degrees}}
+    batch = now.job.spec.batch
+    prompts, size = (batch.mini_batch_size or 1) // data, batch.micro_batch_size or 1
+    if prompts and prompts % size:  # a rank has fewer than it had in one pass
+        change["batch"] = {"microBatchSize": math.gcd(prompts, size)}
+    sync, gathered = now.work.sync, now.figures.reshard.get("gather_seconds")
+    left = sync * wanted / shared if gathered is None else max(sync - gathered, 0.0)
+    share = 100 * wanted // shared
+    yield Advice(
+        part="reshard",
+        change={"spec": change},
+        seconds=now.after(sync=left),
+        how=f"a reshard of the {share} % of the weights that a device has itself"
+        if gathered is None
+        else "the reshard without its exchanges",
+        note=f"devices hold {shared // wanted} times as much of model, gradients and optimizer: `rljob plan` "
+        "tells how much",
+    )
+
+
+def _dock(now: Now) -> Iterator[Advice]:
+    capacity = 2 * parse_quantity(now.job.spec.dock.capacity)
+    yield Advice(
+        part="dock",
+        change={"spec": {"dock": {"capacity": f"{capacity // 2**20}Mi"}}},
+        seconds=now.figures.seconds - now.figures.blamed["dock"],
+        how="the step without the waits for room in a warehouse",
+        note="each warehouse takes so much memory of its node",
+    )
+
+
+REMEDIES: Mapping[str, Callable[[Now], Iterator[Advice]]] = {
+    "generate": _generate,
+    "tail": _tail,
+    "inference": lambda now: _overlap(now, "inference"),
+    "reward": _reward,
+    "update": _update,
+    "reshard": _reshard,
+    "dock": _dock,
+    "other": _nothing,
+}

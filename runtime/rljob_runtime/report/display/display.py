@@ -1,0 +1,46 @@
+"""The seam between a run and what shows it, and the choice between the two displays."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from rljob_runtime.record.events import Event, read_events
+from rljob_runtime.report.display.plain import PlainDisplay
+from rljob_runtime.report.display.terminal import LiveDisplay
+
+REPORT_NAME = "report.html"
+
+
+class Display(Protocol):
+    """Shows a run while it goes on. Driven by events alone, so a file can be replayed."""
+
+    def on_event(self, event: Event) -> None:
+        """Take the next event."""
+
+    def close(self) -> None:
+        """Show what the run came to and give the terminal back; called once the report is there."""
+
+
+def make_display(run_dir: Path, *, console: Console | None = None) -> Display:
+    """The display of a run in this process. Earlier events of the folder (a resumed run) are taken up
+    silently."""
+    report = run_dir / REPORT_NAME
+    events = run_dir / "events.jsonl"
+    return display_after(
+        read_events(events) if events.exists() else [],
+        report=lambda: str(report) if report.exists() else None,
+        console=console,
+    )
+
+
+def display_after(
+    earlier: Iterable[Event], *, report: Callable[[], str | None], console: Console | None = None
+) -> Display:
+    """A live display on a terminal, plain lines elsewhere; NO_COLOR and TERM=dumb are honoured through
+    rich. earlier: events that it takes up silently."""
+    console = console or Console()
+    if not console.is_terminal or console.is_dumb_terminal:
+        return PlainDisplay(console.file, report=report, earlier=earlier)
+    return LiveDisplay(console, report=report, earlier=earlier)

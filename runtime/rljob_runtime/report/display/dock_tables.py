@@ -1,0 +1,34 @@
+"""The dock's figures of a whole run, as the report's tables show them. Pure."""
+
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.totals import DockTotals, Table
+
+
+def dock_tables(history: RunHistory) -> Table | None:
+    """Sums over the steps: what each state did and waited for, what went from state to state, rows that
+    were generated again. Of the last step: data paths, and whether rows are held twice."""
+    totals = history.dock_totals()
+    if not totals.states and not totals.warehouses:
+        return None
+    return {
+        "states": totals.states,
+        "edges": _edges(totals),
+        "warehouses": totals.warehouses,
+        "data_paths": totals.data_paths,
+        "dropped": list(totals.dropped.values()),
+    }
+
+
+def _edges(totals: DockTotals) -> list[Table]:
+    seconds = totals.seconds
+    return [
+        {
+            "from": ends[0],
+            "to": ends[1],
+            "rows": rows,
+            "bytes": num_bytes,
+            "rows_per_second": rows / seconds if seconds else None,
+            "bytes_per_second": num_bytes / seconds if seconds else None,
+        }
+        for ends, (rows, num_bytes) in totals.edges.items()
+    ]

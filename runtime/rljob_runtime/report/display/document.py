@@ -1,0 +1,267 @@
+"""Everything that the report shows of a run, as one JSON-able document. Pure; `report` writes it."""
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.alarms import alarm_rows
+from rljob_runtime.report.display.busy import busy_workers
+from rljob_runtime.report.display.dock_figures import dock_charts
+from rljob_runtime.report.display.dock_rows import row_figures
+from rljob_runtime.report.display.dock_tables import dock_tables
+from rljob_runtime.report.display.figures import charts, phase_chart, shown_steps, spaced
+from rljob_runtime.report.display.history import PHASES, RunHistory, gain95, interval95
+from rljob_runtime.report.display.in_flight_figures import in_flight_charts, in_flight_table
+from rljob_runtime.report.display.reshard_figures import memory_figures, reshard_charts
+from rljob_runtime.report.display.reshard_table import over_bound, reshard_table
+from rljob_runtime.report.display.totals import number, row_name
+from rljob_runtime.report.display.wording import (
+    best_text,
+    bytes_of,
+    count,
+    duration,
+    figure,
+    left_out_text,
+    one_line,
+    percent,
+    resize_text,
+    seconds_of,
+    suite_rows,
+)
+
+MAX_DETAILED_STEPS = 200
+MAX_TEXT = 4000
+MAX_NOTICES = 200
+NO_BREAK = "\N{NO-BREAK SPACE}"
+SHOWN_OPERATORS = 3
+Document = dict[str, Any]
+
+
+def document(history: RunHistory, spec: str) -> Document:
+    """Everything that the page shows, JSON-able."""
+    phases = phase_chart(history)
+    return {
+        "name": history.name,
+        "status": status(history),
+        "started": started(history),
+        "facts": facts(history),
+        "result": result(history),
+        "suites": suite_rows(history),
+        "alarms": alarm_rows(history),
+        "charts": [chart.plain() for chart in charts(history)],
+        "phaseChart": phases.plain() if phases else None,
+        "timeline": timeline(history),
+        "busy": busy(history),
+        "samples": samples(history),
+        "dock": dock_tables(history),
+        "dockCharts": [chart.plain() for chart in dock_charts(history)],
+        "dockRows": row_figures(history),
+        "reshard": reshard_table(history),
+        "reshardOverBound": over_bound(history),
+        "reshardCharts": [
+            chart.plain() for chart in (*reshard_charts(history), *in_flight_charts(history))
+        ],
+        "reshardMemory": memory_figures(history),
+        "inFlight": in_flight_table(history),
+        "notices": notices(history),
+        "best": best_text(history.best[-1]) if history.best else None,
+        "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
+        "profiles": profiles(history),
+        "machine": history.started.get("machine", {}),
+        "versions": history.started.get("versions", {}),
+        "resumedFrom": history.resumed_from,
+        "next": [str(hint) for hint in (history.finished or {}).get("next", [])],
+        "spec": spec,
+    }
+
+
+def status(history: RunHistory) -> Document:
+    """How the run ended, or how far it is. doing: what the set-up does; left: time to the last step."""
+    finished = history.finished or {}
+    goes_on, eta = history.finished is None, history.eta_seconds()
+    progress = history.progress if goes_on and not history.step else None
+    return {
+        "doing": one_line(progress["message"]) if progress else "",
+        "left": duration(eta) if goes_on and eta else "",
+        "kind": str(finished.get("status", "running")),
+        "message": str(finished.get("message") or ""),
+        "step": history.step,
+        "total": history.total_steps,
+    }
+
+
+def facts(history: RunHistory) -> list[tuple[str, str]]:
+    """The line under the job's name: label and text."""
+    started = history.started
+    devices = started.get("devices")
+    batch, group = started.get("global_batch_size"), started.get("samples_per_prompt")
+    known = [
+        ("model", started.get("model")),
+        ("data", started.get("dataset")),
+        ("algorithm", started.get("algorithm")),
+        ("devices", f"{devices} {started.get('placement', '')}".strip() if devices else None),
+        ("rollout", started.get("rollout_engine")),
+        ("batch", f"{batch} prompts × {group} samples" if batch and group else None),
+        ("seed", started.get("seed")),
+        ("left out now", left_out_text(history)),
+    ]
+    return [(label, str(value)) for label, value in known if value is not None]
+
+
+def started(history: RunHistory) -> str:
+    """When the run began, in this machine's time."""
+    if history.first_time is None:
+        return ""
+    return time.strftime("%d %B %Y, %H:%M", time.localtime(history.first_time)).lstrip("0")
+
+
+def result(history: RunHistory) -> Document:
+    """The big numbers: accuracy before and after, reward, steps and time, speed."""
+    change, reward = history.accuracy_change(), history.reward_change()
+    speed = history.mean_speed()
+    finished = history.finished or {}
+    began = history.started.get("time", history.first_time or history.last_time)
+    seconds = number(finished.get("seconds", history.last_time - began))
+    shown: Document = {
+        "steps": " / ".join(
+            count(steps).replace(" ", NO_BREAK) for steps in (history.step, history.total_steps)
+        ),
+        "time": duration(seconds),
+        "speed": count(speed) if speed is not None else None,
+    }
+    if change:
+        gain, low, high = gain95(*change)
+        shown["gain"] = f"{100 * gain:+.1f} points"
+        shown["gainInterval"] = f"95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+        shown["gainSign"] = "up" if low > 0 else "down" if high < 0 else "open"
+    if history.evaluations:
+        ends = change or (history.evaluations[max(history.evaluations)],)
+        shown["accuracy"] = [
+            {
+                "share": event["accuracy"],
+                "interval": interval95(event),
+                "text": percent(event["accuracy"]),
+                "step": event["step"],
+                "prompts": count(event["n"]),
+            }
+            for event in ends
+        ]
+    if reward:
+        shown["reward"] = {"before": figure(reward[0]), "after": figure(reward[1]), "k": reward[2]}
+    elif rewards := history.series("reward/mean"):
+        shown["reward"] = {"after": figure(rewards[-1])}
+    return shown
+
+
+def timeline(history: RunHistory) -> list[Document]:
+    """When each phase ran on each worker, in seconds from the step's start."""
+    shown = []
+    for step in shown_steps(history, MAX_DETAILED_STEPS):
+        event = history.steps[step]
+        start = event["time"] - event["seconds"]
+        rows: dict[str, list[tuple[str, float, float]]] = {}
+        for phase in history.phases.get(step, []):
+            if phase["end"] > start and not phase.get("evaluation"):
+                span = (phase["name"], max(phase["start"] - start, 0.0), phase["end"] - start)
+                rows.setdefault(row_name(phase), []).append(span)
+        if rows:
+            seconds = max(event["seconds"], *(end for spans in rows.values() for *_, end in spans))
+            order = sorted(rows, key=lambda row: (_first_phase(rows[row]), row))
+            named = [{"row": row, "spans": rows[row]} for row in order]
+            shown.append({"step": step, "seconds": seconds, "rows": named})
+    return shown
+
+
+def busy(history: RunHistory) -> list[Document]:
+    """How much of the time each worker had work, from the first step of the run's last life to its last."""
+    life = history.life()
+    if life is None:
+        return []
+    return [asdict(worker) for worker in busy_workers(history, since=life[0], until=life[1])]
+
+
+def _first_phase(spans: list[tuple[str, float, float]]) -> int:
+    places = [PHASES.index(name) if name in PHASES else len(PHASES) for name, *_ in spans]
+    return min(places)
+
+
+def samples(history: RunHistory) -> list[Document]:
+    """Groups of samples by step, best reward first; long texts are cut, and say so."""
+    steps = [step for step in sorted(history.steps) if history.steps[step].get("samples")]
+    return [
+        {"step": step, "groups": [_group(group) for group in history.steps[step]["samples"]]}
+        for step in spaced(steps, MAX_DETAILED_STEPS)
+    ]
+
+
+def _group(group: Event) -> Document:
+    responses = [
+        {
+            "text": _cut(str(response.get("text", ""))),
+            "reward": response.get("reward"),
+            "parts": response.get("parts", {}),
+            "length": response.get("length"),
+            "tokens": response.get("tokens"),
+        }
+        for response in group.get("responses", [])
+    ]
+    ranked = sorted(responses, key=lambda r: -_rank(r["reward"]))
+    answer = group.get("answer")
+    return {
+        "prompt": _cut(str(group.get("prompt", ""))),
+        "answer": None if answer is None else _cut(str(answer)),
+        "responses": ranked,
+    }
+
+
+def _rank(reward: object) -> float:
+    value = number(reward)
+    return value if value == value else float("-inf")
+
+
+def _cut(text: str) -> str:
+    if len(text) <= MAX_TEXT:
+        return text
+    return f"{text[:MAX_TEXT]}… ({count(len(text) - MAX_TEXT)} more characters)"
+
+
+def profiles(history: RunHistory) -> list[Document]:
+    """Traces, each with the operators that took most of it; the last one of a name counts."""
+    last = {str(event["path"]): event for event in history.profiles}
+    return [
+        {
+            "path": path,
+            "step": event["step"],
+            "what": f"{event['state']} on device {event['rank']}",
+            "seconds": seconds_of(number(event["seconds"])),
+            "bytes": bytes_of(number(event["bytes"])),
+            "operators": ", ".join(
+                f"{o['name']} {seconds_of(number(o['self_seconds']))}"
+                for o in event.get("operators", [])[:SHOWN_OPERATORS]
+            ),
+        }
+        for path, event in last.items()
+    ]
+
+
+def notices(history: RunHistory) -> list[Document]:
+    """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
+    shown = [
+        {"step": event.get("step"), "kind": event["kind"], "text": event["message"], "count": 1}
+        for event in history.warnings
+    ]
+    shown += [
+        {"step": event["step"], "kind": "resize", "text": resize_text(event), "count": 1}
+        for event in history.resizes
+    ]
+    shown += [
+        {
+            "step": event["step"],
+            "kind": f"reward {event['reward']}",
+            "text": event["message"],
+            "count": event.get("count", 1),
+        }
+        for event in history.reward_errors
+    ]
+    return sorted(shown, key=lambda notice: notice["step"] or 0)[-MAX_NOTICES:]

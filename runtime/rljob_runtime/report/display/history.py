@@ -1,0 +1,364 @@
+"""What is known of a run, folded from its events. Shared by both displays and the report.
+
+Pure: no clock, no I/O. A resumed run's later steps replace the earlier ones.
+"""
+
+import copy
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.totals import (
+    BusyTotals,
+    DockTotals,
+    StepTotals,
+    Totals,
+    number,
+    row_name,
+)
+
+PHASES = (
+    "generate",
+    "reward-model",
+    "reference",
+    "teacher",
+    "values",
+    "compare",
+    "reward",
+    "update",
+    "critic",
+    "sync",
+)
+Z95 = 1.96
+MOST_STEPS = 2000
+"""That a display of a run that goes on keeps, of which the first few are always there."""
+FIRST_STEPS = 10
+MOST_SNAPSHOTS = 100
+"""The latest checkpoints among settled steps, to which a run can go back with right sums."""
+
+
+class Done(NamedTuple):
+    """What is kept of a step. time: its end, unix seconds. reward: mean; nan without one."""
+
+    time: float
+    seconds: float
+    reward: float
+
+
+@dataclass(slots=True, kw_only=True)
+class RunHistory:
+    """State of a run after its events so far. steps, evaluations, phases, docks: by step. reshards,
+    in_flight: by the step whose weights went to the rollout, 0 before the first. done: also the first step of
+    the run's last life. settled: sums over the earlier steps, none before `thin` drops any. snapshots: what
+    they were at checkpoints."""
+
+    started: Event = field(default_factory=dict)
+    finished: Event | None = None
+    progress: Event | None = None
+    first_time: float | None = None
+    last_time: float = 0.0
+    steps: dict[int, Event] = field(default_factory=dict)
+    evaluations: dict[int, Event] = field(default_factory=dict)
+    phases: dict[int, list[Event]] = field(default_factory=dict)
+    docks: dict[int, Event] = field(default_factory=dict)
+    reshards: dict[int, Event] = field(default_factory=dict)
+    in_flight: dict[int, Event] = field(default_factory=dict)
+    checkpoints: dict[int, Event] = field(default_factory=dict)
+    profiles: list[Event] = field(default_factory=list)
+    resizes: list[Event] = field(default_factory=list)
+    warnings: list[Event] = field(default_factory=list)
+    reward_errors: list[Event] = field(default_factory=list)
+    alarms: list[Event] = field(default_factory=list)
+    best: list[Event] = field(default_factory=list)
+    resumed_from: list[int] = field(default_factory=list)
+    done: dict[int, Done] = field(default_factory=dict)
+    settled: Totals = field(default_factory=Totals)
+    snapshots: dict[int, Totals] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, events: Iterable[Event]) -> "RunHistory":
+        """The history of these events."""
+        history = cls()
+        for event in events:
+            history.add(event)
+        return history
+
+    def add(self, event: Event) -> None:
+        """Fold one event in. Unknown kinds change nothing."""
+        self.first_time = event["time"] if self.first_time is None else self.first_time
+        self.last_time = max(self.last_time, event["time"])
+        match event["kind"]:
+            case "run_started":
+                self._start(event)
+            case "progress":
+                self.progress = event
+            case "phase":
+                self.phases.setdefault(event["step"], []).append(event)
+            case "step":
+                self.steps[event["step"]] = event
+                reward = number(event["metrics"].get("reward/mean"))
+                self.done[event["step"]] = Done(event["time"], event["seconds"], reward)
+            case "evaluation":
+                self.evaluations[event["step"]] = event
+            case "dock":
+                self.docks[event["step"]] = event
+            case "reshard":
+                self.reshards[event["step"]] = event
+            case "in_flight":
+                self.in_flight[event["step"]] = event
+            case "checkpoint":
+                self.checkpoints[event["step"]] = event
+            case "best":
+                self.best.append(event)
+            case "profile":
+                self.profiles.append(event)
+            case "resize":
+                self.resizes.append(event)
+            case "warning" | "hang":
+                self.warnings.append(event)
+            case "reward_error":
+                self.reward_errors.append(event)
+            case "alarm":
+                if "rolled_back_to" in event:
+                    self._go_back(event["rolled_back_to"])
+                self.alarms.append(event)
+            case "run_finished":
+                self.finished = event
+
+    def forget_details(self, *, before: int) -> None:
+        """Drop samples and phases of earlier steps, and the course of their reshards: a live display shows
+        those of the last. Also thins out."""
+        self.thin()
+        for step in [s for s in self.phases if s < before]:
+            del self.phases[step]
+        dropped = (
+            (self.steps, "samples"),
+            (self.evaluations, "samples"),
+            (self.reshards, "memory"),
+        )
+        for events, detail in dropped:
+            for step, event in events.items():
+                if step < before and detail in event:
+                    events[step] = {k: v for k, v in event.items() if k != detail}
+
+    def thin(self) -> None:
+        """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
+        display of a long run stays small. What is summed over the run stays, and reshards that held more than
+        they may."""
+        while len(self.steps) > MOST_STEPS:
+            early = sorted(self.steps)[: MOST_STEPS // 2]
+            self._settle(early[-1])
+            first = self._first_of_life()
+            for step in early[FIRST_STEPS::2]:
+                del self.steps[step]
+                if step != first:
+                    del self.done[step]
+                for told in (self.phases, self.docks, self.in_flight):
+                    told.pop(step, None)
+                if step in self.reshards and not is_over_bound(self.reshards[step]):
+                    del self.reshards[step]
+
+    def _settle(self, until: int) -> None:
+        """Sum up the steps up to this one. What they come to at a checkpoint is kept: the run may go back."""
+        told, life = self.settled, self.life()
+        for stop in sorted(
+            {*(step for step in self.checkpoints if told.step < step < until), until}
+        ):
+            told.steps = self.step_totals(until=stop)
+            told.docks = self.dock_totals(until=stop)
+            if life is not None:
+                told.busy = self.busy_totals(since=life[0], until=life[1], last=stop)
+            for worker in told.busy.workers.values():
+                worker.close_spans()
+            told.step = stop
+            if stop in self.checkpoints:
+                self.snapshots[stop] = copy.deepcopy(told)
+        for step in sorted(self.snapshots)[:-MOST_SNAPSHOTS]:
+            del self.snapshots[step]
+
+    def _start(self, event: Event) -> None:
+        if self.started:
+            resumed_from = int(event.get("resumed_from") or 0)
+            self.resumed_from = [step for step in self.resumed_from if step < resumed_from]
+            self.resumed_from.append(resumed_from)
+            self._go_back(resumed_from)
+            for totals in (self.settled, *self.snapshots.values()):
+                totals.busy = BusyTotals()
+        self.started, self.finished, self.progress = event, None, None
+
+    def _go_back(self, to: int) -> None:
+        """What came of later steps is void; alarms that rolled the run back stay."""
+        by_steps: tuple[dict[int, Any], ...] = (
+            self.steps, self.done, self.evaluations, self.phases, self.docks, self.reshards,
+            self.in_flight, self.checkpoints, self.snapshots,
+        )  # fmt: skip
+        for by_step in by_steps:
+            for step in [s for s in by_step if s > to]:
+                del by_step[step]
+        if self.settled.step > to:
+            found = self.snapshots.get(max(self.snapshots, default=-1), Totals())
+            self.settled = copy.deepcopy(found)
+        self.resizes = [e for e in self.resizes if e["step"] <= to]
+        self.profiles = [e for e in self.profiles if e["step"] <= to]
+        self.best = [e for e in self.best if e["step"] <= to]
+        self.alarms = [e for e in self.alarms if e["step"] <= to or "rolled_back_to" in e]
+
+    def active_alarms(self) -> list[Event]:
+        """Alarms that were raised and not cleared, the last one of each name."""
+        last = {event["alarm"]: event for event in self.alarms}
+        return [event for event in last.values() if event["state"] == "raised"]
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.started.get("name", "run"))
+
+    @property
+    def devices(self) -> int | None:
+        """Devices of the run now: those that it started with, and what resizes have changed since."""
+        first = self.started.get("devices")
+        since = [e for e in self.resizes if e["time"] >= self.started["time"]]
+        return None if first is None else int(first) + sum(e["to"] - e["from"] for e in since)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps that the job asks for; those done, while that is unknown."""
+        return max(int(self.started.get("steps", 0)), self.step)
+
+    @property
+    def step(self) -> int:
+        """The last step that is done."""
+        return max(self.done, default=0)
+
+    def last_step(self) -> Event | None:
+        """Event of the last step that was not thinned out."""
+        return self.steps.get(max(self.steps, default=0))
+
+    def switched_to(self) -> Event | None:
+        """The last weights that came in flight, where devices switched to them during the last step."""
+        told = self.in_flight.get(max(self.in_flight, default=0))
+        before = self.steps.get(self.step - 1, self.started)
+        return told if told and told["time"] > before.get("time", 0.0) else None
+
+    def series(self, metric: str) -> list[float]:
+        """A metric over the steps that have it; nan where it was not finite."""
+        events = (self.steps[step] for step in sorted(self.steps))
+        return [number(e["metrics"][metric]) for e in events if metric in e["metrics"]]
+
+    def eta_seconds(self) -> float | None:
+        """Seconds to the last step, from the median of the last 20 steps."""
+        recent = [float(self.steps[step]["seconds"]) for step in sorted(self.steps)[-20:]]
+        if not recent:
+            return None
+        return statistics.median(recent) * (self.total_steps - self.step)
+
+    def phase_seconds(self, step: int) -> dict[str, float]:
+        """Seconds of each phase of a step: the step's own figures, else the busiest row's."""
+        given = self.steps.get(step, {}).get("phases")
+        if given:
+            return {name: seconds for name, seconds in given.items() if number(seconds) > 0}
+        rows: dict[str, dict[str, float]] = {}
+        for phase in self.phases.get(step, []):
+            if not phase.get("evaluation"):
+                sums = rows.setdefault(phase["name"], {})
+                row = row_name(phase)
+                sums[row] = sums.get(row, 0.0) + phase["end"] - phase["start"]
+        order = {name: i for i, name in enumerate(PHASES)}
+        names = sorted(rows, key=lambda name: order.get(name, len(order)))
+        return {name: max(rows[name].values()) for name in names}
+
+    def life(self) -> tuple[float, float] | None:
+        """When the first step of the run's last life began and its last one ended, unix seconds."""
+        begun = self.started.get("time", 0.0)
+        steps = [step for step in self.done.values() if step.time > begun]
+        if not steps:
+            return None
+        return min(step.time - step.seconds for step in steps), max(step.time for step in steps)
+
+    def _first_of_life(self) -> int | None:
+        """The first step of the run's last life."""
+        begun = self.started.get("time", 0.0)
+        return min((step for step, done in self.done.items() if done.time > begun), default=None)
+
+    def seconds(self, step: int) -> float | None:
+        """Of a step; None while it is not done."""
+        return self.done[step].seconds if step in self.done else None
+
+    def step_totals(self, *, until: float = math.inf) -> StepTotals:
+        """Sums over all steps up to this one, as the next ones."""
+        totals = copy.deepcopy(self.settled.steps)
+        for step in self._unsettled(self.steps, until):
+            totals.add(self.steps[step])
+        return totals
+
+    def dock_totals(self, *, until: float = math.inf) -> DockTotals:
+        """Of the dock."""
+        totals = copy.deepcopy(self.settled.docks)
+        for step in self._unsettled(self.docks, until):
+            totals.add(self.docks[step], seconds=self.seconds(step) or 0.0)
+        return totals
+
+    def busy_totals(self, *, since: float, until: float, last: float = math.inf) -> BusyTotals:
+        """Of workers, between two times (unix seconds) and up to step `last`. Once steps are settled, since
+        must be that of `life`."""
+        totals = copy.deepcopy(self.settled.busy)
+        steps = self._unsettled(self.phases, last)
+        totals.add((p for step in steps for p in self.phases[step]), since=since, until=until)
+        return totals
+
+    def mean_speed(self) -> float | None:
+        """Mean tokens a second over the steps that tell it."""
+        totals = self.step_totals()
+        return totals.speeds / totals.num_speeds if totals.num_speeds else None
+
+    def _unsettled(self, by_step: Iterable[int], until: float) -> Iterator[int]:
+        yield from sorted(step for step in by_step if self.settled.step < step <= until)
+
+    def reward_change(self) -> tuple[float, float, int] | None:
+        """Mean reward of the first and the last k steps, and k."""
+        rewards = [self.done[step].reward for step in sorted(self.done)]
+        rewards = [reward for reward in rewards if not math.isnan(reward)]
+        if len(rewards) < 2:
+            return None
+        k = max(1, min(10, len(rewards) // 4))
+        return statistics.fmean(rewards[:k]), statistics.fmean(rewards[-k:]), k
+
+    def accuracy_change(self) -> tuple[Event, Event] | None:
+        """First and last evaluation, if there are two."""
+        steps = sorted(self.evaluations)
+        if len(steps) < 2:
+            return None
+        return self.evaluations[steps[0]], self.evaluations[steps[-1]]
+
+    def errors(self) -> int:
+        """Rewards that failed: their samples counted 0."""
+        return sum(int(event.get("count", 1)) for event in self.reward_errors)
+
+
+def is_over_bound(reshard: Mapping[str, Any]) -> bool:
+    """Whether it held more than it may."""
+    return bool(reshard["peak_bytes"] > reshard["bound_bytes"])
+
+
+def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:
+    """95 % interval of an accuracy: normal, or Wilson's where the error is 0 or unknown."""
+    accuracy, n = float(evaluation["accuracy"]), max(int(evaluation["n"]), 1)
+    stderr = number(evaluation.get("stderr"))
+    if stderr > 0:
+        return max(0.0, accuracy - Z95 * stderr), min(1.0, accuracy + Z95 * stderr)
+    scale = 1 + Z95**2 / n
+    centre = (accuracy + Z95**2 / (2 * n)) / scale
+    half = Z95 * math.sqrt(accuracy * (1 - accuracy) / n + Z95**2 / (4 * n * n)) / scale
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def gain95(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Difference of two accuracies with its 95 % interval, taken as independent samples."""
+    low_before, high_before = interval95(before)
+    low_after, high_after = interval95(after)
+    gain = float(after["accuracy"]) - float(before["accuracy"])
+    half = math.hypot(high_before - low_before, high_after - low_after) / 2
+    return gain, gain - half, gain + half

@@ -1,0 +1,156 @@
+"""Progress as plain lines, for logs and pipes: one short line a step, no control characters."""
+
+from collections.abc import Callable, Iterable
+from typing import IO
+
+from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.wording import (
+    accuracy_text,
+    alarm_text,
+    best_text,
+    count,
+    duration,
+    figure,
+    headline,
+    metric_of,
+    one_line,
+    percent,
+    resize_text,
+    seconds_of,
+    summary_rows,
+)
+
+PROGRESS_SECONDS = 2.0
+STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("pass", "pass_rate", percent),
+    ("length", "response_length/mean", figure),
+    ("entropy", "entropy", figure),
+    ("kl", "kl", figure),
+    ("clip", "clip_fraction", percent),
+    ("mismatch", "mismatch/kl", figure),
+    ("stale", "staleness", figure),
+    ("tok/s", "tokens_per_second", count),
+)
+
+
+class PlainDisplay:
+    """Writes a line for each event that matters to `stream`; progress lines come 2 s apart.
+
+    report: path of the report if there is one, asked at the end. earlier: events before a resume.
+    """
+
+    def __init__(
+        self,
+        stream: IO[str],
+        *,
+        report: Callable[[], str | None],
+        earlier: Iterable[Event] = (),
+    ) -> None:
+        self._stream = stream
+        self._report = report
+        self._history = RunHistory.of(earlier)
+        self._history.forget_details(before=self._history.step)
+        self._progress_time = float("-inf")
+
+    def on_event(self, event: Event) -> None:
+        """Say what the event says."""
+        self._history.add(event)
+        if event["kind"] == "step":
+            self._history.forget_details(before=event["step"])
+        line = self._line(event)
+        if line:
+            self._say(line)
+
+    def close(self) -> None:
+        """Say what the run came to."""
+        if self._history.finished is None:
+            return
+        for label, text in summary_rows(self._history):
+            self._say(f"  {label}: {text}")
+        report = self._report()
+        if report:
+            self._say(f"  report: {report}")
+        for hint in self._history.finished.get("next", []):
+            self._say(f"  next: {one_line(str(hint))}")
+
+    def _say(self, line: str) -> None:
+        self._stream.write(line + "\n")
+        self._stream.flush()
+
+    def _line(self, event: Event) -> str | None:
+        match event["kind"]:
+            case "run_started":
+                return start_line(event)
+            case "step":
+                return step_line(self._history)
+            case "evaluation":
+                return evaluation_line(event)
+            case "checkpoint":
+                return f"checkpoint of step {event['step']}: {event['path']}"
+            case "resize":
+                return resize_text(event)
+            case "best":
+                return f"best checkpoint so far: {best_text(event)}"
+            case "alarm":
+                return alarm_text(event)
+            case "copied":
+                return f"copied the checkpoint of step {event['step']} to {event['uri']}"
+            case "hang":
+                return f"hang in {event['stage']}: {one_line(event['message'])}"
+            case "warning":
+                return f"warning: {one_line(event['message'])}"
+            case "reward_error":
+                return f"reward {event['reward']} failed: {one_line(event['message'])}"
+            case "run_finished":
+                message = event.get("message")
+                return headline(self._history) + (f": {one_line(message)}" if message else "")
+            case "progress" if event["time"] - self._progress_time >= PROGRESS_SECONDS:
+                self._progress_time = event["time"]
+                return one_line(event["message"])
+        return None
+
+
+def evaluation_line(event: Event) -> str:
+    """`evaluation after step 20: accuracy 73.0 % (69.1–76.9)`, and each suite."""
+    line = f"evaluation after step {event['step']}: accuracy {accuracy_text(event)}"
+    suites = event.get("suites", {}).items()
+    return ", ".join([line, *(f"{name} {accuracy_text(suite)}" for name, suite in suites)])
+
+
+def start_line(event: Event) -> str:
+    """`job: 140 steps, model tiny, grpo, 2 devices`."""
+    facts = [f"{event['steps']} steps"]
+    if event.get("model"):
+        facts.append(f"model {event['model']}")
+    if event.get("algorithm"):
+        facts.append(str(event["algorithm"]))
+    if event.get("devices"):
+        facts.append(f"{event['devices']} device{'s' if event['devices'] != 1 else ''}")
+    if event.get("resumed_from") is not None:
+        facts.append(f"resumed after step {event['resumed_from']}")
+    return f"{event['name']}: " + ", ".join(facts)
+
+
+def step_line(history: RunHistory) -> str:
+    """The last step in one line; metrics that it does not have are left out."""
+    last = history.last_step()
+    assert last is not None, "a step's line is asked for after its event"
+    parts = [f"step {last['step']}/{history.total_steps}"]
+    reward, spread = metric_of(history, "reward/mean"), metric_of(history, "reward/std")
+    if reward is not None:
+        around = "" if spread is None else f" ±{figure(spread)}"
+        parts.append(f"reward {figure(reward)}{around}")
+    for label, name, text in STEP_COLUMNS:
+        value = metric_of(history, name)
+        if value is not None:
+            parts.append(f"{label} {text(value).replace(' %', '%').replace(' ', '')}")
+    if last["step"] in history.reshards:
+        parts.append(f"reshard {seconds_of(history.reshards[last['step']]['seconds'])}")
+    if (told := history.switched_to()) is not None:
+        parts.append(f"in flight {seconds_of(told['received_seconds'])}")
+    parts.append(f"took {seconds_of(last['seconds'])}")
+    eta = history.eta_seconds()
+    if eta:
+        parts.append(f"eta {duration(eta)}")
+    return "  ".join(parts)

@@ -1,0 +1,114 @@
+"""Write `report.html` of a run: one file that opens offline and asks no one for anything.
+
+Reads the run folder's events and resolved spec; called at the end of a run and by `rljob report`.
+The page's words, style and behaviour are `report.html`, `report.css`, `plots.js` and `report.js` beside this
+file; `rljob watch --web` serves the same page with `live.js`.
+"""
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.record.events import read_events
+from rljob_runtime.report.display.document import document
+from rljob_runtime.report.display.history import RunHistory
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `run_dir/report.html` from what the folder holds and return its path.
+
+    Works for a run that still goes on or was cut off. Raises ConfigError without an event log.
+    """
+    source = run_dir / "events.jsonl"
+    if not source.is_file():
+        raise ConfigError(f"{source} does not exist; name the folder of a run (rljob report DIR)")
+    spec = run_dir / "rljob.yaml"
+    page = render(RunHistory.of(read_events(source)), spec.read_text() if spec.exists() else "")
+    path = run_dir / "report.html"
+    draft = path.with_suffix(".html.part")
+    draft.write_text(page, encoding="utf-8")
+    draft.replace(path)
+    return path
+
+
+def render(history: RunHistory, spec: str) -> str:
+    """The whole page. All texts of the run are data: the page shows them, never runs them."""
+    return page_of(
+        ["plots.js", "report.js"],
+        title=f"{html.escape(history.name)} · rljob report",
+        subject="run report",
+        data=script_json(document(history, spec)),
+        made="Made from <code>events.jsonl</code> by <code>rljob report</code>. Opens offline.",
+        live="",
+    )
+
+
+def render_live() -> str:
+    """The same page without data: it asks the server that it came from for them, again and again."""
+    return page_of(
+        ["plots.js", "report.js", "live.js"],
+        title="rljob watch",
+        subject="run, live",
+        data="{}",
+        made="Served by <code>rljob watch</code> or by the run.",
+        live=' data-live="true"',
+    )
+
+
+def render_login() -> str:
+    """A small page that asks for the token."""
+    here = files("rljob_runtime.report.display")
+    script = (here / "login.js").read_text(encoding="utf-8")
+    return Template((here / "login.html").read_text(encoding="utf-8")).substitute(
+        policy=content_policy(script, connects=True), script=script
+    )
+
+
+def content_policy(*scripts: str, connects: bool) -> str:
+    """What a page may do: run these scripts and, if it `connects`, ask its own server."""
+    own = "'self'" if connects else "'none'"
+    hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
+        f"connect-src {own}; base-uri 'none'; form-action 'none'"
+    )
+
+
+def page_of(names: Sequence[str], *, live: str, template: str = "report.html", **words: str) -> str:
+    """A page with Plotly and these scripts. words: what its template leaves open."""
+    here = files("rljob_runtime.report.display")
+    plotly = _plotly()
+    own = "\n".join((here / name).read_text(encoding="utf-8") for name in names)
+    return Template((here / template).read_text(encoding="utf-8")).substitute(
+        words,
+        live=live,
+        policy=content_policy(plotly, own, connects=bool(live)),
+        style=(here / "report.css").read_text(encoding="utf-8"),
+        plotly=plotly,
+        script=own,
+    )
+
+
+def script_json(value: object) -> str:
+    """JSON that may stand inside a script element: nothing in it can end the element."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+@cache
+def _plotly() -> str:
+    return (files("plotly") / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+@cache
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,112 @@
+"""A run's resharding in numbers, as the report's table and the terminal's line show it. Pure."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.history import RunHistory, is_over_bound
+from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
+from rljob_runtime.report.display.totals import number
+from rljob_runtime.report.display.wording import bytes_of, percent, seconds_of
+
+Row = dict[str, Any]
+
+
+def reshard_table(history: RunHistory) -> list[Row]:
+    """Figures over the reshards that the history has, the report's all: label, unit (seconds, bytes, share,
+    nats or count), median, largest, last, and a note. None of a figure that the run does not tell."""
+    if not history.reshards:
+        return []
+    rows = [
+        _row(history, "seconds", "seconds", _field("seconds"), "of the slowest device, without checks"),
+        *(
+            _row(history, name, "seconds", _field(field), "of the slowest device")
+            for field, (name, _) in PHASES.items()
+        ),
+        _row(history, "share of a step", "share", _share, "devices do nothing else"),
+        _row(history, "way back, hidden", "share", _field("overlap"), "by what runs beside it"),
+        _row(history, "swap to the host, hidden", "share", _swap_hidden, "behind gather and select"),
+        _row(history, "received", "bytes", _field("received_bytes"), "from other devices, all together"),
+        _row(history, "received in a second", "bytes", _rate, "all devices together"),
+        _row(history, "redundant", "bytes", _field("kept_bytes"), "R of Eq. 3: update weights beside "
+             "the rollout's, on all devices"),
+        _row(history, "released to the host", "bytes", _field("released_bytes"), "by all devices"),
+        _row(history, "memory of hosts", "bytes", _field("host_bytes"), "kept for the whole run"),
+        _row(history, "peak of a device", "bytes", _field("peak_bytes"), "weights and buffers, the fullest"),
+        _row(history, "bound of it", "bytes", _field("bound_bytes"), "larger layout and two buckets; with "
+             "allgather both layouts and two buckets"),
+        _row(history, "distance of log-probs", "nats", _field("probe_gap"), "between the engines"),
+        _row(history, "checks passed", "count", _field("checks"), "names, sums and log-probs"),
+    ]  # fmt: skip
+    return [row for row in rows if row is not None]
+
+
+def over_bound(history: RunHistory) -> list[int]:
+    """Steps whose reshard held more than it may."""
+    return [step for step, told in sorted(history.reshards.items()) if is_over_bound(told)]
+
+
+def reshard_text(history: RunHistory, step: int) -> str:
+    """`0.21 s · 6.0 % of the step · 61 MiB moved · peak 91 MiB of 96 MiB · back 94 % hidden`."""
+    told = history.reshards[step]
+    share, hidden = (
+        stands_still(told, history.seconds(step)),
+        _field("overlap")(history, told),
+    )
+    parts = [seconds_of(told["seconds"])]
+    parts += [f"{percent(share)} of the step"] if share is not None else []
+    if told.get("received_bytes") is not None:
+        parts.append(f"{bytes_of(told['received_bytes'])} moved")
+    parts.append(f"peak {bytes_of(told['peak_bytes'])} of {bytes_of(told['bound_bytes'])}")
+    parts += [f"{bytes_of(told['kept_bytes'])} redundant"] if told.get("kept_bytes") else []
+    parts += [f"back {percent(hidden, 0)} hidden"] if hidden is not None else []
+    return " · ".join(parts)
+
+
+Figure = Callable[[RunHistory, Event], float | None]
+
+
+def _field(name: str) -> Figure:
+    def read(_: RunHistory, reshard: Event) -> float | None:
+        value = number(reshard.get(name))
+        return value if value == value else None
+
+    return read
+
+
+def _share(history: RunHistory, reshard: Event) -> float | None:
+    return stands_still(reshard, history.seconds(reshard["step"]))
+
+
+def _swap_hidden(_: RunHistory, reshard: Event) -> float | None:
+    swapped, waited = (
+        number(reshard.get("swap_seconds")),
+        number(reshard.get("swap_waited_seconds")),
+    )
+    return max(0.0, 1 - waited / swapped) if swapped > 0 and waited == waited else None
+
+
+def _rate(_: RunHistory, reshard: Event) -> float | None:
+    moved, seconds = number(reshard.get("received_bytes")), number(reshard["seconds"])
+    return moved / seconds if moved > 0 and seconds > 0 else None
+
+
+def _row(history: RunHistory, label: str, unit: str, figure: Figure, note: str) -> Row | None:
+    told = [figure(history, history.reshards[step]) for step in sorted(history.reshards)]
+    return row_of(told, label, unit, note)
+
+
+def row_of(told: Sequence[float | None], label: str, unit: str, note: str) -> Row | None:
+    """A figure's row of the table; None where nobody told it."""
+    values = [value for value in told if value is not None]
+    if not values:
+        return None
+    return {
+        "label": label,
+        "unit": unit,
+        "median": statistics.median(values),
+        "largest": max(values),
+        "last": values[-1],
+        "note": note,
+    }

@@ -1,0 +1,254 @@
+"""Two runs beside each other: in what their jobs, their metrics and their held-out accuracies differ.
+
+Called by `rljob diff`. Reads the runs' folders alone.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from rljob_runtime.errors import ConfigError
+from rljob_runtime.record.events import read_events
+from rljob_runtime.report.display.history import RunHistory, gain95
+from rljob_runtime.report.display.totals import number
+from rljob_runtime.report.display.wording import figure, percent, seconds_of
+
+ABSENT = "–"
+IN_FLIGHT = {
+    "weights in flight": "received_seconds",
+    "weights in flight, behind generation": "hidden_seconds",
+    "weights in flight, generation stands still": "switch_seconds",
+}
+"""Of the `in_flight` events of the same steps' weights, by the row of the phases."""
+LAST_STEPS = 10
+"""Steps at the end of what both have done that a mean is taken over, at most a quarter of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's folder, read. spec: its job's fields as `path → value`."""
+
+    name: str
+    history: RunHistory
+    spec: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, folder: Path) -> "Run":
+        """Raises ConfigError for a folder without an event log."""
+        events, job = folder / "events.jsonl", folder / "rljob.yaml"
+        if not events.is_file():
+            raise ConfigError(f"{folder} holds no events.jsonl; name the folder of a run")
+        try:
+            spec = yaml.safe_load(job.read_text()) if job.is_file() else {}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{job} is no YAML: {error}; mend it, or move it away") from None
+        return cls(str(folder), RunHistory.of(read_events(events)), dict(_fields(spec or {})))
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDiff:
+    """A metric of both runs, over the steps that both have done. a, b: means over the last steps.
+    parted: the first step at which the values differ; None where all are the same."""
+
+    name: str
+    a: float
+    b: float
+    parted: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyDiff:
+    """Held-out accuracies (0–1) at a step that both were evaluated at, and their difference with its 95 %
+    interval, taken as independent samples."""
+
+    step: int
+    a: float
+    b: float
+    gain: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDiff:
+    """What differs between two runs. spec: path → values of both, None where a job does not say it. steps:
+    that both have done; averaged: of them, those that means are taken over. phases: name → mean seconds."""
+
+    a: Run
+    b: Run
+    spec: dict[str, tuple[Any, Any]]
+    steps: int
+    averaged: int
+    metrics: list[MetricDiff]
+    phases: dict[str, tuple[float, float]]
+    accuracies: list[AccuracyDiff]
+
+
+def diff_runs(a: Run, b: Run) -> RunDiff:
+    """Compare run b with run a."""
+    both = sorted(a.history.steps.keys() & b.history.steps.keys())
+    averaged = both[len(both) - max(1, min(LAST_STEPS, len(both) // 4)) :] if both else []
+    return RunDiff(
+        a=a,
+        b=b,
+        spec=_spec_diff(a.spec, b.spec),
+        steps=len(both),
+        averaged=len(averaged),
+        metrics=list(_metrics(a.history, b.history, both, averaged)),
+        phases=_phases(a.history, b.history, averaged),
+        accuracies=list(_accuracies(a.history, b.history)),
+    )
+
+
+def diff_json(diff: RunDiff) -> dict[str, Any]:
+    """For `--json`; a number that is not finite is None."""
+    return {
+        "a": diff.a.name,
+        "b": diff.b.name,
+        "spec": {path: {"a": x, "b": y} for path, (x, y) in diff.spec.items()},
+        "steps": diff.steps,
+        "averagedSteps": diff.averaged,
+        "metrics": {
+            m.name: {"a": _finite(m.a), "b": _finite(m.b), "firstDifferentStep": m.parted}
+            for m in diff.metrics
+        },
+        "phaseSeconds": {
+            n: {"a": _finite(x), "b": _finite(y)} for n, (x, y) in diff.phases.items()
+        },
+        "evaluations": [
+            {"step": e.step, "a": e.a, "b": e.b, "gain": e.gain, "interval95": [e.low, e.high]}
+            for e in diff.accuracies
+        ],
+    }
+
+
+def diff_tables(diff: RunDiff) -> Iterator[RenderableType]:
+    """Tables for a terminal."""
+    heads = ("A", "B")
+    yield Text(f"A: {diff.a.name} ({diff.a.history.step} steps)")
+    yield Text(f"B: {diff.b.name} ({diff.b.history.step} steps)")
+    jobs = [(path, _said(x), _said(y)) for path, (x, y) in diff.spec.items()]
+    yield _table("job", ("field", *heads), jobs, "both jobs say the same")
+    steps = f"mean of the last {diff.averaged} of {diff.steps} steps that both have done"
+    metrics = [
+        (m.name, figure(m.a), figure(m.b), _change(m.a, m.b), _parted(m)) for m in diff.metrics
+    ]
+    columns = ("metric", *heads, "B − A", "first differ")
+    yield _table(f"metrics: {steps}", columns, metrics, "no metric in common")
+    times = [
+        (name, seconds_of(x), seconds_of(y), _ratio(x, y)) for name, (x, y) in diff.phases.items()
+    ]
+    yield _table(f"seconds a step: {steps}", ("phase", *heads, "B ÷ A"), times, "no step in common")
+    columns = ("evaluation", *heads, "B − A", "95 % interval")
+    accuracies = [_accuracy_row(found) for found in diff.accuracies]
+    yield _table("held-out accuracy", columns, accuracies, "no evaluation of the same step in both")
+
+
+def _fields(value: object, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of a job; a list of objects by their places."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _fields(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list) and any(isinstance(inner, Mapping) for inner in value):
+        for place, inner in enumerate(value):
+            yield from _fields(inner, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+def _spec_diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    paths = [*a, *(path for path in b if path not in a)]
+    pairs = {path: (a.get(path), b.get(path)) for path in paths}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _metrics(
+    a: RunHistory, b: RunHistory, both: list[int], averaged: list[int]
+) -> Iterator[MetricDiff]:
+    def value(history: RunHistory, step: int, name: str) -> float:
+        return number(history.steps[step]["metrics"].get(name))
+
+    of_a, of_b = ({n for step in both for n in h.steps[step]["metrics"]} for h in (a, b))
+    for name in sorted(of_a & of_b):
+        parted = (s for s in both if not _same(value(a, s, name), value(b, s, name)))
+        means = [_mean(value(history, step, name) for step in averaged) for history in (a, b)]
+        yield MetricDiff(name, means[0], means[1], next(parted, None))
+
+
+def _phases(a: RunHistory, b: RunHistory, averaged: list[int]) -> dict[str, tuple[float, float]]:
+    found: dict[str, list[list[float]]] = {"step": [[], []]}
+    for side, history in enumerate((a, b)):
+        for step in averaged:
+            found["step"][side].append(number(history.steps[step]["seconds"]))
+            for name, seconds in history.phase_seconds(step).items():
+                found.setdefault(name, [[], []])[side].append(seconds)
+            for name, field in IN_FLIGHT.items():
+                if step in history.in_flight:
+                    seconds = number(history.in_flight[step].get(field))
+                    found.setdefault(name, [[], []])[side].append(seconds)
+    return {name: (_mean(x), _mean(y)) for name, (x, y) in found.items() if x or y}
+
+
+def _accuracies(a: RunHistory, b: RunHistory) -> Iterator[AccuracyDiff]:
+    for step in sorted(a.evaluations.keys() & b.evaluations.keys()):
+        of_a, of_b = a.evaluations[step], b.evaluations[step]
+        yield AccuracyDiff(
+            step, float(of_a["accuracy"]), float(of_b["accuracy"]), *gain95(of_a, of_b)
+        )
+
+
+def _mean(values: Iterable[float]) -> float:
+    finite = [value for value in values if math.isfinite(value)]
+    return statistics.fmean(finite) if finite else math.nan
+
+
+def _same(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _said(value: object) -> str:
+    return ABSENT if value is None else str(value)
+
+
+def _accuracy_row(found: AccuracyDiff) -> tuple[str, ...]:
+    interval = f"{100 * found.low:+.1f} to {100 * found.high:+.1f}"
+    gain = f"{100 * found.gain:+.1f} points"
+    return f"step {found.step}", percent(found.a), percent(found.b), gain, interval
+
+
+def _parted(metric: MetricDiff) -> str:
+    return "never" if metric.parted is None else f"step {metric.parted}"
+
+
+def _change(a: float, b: float) -> str:
+    change = b - a
+    return ABSENT if math.isnan(change) else ("+" if change > 0 else "") + figure(change)
+
+
+def _ratio(a: float, b: float) -> str:
+    return f"{b / a:.2f}" if a > 0 and math.isfinite(b) else ABSENT
+
+
+def _table(
+    title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], nothing: str
+) -> RenderableType:
+    if not rows:
+        return Text(f"\n{title}: {nothing}")
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -1,0 +1,111 @@
+"""The live terminal: one calm screen, redrawn four times a second, then a summary that stays."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from rljob_runtime.record.events import Event
+from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.panels import Palette, screen
+from rljob_runtime.report.display.wording import headline, one_line, summary_rows
+
+REFRESHES_PER_SECOND = 4
+STATUS_STYLES = {"succeeded": "bold green", "failed": "bold red", "interrupted": "bold yellow"}
+
+
+class LiveDisplay:
+    """Draws the run's state on `console` until `run_finished`, then prints what it came to.
+
+    report: path of the report if there is one, asked at the end. earlier: events before a resume.
+    Lines that others print meanwhile appear above the screen.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        *,
+        report: Callable[[], str | None],
+        earlier: Iterable[Event] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._console = console
+        self._report = report
+        self._clock = clock
+        self._palette = Palette.for_console(console)
+        self._history = RunHistory.of(earlier)
+        self._history.forget_details(before=self._history.step)
+        self._live: Live | None = None
+        self._lock = threading.Lock()  # the drawing thread reads what the driver writes
+
+    def on_event(self, event: Event) -> None:
+        """Fold the event in; the next redraw shows it."""
+        with self._lock:
+            self._history.add(event)
+            if event["kind"] == "step":
+                self._history.forget_details(before=event["step"])
+        if event["kind"] == "run_finished":
+            self._stop()
+        elif self._live is None and self._history.finished is None:
+            self._live = Live(
+                console=self._console,
+                get_renderable=self._draw,
+                refresh_per_second=REFRESHES_PER_SECOND,
+                transient=True,
+                vertical_overflow="crop",
+            )
+            self._live.start()
+
+    def close(self) -> None:
+        """Give the terminal back and print the summary."""
+        self._stop()
+        if self._history.finished is not None:
+            self._console.print(summary(self._history, self._report(), self._palette))
+
+    def _stop(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _draw(self) -> RenderableType:
+        size = self._console.size
+        try:
+            with self._lock:
+                return screen(
+                    self._history,
+                    self._palette,
+                    now=self._clock(),
+                    width=size.width,
+                    height=size.height,
+                )
+        except Exception as error:  # a display never ends a run
+            return Text(f"rljob: this run cannot be shown here ({error!r}); it goes on")
+
+
+def summary(history: RunHistory, report: str | None, palette: Palette) -> RenderableType:
+    """What stays on the terminal: result, reward, speed, places, what to try next."""
+    finished = history.finished or {}
+    status = str(finished.get("status"))
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style=palette.quiet, no_wrap=True)
+    table.add_column(overflow="fold")
+    title = Text(history.name, style="bold")
+    title.append(f"  {headline(history)}", style=STATUS_STYLES.get(status, "bold"))
+    if finished.get("message"):
+        table.add_row("  reason", Text(one_line(str(finished["message"]))))
+    rows = summary_rows(history) + ([("report", report)] if report else [])
+    for label, text in rows:
+        strong = "bold" if label in ("held-out accuracy", "gain") else ""
+        table.add_row(f"  {label}", Text(text, style=strong))
+    for i, hint in enumerate(finished.get("next", [])):
+        table.add_row("  try next" if i == 0 else "", Text(one_line(str(hint))))
+    page = Table.grid()
+    page.add_row("")
+    page.add_row(title)
+    page.add_row(table)
+    page.add_row("")
+    return page

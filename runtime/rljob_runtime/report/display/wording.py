@@ -1,0 +1,222 @@
+"""Numbers and texts as people read them, the same on the terminal and in the report."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rljob_runtime.report.display.history import RunHistory, gain95, interval95
+from rljob_runtime.report.display.totals import number
+
+BARS = "▁▂▃▄▅▆▇"  # no full block: lines above each other stay apart
+ASCII_BARS = "_.-=+*#"
+
+
+def duration(seconds: float) -> str:
+    """`0:41`, `12:05`, `3:07:00`; `–` for what is unknown."""
+    if not math.isfinite(seconds):
+        return "–"
+    whole = round(max(seconds, 0.0))
+    hours, rest = divmod(whole, 3600)
+    minutes, left = divmod(rest, 60)
+    return f"{hours}:{minutes:02}:{left:02}" if hours else f"{minutes}:{left:02}"
+
+
+def seconds_of(value: float) -> str:
+    """A phase's seconds: `0.004 s`, `0.21 s`, `3.4 s`, `41 s`, `2:05`."""
+    if not math.isfinite(value):
+        return "–"
+    if value >= 100:
+        return duration(value)
+    digits = 0 if value >= 10 else 1 if value >= 1 else 2 if value >= 0.01 else 3
+    return f"{value:.{digits}f} s"
+
+
+def figure(value: float) -> str:
+    """A number in at most seven characters: `0.612`, `0.0031`, `12.3`, `4 800`, `3.1e-06`, `nan`."""
+    if math.isnan(value):
+        return "nan"
+    size = abs(value)
+    if size >= 1e6 or 0 < size < 0.001:
+        return f"{value:.1e}"
+    if size >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    digits = 4 if 0 < size < 0.01 else 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
+    return f"{value:.{digits}f}"
+
+
+def bytes_of(value: float) -> str:
+    """`512 B`, `1.5 KiB`, `61 MiB`, `7.6 GiB`: three digits."""
+    if math.isnan(value):
+        return "nan"
+    units = iter(("B", "KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while value >= 1000 and unit != "TiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.3g} {unit}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """`58.2 %` of a share 0–1."""
+    return "nan" if math.isnan(share) else f"{100 * share:.{digits}f} %"
+
+
+def count(value: float) -> str:
+    """`12 300`; `nan` for what is none."""
+    return "nan" if math.isnan(value) else f"{value:,.0f}".replace(",", " ")
+
+
+def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
+    """The course of a metric in `width` characters, from its least to its largest value.
+
+    More values than characters are averaged; nan leaves a gap; a constant is drawn low.
+    """
+    bars = ASCII_BARS if ascii_only else BARS
+    cells = _binned(values, max(width, 1))
+    finite = [cell for cell in cells if math.isfinite(cell)]
+    if not finite or width < 1:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    return "".join(
+        " " if not math.isfinite(c) else bars[int((c - low) / span * 6.999)] if span else bars[0]
+        for c in cells
+    )
+
+
+def _binned(values: Sequence[float], width: int) -> list[float]:
+    if len(values) <= width:
+        return list(values)
+    edges = [i * len(values) // width for i in range(width + 1)]
+    cells = []
+    for start, end in itertools.pairwise(edges):
+        finite = [v for v in values[start:end] if math.isfinite(v)]
+        cells.append(sum(finite) / len(finite) if finite else math.nan)
+    return cells
+
+
+def one_line(text: str) -> str:
+    """Text on one line: line breaks and other control characters as visible marks or blanks."""
+    shown = text.replace("\n", "⏎").replace("\t", " ")
+    return "".join(c if c.isprintable() else "·" for c in shown)
+
+
+def accuracy_text(evaluation: Mapping[str, Any]) -> str:
+    """`73.0 % (69.1–76.9)`: an accuracy with its 95 % interval."""
+    low, high = interval95(evaluation)
+    return f"{percent(evaluation['accuracy'])} ({100 * low:.1f}–{100 * high:.1f})"
+
+
+def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
+    """Each suite of the last evaluation beside the first that had it: name, prompts, k, texts of accuracy,
+    gain and pass@k."""
+    steps = sorted(history.evaluations)
+    if not steps:
+        return []
+    rows = []
+    for name, last in history.evaluations[steps[-1]].get("suites", {}).items():
+        found = (history.evaluations[step].get("suites", {}).get(name) for step in steps)
+        first = next(suite for suite in found if suite is not None)
+        gain, low, high = gain95(first, last)
+        k = last["k"]
+        rows.append(
+            {
+                "name": name,
+                "prompts": count(last["n"]),
+                "measure": "Pass@1" if k == 1 else f"Avg@{k}",
+                "first": accuracy_text(first),
+                "last": accuracy_text(last),
+                "gain": f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+                "passAtK": "" if k == 1 else f"Pass@{k} {percent(last['pass_at_k'])}",
+            }
+        )
+    return rows
+
+
+def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
+    """What a run came to, as label and text: accuracy, reward, speed, checkpoint."""
+    rows = []
+    change = history.accuracy_change()
+    if change:
+        gain, low, high = gain95(*change)
+        rows += [
+            (
+                "held-out accuracy",
+                f"{percent(change[0]['accuracy'])} → {percent(change[1]['accuracy'])}",
+            ),
+            (
+                "gain",
+                f"{100 * gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
+                f" ({count(change[1]['n'])} held-out prompts)",
+            ),
+        ]
+    elif history.evaluations:
+        rows.append(("held-out accuracy", accuracy_text(list(history.evaluations.values())[-1])))
+    rows += [
+        (f"{row['name']}, {row['measure']}", f"{row['first']} → {row['last']}")
+        for row in suite_rows(history)
+    ]
+    reward = history.reward_change()
+    if reward:
+        first, last, k = reward
+        over = f"mean of the first and the last {k} steps" if k > 1 else "first and last step"
+        rows.append(("reward", f"{figure(first)} → {figure(last)} ({over})"))
+    if (speed := history.mean_speed()) is not None:
+        rows.append(("speed", f"{count(speed)} tokens/s, mean of the steps"))
+    if left_out := left_out_text(history):
+        rows.append(("left out now", left_out))
+    checkpoint = (history.finished or {}).get("checkpoint")
+    if checkpoint:
+        rows.append(("checkpoint", str(checkpoint)))
+    if history.best:
+        rows.append(("best checkpoint", best_text(history.best[-1])))
+    return rows
+
+
+def headline(history: RunHistory) -> str:
+    """`done: 140 of 140 steps in 1:12` and its like for runs that failed or were interrupted."""
+    finished = history.finished or {}
+    status = {"succeeded": "done", "failed": "failed", "interrupted": "interrupted"}.get(
+        str(finished.get("status")), "ended"
+    )
+    began = history.started.get("time", history.first_time or history.last_time)
+    seconds = number(finished.get("seconds", history.last_time - began))
+    return f"{status}: {history.step} of {history.total_steps} steps in {duration(seconds)}"
+
+
+def resize_text(event: Mapping[str, Any]) -> str:
+    """`rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for 0.21 s`."""
+    return (
+        f"rollout devices {event['from']} → {event['to']} after step {event['step']}, asked for "
+        f"{seconds_of(event['waited_seconds'])} before; training stood still for "
+        f"{seconds_of(event['stopped_seconds'])}"
+    )
+
+
+def best_text(event: Mapping[str, Any]) -> str:
+    """`step 40, accuracy 0.712`."""
+    return f"step {event['step']}, {event['metric']} {figure(number(event['value']))}"
+
+
+def alarm_text(event: Mapping[str, Any]) -> str:
+    """`alarm entropyCollapse at step 12: entropy 0.002 …; rolled back to step 8`, or that it is over."""
+    if event["state"] == "cleared":
+        return f"alarm {event['alarm']} is over at step {event['step']}"
+    back = event.get("rolled_back_to")
+    follows = "" if back is None else f"; rolled back to step {back}"
+    return f"alarm {event['alarm']} at step {event['step']}: {one_line(event['message'])}{follows}"
+
+
+def left_out_text(history: RunHistory) -> str | None:
+    """`41 prompts: 30 all right, 11 all wrong`, of a run with a difficulty filter."""
+    names = ("left_out", "all_right", "all_wrong")
+    found = [metric_of(history, f"difficulty/{name}") for name in names]
+    if None in found:
+        return None
+    left_out, right, wrong = (count(value or 0) for value in found)
+    return f"{left_out} prompts: {right} all right, {wrong} all wrong"
+
+
+def metric_of(history: RunHistory, name: str) -> float | None:
+    """Latest value of a metric: None where the last step has none, nan where it was not finite."""
+    last = history.last_step()
+    return number(last["metrics"][name]) if last and name in last["metrics"] else None

@@ -1,0 +1,65 @@
+"""A child process that holds one tracker: a line in for each step's metrics, a line out once it has them.
+
+Started by `trackers`. Ends with its parent. What libraries print goes nowhere, and the values of secrets
+are cut out of what they raise.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rljob_api.tracking import Tracking
+from rljob_runtime.children.forked_children import end_with_parent
+from rljob_runtime.report.tracking.tracker import TrackedRun, Tracker
+from rljob_runtime.report.tracking.tracker_table import open_tracker
+
+SECRET_WORDS = ("KEY", "TOKEN", "PASSWORD", "SECRET")
+MAX_ERROR = 400
+
+
+def main() -> None:
+    """Read the configuration, then metrics until the run's end or the pipe's."""
+    end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the driver's business
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    tracker: Tracker | None = None
+    for line in sys.stdin:
+        try:
+            tracker = _take(tracker, json.loads(line))
+            answer: dict[str, Any] = {"ready": True}
+        except Exception as error:
+            why = without_secrets(f"{type(error).__name__}: {error}", os.environ)
+            answer = {"refused" if tracker is None else "error": why}
+        answers.write(json.dumps(answer) + "\n")
+
+
+def _take(tracker: Tracker | None, told: dict[str, Any]) -> Tracker:
+    if tracker is None:
+        run = told["run"]
+        run["folder"] = Path(run["folder"])
+        spec = Tracking.model_validate_json(told["tracking"])
+        return open_tracker(told["tracker"], spec, TrackedRun(**run))
+    if "status" in told:
+        tracker.close(told["status"])
+    else:
+        tracker.log(told["step"], told["metrics"], told["time"])
+    return tracker
+
+
+def without_secrets(text: str, environment: Mapping[str, str]) -> str:
+    """The first of the text, without values of variables that are named like secrets."""
+    for name, value in environment.items():
+        if value and any(word in name.upper() for word in SECRET_WORDS):
+            text = text.replace(value, f"<{name}>")
+    return text[:MAX_ERROR]
+
+
+if __name__ == "__main__":
+    main()
