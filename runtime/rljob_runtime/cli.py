@@ -197,9 +197,9 @@ def run(
     except InvalidJob as unreadable:
         _invalid(unreadable.problems)
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.launch import run_job
     from rljob_runtime.local_problems import local_problems
-    from rljob_runtime.run_request import RunRequest
+    from rljob_runtime.run.launch import run_job
+    from rljob_runtime.run.run_request import RunRequest
 
     ray_address = None if local else os.environ.get("RAY_ADDRESS")
     _refuse(local_problems(job, file.parent, alone=ray_address is None))
@@ -274,8 +274,8 @@ def stacks(
         _print(stacks_of_job(run, namespace=namespace, context=context).rstrip())
         return
     from rljob_runtime.errors import ConfigError, RljobError
-    from rljob_runtime.hangs.request import ask_run
     from rljob_runtime.record.hang_files import SUMMARY
+    from rljob_runtime.run.hangs.request import ask_run
 
     try:
         found = ask_run(directory)

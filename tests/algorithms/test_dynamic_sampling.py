@@ -15,13 +15,13 @@ from rljob_api.algorithms.dapo import DAPOParams
 from rljob_api.load import read_job
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.dynamic_sampling import draw_candidates
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
+from rljob_runtime.run.dynamic_sampling import draw_candidates
+from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.stages import BatchCalls
 
 
 def candidates(**changes) -> Candidates:

@@ -29,15 +29,15 @@ from rljob_operator.model import (
 from rljob_operator.progress import ask_driver, ask_stacks
 from rljob_operator.ray_jobs import RayJob, RayJobStatus
 from rljob_operator.reconcile import new_failure
-from rljob_runtime.guarding import Guarding
-from rljob_runtime.guards import AlarmWatch
-from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.status_server import StatusServer
+from rljob_runtime.run.guarding import Guarding
+from rljob_runtime.run.guards import AlarmWatch
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.status_server import StatusServer
 
 NOW = 1_000_000.0
 SUBMISSION = "rljob-01234567-0"

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from rljob_runtime.dock.stats import RowCounts
-from rljob_runtime.row_watch import MAX_POINTS, SHORTEST_SECONDS, RowCourse, RowWatch
+from rljob_runtime.run.row_watch import MAX_POINTS, SHORTEST_SECONDS, RowCourse, RowWatch
 
 
 def counts(ready: int = 0, acknowledged: int = 0) -> dict[str, RowCounts]:

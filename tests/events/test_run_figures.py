@@ -11,11 +11,11 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_runtime.dock.stats import RowCounts
-from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.status_server import StatusServer
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.status_server import StatusServer
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 

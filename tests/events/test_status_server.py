@@ -11,12 +11,12 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
-from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.status_server import StatusServer
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.status_server import StatusServer
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
 

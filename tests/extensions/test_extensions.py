@@ -16,7 +16,7 @@ from rljob_api.workload import Data, Reward
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
 from rljob_runtime.rollout.rollout_table import make_rollout
-from rljob_runtime.run_request import spec_digest
+from rljob_runtime.run.run_request import spec_digest
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import make_scorer

@@ -11,7 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.guards import Guards, steps_of
 from rljob_api.load import read_job
-from rljob_runtime.guards import Alarm, AlarmWatch, Metrics
+from rljob_runtime.run.guards import Alarm, AlarmWatch, Metrics
 
 HEALTHY = {
     "loss": 0.1,

@@ -8,12 +8,12 @@ import pytest
 
 from rljob_api.guards import Guards
 from rljob_runtime.errors import GuardStop
-from rljob_runtime.guarding import Guarding, RollBack
-from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import PlainDisplay
+from rljob_runtime.run.guarding import Guarding, RollBack
+from rljob_runtime.run.guards import AlarmWatch
 
 Make = Callable[..., Guarding]
 

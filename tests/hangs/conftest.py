@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.hangs.switchboard import Switchboard
+from rljob_runtime.run.hangs.switchboard import Switchboard
 
 TOKEN = "the-runs-secret-token"
 

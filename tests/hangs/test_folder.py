@@ -28,14 +28,14 @@ from rljob_runtime.errors import (
     DockTimeout,
     stage_of_deadline,
 )
-from rljob_runtime.hangs.desk import StacksDesk
-from rljob_runtime.hangs.dump import Hangs
-from rljob_runtime.hangs.request import answering_requests, ask_run
-from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.processes.hangs.dock_state import DockQuestion
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import RemoteRun, open_remote
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.hangs.dump import Hangs
+from rljob_runtime.run.hangs.request import answering_requests, ask_run
+from rljob_runtime.run.hangs.switchboard import Switchboard
 
 GRAPH = StateGraph(
     states=(
@@ -303,7 +303,7 @@ def test_a_deadline_is_known_by_its_error(error: Exception, stage: str) -> None:
 RUN = """
 import sys, time
 from pathlib import Path
-from rljob_runtime.hangs.request import answering_requests
+from rljob_runtime.run.hangs.request import answering_requests
 folder = Path(sys.argv[1])
 def dump(stage, why):
     found = folder / "hangs" / f"now-{stage}"

@@ -18,9 +18,9 @@ from rljob_runtime.devices.collective_notes import NOTES
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.wire import start_receive, start_send
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.hangs.switchboard import Heard, Switchboard
-from rljob_runtime.hangs.verdict import judge
 from rljob_runtime.processes.hangs.reporter import start_reporter
+from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
+from rljob_runtime.run.hangs.verdict import judge
 
 NUMBERS = 1024
 

@@ -4,7 +4,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
-from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
+from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
 
 SECONDS, LOOK_SECONDS = 0.2, 0.02
 PATIENCE_SECONDS = 60
@@ -27,7 +27,7 @@ def test_a_loop_that_stands_still_is_told_and_ends_the_process() -> None:
 
 
 def test_last_words_that_hang_too_do_not_keep_the_process(monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.hangs.own_loop.LAST_WORDS_SECONDS", 0.1)
+    monkeypatch.setattr("rljob_runtime.run.hangs.own_loop.LAST_WORDS_SECONDS", 0.1)
     ended, never = threading.Event(), threading.Event()
 
     with watching(lambda: 7, lambda why: never.wait() and None, lambda code: ended.set()):

@@ -5,10 +5,10 @@ import multiprocessing
 import threading
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.hangs.switchboard import Heard, Switchboard
-from rljob_runtime.hangs.verdict import judge
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.processes.hangs.stacks import stacks_text
+from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
+from rljob_runtime.run.hangs.verdict import judge
 
 FORK = multiprocessing.get_context("fork")
 

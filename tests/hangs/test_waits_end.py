@@ -18,12 +18,12 @@ from rljob_runtime.dock.graph import State
 from rljob_runtime.dock.local_servers import LocalDock
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import DeadlineError, DockError
-from rljob_runtime.hangs import switchboard
-from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.processes import calls, session
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.folders import Folder, Piece
+from rljob_runtime.run.hangs import switchboard
+from rljob_runtime.run.hangs.switchboard import Switchboard
 from rljob_runtime.task.tools import python_tool
 from rljob_runtime.task.tools.answers import TookTooLong
 

@@ -23,7 +23,7 @@ from whole_runs import (
 
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.stages import Interrupted
+from rljob_runtime.run.stages import Interrupted
 
 pytestmark = [pytest.mark.run]
 

@@ -11,7 +11,7 @@ HEAVY = {
     "transformers", "triton", "vllm",
 }  # fmt: skip
 PROCESSES = {
-    "the driver, and every Ray actor until it is made": ("rljob_runtime.launch", set()),
+    "the driver, and every Ray actor until it is made": ("rljob_runtime.run.launch", set()),
     "the dock's servers": ("rljob_runtime.processes.actors.dock_worker", {"pydantic", "rich"}),
     "the rewards' children": ("rljob_runtime.task.rewards.scorer_child", {"numpy", "ray", "rich"}),
     "the guardian": ("rljob_runtime.processes.guardian", {"numpy", "pydantic", "ray", "rich"}),

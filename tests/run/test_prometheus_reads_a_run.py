@@ -20,12 +20,12 @@ from whole_runs import RunsOfAll, free_port, run
 
 from rljob_api.load import load_job
 from rljob_operator.metrics import Metrics
-from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.report.prometheus.families import families
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.status_server import StatusServer
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.status_server import StatusServer
 
 pytest.importorskip("tensorboard")
 

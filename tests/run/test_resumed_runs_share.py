@@ -11,7 +11,7 @@ from rljob_api.load import read_job
 from rljob_api.topology import resolve
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.record.checkpoint import RunState, check_resumes
-from rljob_runtime.run_request import spec_digest
+from rljob_runtime.run.run_request import spec_digest
 
 
 def digest(**spec: Any) -> str:

@@ -11,7 +11,7 @@ from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_wi
 
 from rljob_runtime.record.checkpoint import CheckpointStore, read_state
 from rljob_runtime.record.events import EventLog, read_events
-from rljob_runtime.stages import BatchCalls
+from rljob_runtime.run.stages import BatchCalls
 
 BAD = 4
 """The draw of prompts after which the entropy is gone."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.run_ahead import RunAhead
+from rljob_runtime.run.run_ahead import RunAhead
 
 
 def fresh(steps: int = 5, max_staleness: int = 1) -> RunAhead:

@@ -5,8 +5,8 @@ import yaml
 
 from rljob_api.load import load_job
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.run_place import run_place
-from rljob_runtime.run_request import RunRequest
+from rljob_runtime.run.run_place import run_place
+from rljob_runtime.run.run_request import RunRequest
 
 
 def request(file, folder):

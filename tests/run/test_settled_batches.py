@@ -13,8 +13,8 @@ from rljob_api.load import read_job
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.events import EventLog
+from rljob_runtime.run.stages import BatchCalls, Stages
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.stages import BatchCalls, Stages
 
 
 def ended(value: Any) -> Call:

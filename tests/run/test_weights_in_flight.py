@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from driver_world import Boundaries, ToldDriver, World, driver_of, job_with
 
-from rljob_runtime.delivery import Delivery
-from rljob_runtime.driver import Driver
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.record.spans import Span
-from rljob_runtime.run_ahead import RunAhead
+from rljob_runtime.run.delivery import Delivery
+from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.run_ahead import RunAhead
 
 
 class OtherWorld(World):

@@ -14,11 +14,11 @@ from remote_runs import save
 
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime import launch
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.record.remote import open_remote
-from rljob_runtime.run_request import RunRequest
-from rljob_runtime.standing import Standing
+from rljob_runtime.run import launch
+from rljob_runtime.run.run_request import RunRequest
+from rljob_runtime.run.standing import Standing
 
 STEPS = 3
 DOCK = DockAddress(token="", warehouses=(), controllers={})

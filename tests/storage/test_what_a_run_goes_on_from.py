@@ -5,11 +5,11 @@ from cluster_jobs import JOB, merged
 from remote_runs import save
 
 from rljob_api.load import read_job
-from rljob_runtime import run_place as module
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.run_place import run_place
-from rljob_runtime.run_request import RunRequest
+from rljob_runtime.run import run_place as module
+from rljob_runtime.run.run_place import run_place
+from rljob_runtime.run.run_request import RunRequest
 
 
 @pytest.fixture

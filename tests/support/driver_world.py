@@ -18,7 +18,6 @@ from whole_runs import SMALL_JOB
 from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.rljob import RLJob
-from rljob_runtime.driver import Driver
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Cast, Member
@@ -30,9 +29,10 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
+from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.stages import BatchCalls
 from rljob_runtime.worker.device_role import DeviceRole
 
 SAMPLES = 3

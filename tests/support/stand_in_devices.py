@@ -14,7 +14,6 @@ from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts
-from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.processes.calls import answers
 from rljob_runtime.processes.device_pool import DevicePool
@@ -22,7 +21,8 @@ from rljob_runtime.processes.device_roles import device_roles, prepare
 from rljob_runtime.processes.placement import Cast, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.events import EventLog, read_events
-from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.run.elastic import Elastic
+from rljob_runtime.run.scale_desk import ScaleDesk
 from rljob_runtime.worker.device_role import DeviceRole
 
 Plan = dict[int, str]

@@ -12,7 +12,7 @@ from rljob_api.load import read_job
 from rljob_api.problems import InvalidJob
 from rljob_operator.build.cluster import Groups, ray_cluster
 from rljob_runtime.report.tracking.tracker_table import PACKAGES, tracking_problems
-from rljob_runtime.run_request import spec_digest
+from rljob_runtime.run.run_request import spec_digest
 
 SERVER = "http://mlflow.tools:5000"
 

@@ -11,14 +11,14 @@ from forked_docks import ForkedDock
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
 from rljob_api.guards import Guards
-from rljob_runtime import guarding as guarding_module
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import GuardStop
-from rljob_runtime.guarding import Guarding
-from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.run import guarding as guarding_module
+from rljob_runtime.run.guarding import Guarding
+from rljob_runtime.run.guards import AlarmWatch
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.samples.sample import SampleBatch

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from rljob_api.rljob import RLJob
 from rljob_api.topology import roles
 from rljob_runtime.errors import DeadlineError, RljobError, describe
-from rljob_runtime.joining import NOT_READY, Joiner, Joiners
 from rljob_runtime.processes.device_roles import role_of
 from rljob_runtime.processes.placement import Cast, Member
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.scale_desk import Asked, ScaleDesk
+from rljob_runtime.run.joining import NOT_READY, Joiner, Joiners
+from rljob_runtime.run.scale_desk import Asked, ScaleDesk
 from rljob_runtime.worker.device_role import DeviceRole
 
 MAX_FAILED_JOINS = 3

@@ -13,12 +13,7 @@ from typing import Any
 
 from rljob_api.rljob import RLJob
 from rljob_api.topology import updates_in_flight
-from rljob_runtime.async_steps import AsyncSteps
-from rljob_runtime.dynamic_sampling import draw_candidates
-from rljob_runtime.elastic import Elastic
 from rljob_runtime.errors import DockError
-from rljob_runtime.guarding import Guarding, RollBack, roll_back
-from rljob_runtime.guards import AlarmWatch
 from rljob_runtime.processes.placement import Cast
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.difficulty import Difficulty
@@ -35,8 +30,16 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
 from rljob_runtime.record.profiles.writing import write_traces
-from rljob_runtime.row_watch import RowWatch
-from rljob_runtime.run_ahead import RunAhead
+from rljob_runtime.run.async_steps import AsyncSteps
+from rljob_runtime.run.dynamic_sampling import draw_candidates
+from rljob_runtime.run.elastic import Elastic
+from rljob_runtime.run.guarding import Guarding, RollBack, roll_back
+from rljob_runtime.run.guards import AlarmWatch
+from rljob_runtime.run.row_watch import RowWatch
+from rljob_runtime.run.run_ahead import RunAhead
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.stages import BatchCalls, Interrupted, Stages
+from rljob_runtime.run.standing import Standing
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     INFERENCE_STATES,
@@ -44,9 +47,6 @@ from rljob_runtime.samples.flow import (
     evaluation_states,
     state_graph,
 )
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.stages import BatchCalls, Interrupted, Stages
-from rljob_runtime.standing import Standing
 
 MAX_STEP_ATTEMPTS = 3
 

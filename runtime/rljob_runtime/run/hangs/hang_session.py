@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rljob_api.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.driver import Driver
-from rljob_runtime.hangs.desk import StacksDesk
-from rljob_runtime.hangs.dump import Hangs
-from rljob_runtime.hangs.request import answering_requests
-from rljob_runtime.hangs.switchboard import Switchboard
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.processes.placement import Cast
 from rljob_runtime.record.events import EventLog
+from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.hangs.dump import Hangs
+from rljob_runtime.run.hangs.request import answering_requests
+from rljob_runtime.run.hangs.switchboard import Switchboard
 from rljob_runtime.samples.flow import state_graph
 
 

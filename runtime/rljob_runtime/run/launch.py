@@ -15,7 +15,6 @@ from typing import Any
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.driver import Driver
 from rljob_runtime.errors import (
     DeadlineError,
     DockError,
@@ -25,10 +24,6 @@ from rljob_runtime.errors import (
     WorkerError,
     describe,
 )
-from rljob_runtime.hangs.desk import StacksDesk
-from rljob_runtime.hangs.dump import Hangs
-from rljob_runtime.hangs.own_loop import own_limit, watching_own_loop
-from rljob_runtime.hangs.session import follow, watching_hangs
 from rljob_runtime.models.builtin import model_paths
 from rljob_runtime.processes.casualties import dead_devices
 from rljob_runtime.processes.device_roles import device_roles
@@ -45,13 +40,18 @@ from rljob_runtime.report.display.report import write_report
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.row_watch import RowWatch
-from rljob_runtime.run_place import RunPlace, run_place
-from rljob_runtime.run_request import RunRequest, dock_directory, spec_digest
-from rljob_runtime.scale_desk import ScaleDesk
-from rljob_runtime.stages import Interrupted
-from rljob_runtime.status_server import StatusServer
-from rljob_runtime.stop_request import StopRequest, stop_signals
+from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.hangs.dump import Hangs
+from rljob_runtime.run.hangs.hang_session import follow, watching_hangs
+from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
+from rljob_runtime.run.row_watch import RowWatch
+from rljob_runtime.run.run_place import RunPlace, run_place
+from rljob_runtime.run.run_request import RunRequest, dock_directory, spec_digest
+from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.stages import Interrupted
+from rljob_runtime.run.status_server import StatusServer
+from rljob_runtime.run.stop_request import StopRequest, stop_signals
 
 EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
 EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))

@@ -17,7 +17,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
-from rljob_runtime.run_request import RunRequest
+from rljob_runtime.run.run_request import RunRequest
 
 SPEC_NAME = "rljob.yaml"
 

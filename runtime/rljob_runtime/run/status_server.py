@@ -21,14 +21,14 @@ from typing import Any
 from rljob_api.guards import AlarmReport
 from rljob_api.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
-from rljob_runtime.hangs.desk import StacksDesk
 from rljob_runtime.record.events import Event
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.page_server import answer_get, answer_post
 from rljob_runtime.report.watch.runs import WatchedRun
 from rljob_runtime.report.watch.watched_page import Page
-from rljob_runtime.scale_desk import ScaleDesk
+from rljob_runtime.run.hangs.desk import StacksDesk
+from rljob_runtime.run.scale_desk import ScaleDesk
 
 PATH, SCALE_PATH, STACKS_PATH, METRICS_PATH = "/status", "/scale", "/stacks", "/metrics"
 STACKS_FIELDS = ("deadline", "message")

@@ -9,16 +9,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rljob_runtime.delivery import Delivery
 from rljob_runtime.errors import DockError
-from rljob_runtime.guarding import RollBack
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.run_ahead import Action, RunAhead
-from rljob_runtime.stages import BatchCalls, Interrupted
+from rljob_runtime.run.delivery import Delivery
+from rljob_runtime.run.guarding import RollBack
+from rljob_runtime.run.run_ahead import Action, RunAhead
+from rljob_runtime.run.stages import BatchCalls, Interrupted
 
 if TYPE_CHECKING:
-    from rljob_runtime.driver import Driver
+    from rljob_runtime.run.driver import Driver
 
 TICK_SECONDS = 0.1
 GENERATION = ("feed", "generate")

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.hangs.switchboard import Heard
+from rljob_runtime.run.hangs.switchboard import Heard
 
 NAMED = 3
 """Processes that a run's error names; the summary names all."""

@@ -4,8 +4,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rljob_runtime.hangs.switchboard import Heard
-from rljob_runtime.hangs.verdict import Dock, Verdict, collective_text
+from rljob_runtime.run.hangs.switchboard import Heard
+from rljob_runtime.run.hangs.verdict import Dock, Verdict, collective_text
 
 MAX_LINES = 400
 """Of a section: 384 devices have a line each."""

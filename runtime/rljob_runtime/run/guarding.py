@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rljob_runtime.errors import GuardStop
-from rljob_runtime.guards import Alarm, AlarmWatch
 from rljob_runtime.record.checkpoint import CheckpointStore, read_state
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
+from rljob_runtime.run.guards import Alarm, AlarmWatch
 
 if TYPE_CHECKING:
-    from rljob_runtime.driver import Driver
+    from rljob_runtime.run.driver import Driver
 
 logger = logging.getLogger(__name__)
 

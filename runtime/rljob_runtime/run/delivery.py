@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.run_ahead import RunAhead
-from rljob_runtime.stages import Stages
+from rljob_runtime.run.run_ahead import RunAhead
+from rljob_runtime.run.stages import Stages
 
 
 @dataclass(slots=True, kw_only=True)

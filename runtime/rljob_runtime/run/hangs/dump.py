@@ -20,13 +20,13 @@ import psutil
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import DeadlineError, RljobError, describe, stage_of_deadline
-from rljob_runtime.hangs.summary import process_text, summary_text
-from rljob_runtime.hangs.switchboard import Heard, Switchboard
-from rljob_runtime.hangs.verdict import Dock, Verdict, judge
 from rljob_runtime.processes.hangs.dock_state import DockQuestion
 from rljob_runtime.processes.hangs.reporter import report
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.hang_files import FOLDER, SUMMARY
+from rljob_runtime.run.hangs.summary import process_text, summary_text
+from rljob_runtime.run.hangs.switchboard import Heard, Switchboard
+from rljob_runtime.run.hangs.verdict import Dock, Verdict, judge
 
 log = logging.getLogger(__name__)
 

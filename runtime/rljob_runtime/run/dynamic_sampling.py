@@ -4,7 +4,7 @@ import time
 
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
-from rljob_runtime.stages import BatchCalls, Stages
+from rljob_runtime.run.stages import BatchCalls, Stages
 
 ROUND = ("feed", "generate", "reward")
 
