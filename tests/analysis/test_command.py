@@ -5,7 +5,7 @@ import json
 import yaml
 from typer.testing import CliRunner
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 
 def asked(*words):

@@ -8,7 +8,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rljob_api.run_rules import refusals
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 

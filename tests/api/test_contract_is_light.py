@@ -25,6 +25,6 @@ def test_no_module_of_the_contract_imports_anything_heavy():
 
 
 def test_help_imports_not_even_pydantic():
-    loaded = modules_after("import rljob_runtime.cli")
+    loaded = modules_after("import rljob_runtime.cli.main")
 
     assert not loaded & ((HEAVY - {"rljob_runtime"}) | {"kubernetes", "pydantic", "rich"})

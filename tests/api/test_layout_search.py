@@ -27,7 +27,7 @@ from rljob_api.search.reasons import fragment
 from rljob_api.search.remedies import leanest
 from rljob_api.search.text import search_text
 from rljob_api.topology import resolve
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 TINY = BUILTINS["tiny"]

@@ -158,7 +158,7 @@ def test_the_largest_plan_takes_two_million_calls_at_most_and_no_torch():
     """About two seconds of one core, counted in what does not depend on the core."""
     code = (
         "import sys; sys.argv = ['rljob', 'plan', sys.argv[1], '--json']\n"
-        "from rljob_runtime.cli import app\n"
+        "from rljob_runtime.cli.main import app\n"
         "calls = 0\n"
         "def count(frame, event, argument):\n"
         "    global calls\n"

@@ -12,7 +12,7 @@ from api_server import NOBODY, ApiServer
 from clusters import NPU, deployment, storage_class
 from typer.testing import CliRunner, Result
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

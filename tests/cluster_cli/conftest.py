@@ -4,8 +4,8 @@ from kube_manifests import NOW
 from kube_server import KubeServer
 from typer.testing import CliRunner
 
-from rljob_runtime.cli import app
-from rljob_runtime.cluster import commands
+from rljob_runtime.cli.cluster import cluster_commands as commands
+from rljob_runtime.cli.main import app
 
 
 @pytest.fixture

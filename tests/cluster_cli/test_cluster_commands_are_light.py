@@ -11,8 +11,8 @@ HEAVY = {"torch", "ray", "numpy", "transformers", "rljob_operator"}
 @pytest.mark.parametrize(
     "modules",
     [
-        "rljob_runtime.cluster.ask",
-        "rljob_runtime.doctor.gather, rljob_runtime.doctor.text, rljob_runtime.doctor.probe.judge",
+        "rljob_runtime.cli.cluster.ask",
+        "rljob_runtime.cli.doctor.gather, rljob_runtime.cli.doctor.findings_text, rljob_runtime.cli.doctor.probe.judge",
     ],
 )
 def test_the_commands_load_neither_torch_nor_ray(modules):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from kube_manifests import FOLDER, JOB, NOW, PODS, ended, job, pod
 
-from rljob_runtime.cluster.logs import PATIENCE_SECONDS, follow_log
+from rljob_runtime.cli.cluster.logs import PATIENCE_SECONDS, follow_log
 from rljob_runtime.errors import NoAnswer, NotThere
 
 WAITING = {"name": "ray-head", "state": {"waiting": {"reason": "ImagePullBackOff"}}}
@@ -30,7 +30,7 @@ def test_the_log_is_the_heads(server, rljob):
 
 
 def test_a_followed_log_ends_with_the_job(server, rljob, monkeypatch):
-    monkeypatch.setattr("rljob_runtime.cluster.logs.QUIET_SECONDS", 0.3)
+    monkeypatch.setattr("rljob_runtime.cli.cluster.logs.QUIET_SECONDS", 0.3)
     server.jobs, server.pods = [ended("Succeeded")], [pod("head")]
     server.logs[HEAD] = [[timed(1, "last words")]]
 
@@ -42,12 +42,14 @@ def test_a_followed_log_ends_with_the_job(server, rljob, monkeypatch):
 def test_a_followed_log_that_falls_silent_is_given_up_and_not_shown_twice(
     server, rljob, monkeypatch
 ):
-    monkeypatch.setattr("rljob_runtime.cluster.logs.QUIET_SECONDS", 0.3)
-    monkeypatch.setattr("rljob_runtime.cluster.logs.PAUSE_SECONDS", 0)
+    monkeypatch.setattr("rljob_runtime.cli.cluster.logs.QUIET_SECONDS", 0.3)
+    monkeypatch.setattr("rljob_runtime.cli.cluster.logs.PAUSE_SECONDS", 0)
     server.jobs, server.pods = [JOB], [pod("head")]
     server.logs[HEAD] = [[timed(1, "one")], [timed(1, "one"), timed(2, "two")]]
     endings = iter([None, None])
-    monkeypatch.setattr("rljob_runtime.cluster.logs.ending", lambda job: next(endings, "Succeeded"))
+    monkeypatch.setattr(
+        "rljob_runtime.cli.cluster.logs.ending", lambda job: next(endings, "Succeeded")
+    )
 
     assert rljob("logs", "words", "-f").stdout == "one\ntwo\n"
 

@@ -6,8 +6,8 @@ import pytest
 from kube_manifests import JOB
 from kube_server import JOBS, refusal
 
-from rljob_runtime.cluster.refusals import Asked
-from rljob_runtime.cluster.refusals import refusal as error_of
+from rljob_runtime.cli.cluster.refusals import Asked
+from rljob_runtime.cli.cluster.refusals import refusal as error_of
 from rljob_runtime.errors import ClusterError, NoAnswer
 
 

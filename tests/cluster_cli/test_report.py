@@ -5,7 +5,7 @@ import json
 import pytest
 from kube_manifests import FOLDER, JOB, PODS, ended, job
 
-from rljob_runtime.cluster import ask
+from rljob_runtime.cli.cluster import ask
 
 EVENTS = [
     {"time": 1.0, "kind": "run_started", "name": "words", "steps": 140},

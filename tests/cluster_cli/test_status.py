@@ -8,8 +8,8 @@ from kube_manifests import EVENTS, JOB, NOW, PODS, UID, ended, job, pod
 from kube_server import CORE, refusal
 from rich.console import Console
 
-from rljob_runtime.cluster.facts import age, head_pod, seconds_since, state
-from rljob_runtime.cluster.page import SHOWN_PODS, Seen, page
+from rljob_runtime.cli.cluster.job_facts import age, head_pod, seconds_since, state
+from rljob_runtime.cli.cluster.job_page import SHOWN_PODS, Seen, page
 
 PAGE = Path(__file__).with_name("page.txt")
 

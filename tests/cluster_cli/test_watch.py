@@ -10,9 +10,9 @@ from kube_manifests import FOLDER, JOB, PODS, UNSCHEDULED, ended, job, pod
 from kube_server import CORE, JOBS, refusal
 from run_events import make_events
 
-from rljob_runtime.cluster.calls import Calls
-from rljob_runtime.cluster.connect import connect
-from rljob_runtime.cluster.watched import PATIENCE_SECONDS, ClusterRun
+from rljob_runtime.cli.cluster.api_calls import Calls
+from rljob_runtime.cli.cluster.connect import connect
+from rljob_runtime.cli.cluster.watched import PATIENCE_SECONDS, ClusterRun
 from rljob_runtime.errors import ClusterError, NoAnswer
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.runs import Pulse

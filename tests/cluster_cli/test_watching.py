@@ -5,7 +5,7 @@ import json
 import pytest
 from kube_manifests import JOB, ended, job
 
-from rljob_runtime.cluster.watch import LAST_PAUSE_SECONDS, PATIENCE_SECONDS, follow
+from rljob_runtime.cli.cluster.watch import LAST_PAUSE_SECONDS, PATIENCE_SECONDS, follow
 from rljob_runtime.errors import NoAnswer, NotThere
 
 FORGOTTEN = {"type": "ERROR", "object": {"kind": "Status", "code": 410, "message": "too old"}}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.report.display.run_diff import Run, diff_runs
 
 JOB: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from rljob_api.load import load_job
 from rljob_api.topology import resolve
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 OF_JOBS = ("validate", "plan")
 OF_FOLDERS = ("report", "diff", "analyze", "watch")

@@ -7,9 +7,9 @@ import pytest
 from clusters import HEALTHY, cluster, deployment, found, need, only
 
 from rljob_api.crd import crd
-from rljob_runtime.doctor.examine import examine
-from rljob_runtime.doctor.facts import Right, Unseen
-from rljob_runtime.doctor.findings import Status
+from rljob_runtime.cli.doctor.cluster_facts import Right, Unseen
+from rljob_runtime.cli.doctor.examine import examine
+from rljob_runtime.cli.doctor.findings import Status
 
 DENIED = Unseen('nodes is forbidden: User "me" cannot list resource "nodes"')
 

@@ -4,7 +4,7 @@ import pytest
 from clusters import NPU, RUNTIME, claim, cluster, deployment, found, need, node, only, pod
 from clusters import storage_class as kind
 
-from rljob_runtime.doctor.facts import Reference, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Reference, Unseen
 
 TAINT = {"key": "npu", "value": "yes", "effect": "NoSchedule"}
 EIGHT = {"accelerator": {"nodes": 2, "devicesPerNode": 8}, "batch": {"globalBatchSize": 16}}

@@ -11,12 +11,12 @@ from probe_world import ProbeWorld, unplaced, waiting
 from rljob_api.load import read_job
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
-from rljob_runtime.doctor.facts import Unseen
-from rljob_runtime.doctor.installed import installed
-from rljob_runtime.doctor.need import need_of
-from rljob_runtime.doctor.probe.course import probe
-from rljob_runtime.doctor.probe.plan import NoPlan, Options, plan_of
-from rljob_runtime.doctor.probe.pods import pods_of
+from rljob_runtime.cli.doctor.cluster_facts import Unseen
+from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.need import need_of
+from rljob_runtime.cli.doctor.probe.course import probe
+from rljob_runtime.cli.doctor.probe.plan import NoPlan, Options, plan_of
+from rljob_runtime.cli.doctor.probe.pods import pods_of
 from rljob_runtime.errors import ClusterError
 
 OPTIONS = Options(token="abc", seconds=60)

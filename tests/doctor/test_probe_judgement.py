@@ -4,10 +4,10 @@ import pytest
 from clusters import HEALTHY, need
 from probe_world import LOOK, NOON
 
-from rljob_runtime.doctor.installed import installed
-from rljob_runtime.doctor.probe.judge import judge, skew
-from rljob_runtime.doctor.probe.plan import Options, plan_of
-from rljob_runtime.doctor.probe.seen import Looked, PodSeen, Seen
+from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.probe.judge import judge, skew
+from rljob_runtime.cli.doctor.probe.plan import Options, plan_of
+from rljob_runtime.cli.doctor.probe.seen import Looked, PodSeen, Seen
 
 MIB, GIB = 2**20, 2**30
 OPERATOR = installed(HEALTHY.operators[0])

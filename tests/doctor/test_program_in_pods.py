@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_runtime.doctor.probe import in_pod
-from rljob_runtime.doctor.probe.pods import PROGRAM, command
+from rljob_runtime.cli.doctor.probe import in_pod
+from rljob_runtime.cli.doctor.probe.pods import PROGRAM, command
 
 TEXT = Path(in_pod.__file__).read_text()
 

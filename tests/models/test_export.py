@@ -11,7 +11,7 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.models.export import export_model
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore, RunState
 

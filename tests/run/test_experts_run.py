@@ -11,7 +11,7 @@ from transformers.models.deepseek_v3 import DeepseekV3Config, DeepseekV3ForCausa
 from typer.testing import CliRunner
 from whole_runs import run
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.task.tokenizer import BYTE_VOCABULARY, save_byte_tokenizer
 
 pytestmark = [pytest.mark.run]

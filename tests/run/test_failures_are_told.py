@@ -8,7 +8,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 from whole_runs import run
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 
 @pytest.mark.run

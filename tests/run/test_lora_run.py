@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 from whole_runs import killed_copy, run
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, CONFIG_FILE, PREFIX
 
 pytestmark = [pytest.mark.run]

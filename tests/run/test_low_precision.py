@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 from whole_runs import Finished, killed_copy, run
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 pytestmark = [pytest.mark.run]
 NARROW: dict[str, Any] = {

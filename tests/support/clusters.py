@@ -9,12 +9,12 @@ from cluster_jobs import JOB, merged
 from rljob_api.crd import crd
 from rljob_api.load import read_job
 from rljob_api.pod_names import JOB_LABEL
-from rljob_runtime.doctor.examine import examine
-from rljob_runtime.doctor.facts import Facts, Manifest
-from rljob_runtime.doctor.findings import Finding
-from rljob_runtime.doctor.installed import installed
-from rljob_runtime.doctor.need import Need, need_of, one_of
-from rljob_runtime.doctor.rights import ASKED
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest
+from rljob_runtime.cli.doctor.examine import examine
+from rljob_runtime.cli.doctor.findings import Finding
+from rljob_runtime.cli.doctor.installed import installed
+from rljob_runtime.cli.doctor.need import Need, need_of, one_of
+from rljob_runtime.cli.doctor.rights import ASKED
 
 NPU = "huawei.com/Ascend910"
 RUNTIME, ASCEND = "example.com/rljob-runtime:1", "example.com/rljob-ascend:1"

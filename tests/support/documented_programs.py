@@ -18,7 +18,7 @@ from documented import ROOT, Command
 from programs import require
 from typer.exceptions import TyperException
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = set(PROJECT["project"]["optional-dependencies"])

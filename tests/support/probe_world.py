@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
-from rljob_runtime.doctor.facts import Manifest
-from rljob_runtime.doctor.probe.course import Means
+from rljob_runtime.cli.doctor.cluster_facts import Manifest
+from rljob_runtime.cli.doctor.probe.course import Means
 from rljob_runtime.errors import ClusterError, NotThere
 
 NOON = 1_772_366_400.0

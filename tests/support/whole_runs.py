@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import psutil
 from typer.testing import CliRunner
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 
 WAIT_SECONDS = 400.0
 STARTS_OVER = "starts over"

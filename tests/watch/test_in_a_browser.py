@@ -12,7 +12,7 @@ from programs import needs
 from run_events import make_events
 from typer.testing import CliRunner
 
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.page_server import page_server
 from rljob_runtime.report.watch.runs import LocalRun

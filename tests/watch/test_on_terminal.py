@@ -19,7 +19,7 @@ from run_events import Event, make_events
 from typer.testing import CliRunner
 
 from rljob_runtime.children.process_start import start_of
-from rljob_runtime.cli import app
+from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.report.display.display import Display, display_after
 from rljob_runtime.report.watch.on_terminal import Watch
@@ -209,7 +209,7 @@ def test_ctrl_c_ends_the_watching_alone(growing) -> None:
     run.write(20)
     # whoever starts the tests behind a shell has this signal ignored, and so have all processes it starts
     heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{heard}; from rljob_runtime.cli import main; main()"
+    program = f"{heard}; from rljob_runtime.cli.main import main; main()"
     watching = subprocess.Popen(
         [sys.executable, "-c", program, "watch", str(run.folder)],
         stdout=subprocess.PIPE,

@@ -1,0 +1,127 @@
+"""A job on a cluster as a run that is watched: its events come, piece by piece, through shells in its head.
+
+A shell needs what `rljob report NAME` needs, and not the job's token. Used by `rljob watch`.
+"""
+
+import time
+from collections.abc import Callable
+
+from rljob_runtime.cli.cluster.api_calls import Calls
+from rljob_runtime.cli.cluster.ask import find_job
+from rljob_runtime.cli.cluster.exec import MISSING_CODE, read_remote_file, run_remotely
+from rljob_runtime.cli.cluster.fetch import EVENTS, LIMIT_BYTES, SPEC
+from rljob_runtime.cli.cluster.job_facts import (
+    Manifest,
+    ending,
+    has_started,
+    head_pod,
+    phase,
+    run_folder,
+    state,
+    where_it_lies,
+)
+from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
+from rljob_runtime.report.watch.follow import PIECE_BYTES, Follower, News, Piece, Read
+from rljob_runtime.report.watch.runs import Pulse, Standing
+
+PAUSE_SECONDS = 3.0
+PATIENCE_SECONDS = 120.0
+"""How long an API server that does not answer is asked again."""
+TAIL = (
+    f'test -f "$1" || exit {MISSING_CODE}; stat -c "%d:%i %s" "$1"; '
+    f'tail -c "+$(($2 + 1))" "$1" | head -c {PIECE_BYTES}'
+)
+
+
+class ClusterRun:
+    """Raises ClusterError where the job is not there, or the API server is silent for PATIENCE_SECONDS."""
+
+    pause_seconds = PAUSE_SECONDS
+
+    def __init__(
+        self, calls: Calls, name: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.place = f"{name} in namespace {calls.namespace}"
+        self._calls, self._name, self._clock = calls, name, clock
+        self._follower = Follower(self.reader(EVENTS))
+        self._heard = clock()
+        self._job: Manifest = find_job(calls, name)
+        self._head: Manifest | None = None
+        self._silence = ""
+        self._spec = ""
+
+    def news(self) -> News:
+        try:
+            self._look()
+            news = self._follower.news()
+        except NoAnswer as error:
+            if self._clock() - self._heard > PATIENCE_SECONDS:
+                raise
+            self._silence = str(error)
+            return News(events=[])
+        self._silence, self._heard = "", self._clock()
+        return news
+
+    def _look(self) -> None:
+        uid = self._job["metadata"]["uid"]
+        self._job = find_job(self._calls, self._name)
+        if self._job["metadata"]["uid"] != uid:
+            raise NotThere(f"{self._name} was deleted; another job has its name now")
+        self._head = head_pod(self._job, self._calls.pods(uid))
+
+    def standing(self, pulse: Pulse, now: float) -> Standing:
+        if ending(self._job) is not None and not self._silence:
+            return self._ended(pulse)
+        if self._silence:
+            return Standing(over=False, text=self._silence)
+        if self._head is None:
+            return Standing(over=False, text=f"waiting for the head's pod ({phase(self._job)})")
+        if not has_started(self._head):
+            pod = self._head["metadata"]["name"]
+            return Standing(over=False, text=f"waiting for {pod}: {state(self._head)}")
+        if pulse.finished is not None:
+            return Standing(over=False, text="the attempt has ended; waiting for what follows")
+        if not pulse.last:
+            return Standing(over=False, text=f"waiting for the driver ({phase(self._job)})")
+        return Standing(over=False)
+
+    def _ended(self, pulse: Pulse) -> Standing:
+        if pulse.finished is not None:
+            return Standing(over=True)
+        end = ending(self._job)
+        text = f"the job has ended ({end}); {where_it_lies(self._job)}"
+        return Standing(over=True, text=text, code=0 if end == "Succeeded" else 1)
+
+    def spec(self) -> str:
+        if not self._spec and self._head is not None:
+            path = f"{run_folder(self._job)}/{SPEC}"
+            pod = self._head["metadata"]["name"]
+            try:
+                content = read_remote_file(self._calls, pod, path, limit_bytes=LIMIT_BYTES)
+                self._spec = content.decode(errors="replace")
+            except ClusterError:  # it comes with the run, or the page goes without
+                return ""
+        return self._spec
+
+    def report(self) -> str | None:
+        return None
+
+    def reader(self, name: str) -> Read:
+        return lambda offset: self._read(name, offset)
+
+    def _read(self, name: str, offset: int) -> Piece | None:
+        if self._head is None or not has_started(self._head):
+            return None
+        pod, path = self._head["metadata"]["name"], f"{run_folder(self._job)}/{name}"
+        command = ["sh", "-c", TAIL, "sh", path, str(offset)]
+        try:
+            code, output, complaint = run_remotely(self._calls, pod, command, what=path)
+        except NotThere:  # the pod went just now
+            return None
+        if code == MISSING_CODE:
+            return None
+        if code != 0:
+            raise NoAnswer(f"{path} of pod {pod} could not be read: {complaint}")
+        facts, _, data = output.partition(b"\n")
+        identity, size = facts.decode().split()
+        return Piece(identity=f"{pod}:{identity}", size=int(size), data=data)

@@ -1,0 +1,162 @@
+"""Which pods a probe makes. Pure: from the job's need, else from what nodes offer."""
+
+from dataclasses import dataclass
+
+from rljob_api.base import parse_quantity
+from rljob_api.host_memory import HOST_GIB
+from rljob_api.pods import parse_amount
+from rljob_api.worker_pods import EMULATED_REQUESTS, is_ascend
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
+from rljob_runtime.cli.doctor.devices import offers_of
+from rljob_runtime.cli.doctor.installed import Installed
+from rljob_runtime.cli.doctor.need import Need
+
+MOST_PODS = 16
+"""Of a probe without a job and without --nodes."""
+DEFAULT_RESOURCE = "huawei.com/Ascend910"
+
+
+class NoPlan(Exception):
+    """No pods can be made; the message says why, as a `skipped` line does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A probe's pods, which are alike. pods: how many, each on a node of its own. devices: of `resource`, of
+    each. shm_bytes: what /dev/shm gets, as KubeRay makes it. host_driver: whether
+    the node's driver is mounted. seconds: after which the wait for pods ends."""
+
+    name: str
+    namespace: str
+    pods: int
+    image: str
+    ascend: bool
+    seconds: float
+    resource: str | None = None
+    devices: int = 0
+    requests: dict[str, str]
+    limits: dict[str, str]
+    shm_bytes: int
+    selector: dict[str, str]
+    tolerations: list[Manifest]
+    env: list[Manifest]
+    pull_secrets: tuple[str, ...] = ()
+    claim: str | None = None
+    host_driver: bool = False
+    scheduler: str | None = None
+
+    @property
+    def pod_names(self) -> list[str]:
+        """Names of the pods, by rank."""
+        return [f"{self.name}-{rank}" for rank in range(self.pods)]
+
+    def __str__(self) -> str:
+        devices = f" with {self.devices} {self.resource}" if self.resource else ""
+        number = "1 pod" if self.pods == 1 else f"{self.pods} pods"
+        return f"{number} {self.name}-* in namespace {self.namespace}, of {self.image}{devices}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the command line says. token: makes the pods' names. nodes, image: None for the default."""
+
+    token: str
+    seconds: float
+    nodes: int | None = None
+    image: str | None = None
+
+
+def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options: Options) -> Plan:
+    """The pods. Raises NoPlan."""
+    if need is not None:
+        return _of_job(facts, need, operator, options)
+    resource, devices, nodes = _what_nodes_offer(facts, operator)
+    ascend = resource is not None and operator is not None and not operator.device_plugin
+    image = options.image or _image(operator, ascend=ascend)
+    return Plan(
+        name=f"rljob-doctor-{options.token}",
+        namespace=facts.namespace,
+        pods=options.nodes or nodes,
+        image=image,
+        ascend=ascend,
+        seconds=options.seconds,
+        resource=resource,
+        devices=devices,
+        requests=EMULATED_REQUESTS,
+        limits={},
+        shm_bytes=parse_quantity(EMULATED_REQUESTS["memory"]),
+        selector={},
+        tolerations=[],
+        env=[],
+        pull_secrets=operator.pull_secrets if operator is not None else (),
+    )
+
+
+def _of_job(facts: Facts, need: Need, operator: Installed | None, options: Options) -> Plan:
+    accelerator = need.accelerator
+    ascend = is_ascend(accelerator)
+    if accelerator.injection == "dra":
+        raise NoPlan("a probe makes no resource claims (accelerator.injection: dra)")
+    image = options.image or need.images["worker"]
+    if not image:
+        raise NoPlan("the operator's image for jobs was not seen; --image names it")
+    own = need.worker.resources
+    requests = dict(own.requests) if own is not None else {}
+    limits = dict(own.limits) if own is not None else {}
+    memory = limits.get("memory") or requests.get("memory")
+    if ascend and memory is None:
+        memory = f"{accelerator.devices_per_node * HOST_GIB}Gi"
+    secrets = [secret.name for secret in need.worker.image_pull_secrets]
+    return Plan(
+        name=f"rljob-doctor-{options.token}",
+        namespace=facts.namespace,
+        pods=options.nodes or need.nodes,
+        image=image,
+        ascend=ascend,
+        seconds=options.seconds,
+        resource=need.resource,
+        devices=accelerator.devices_per_node if need.resource else 0,
+        requests={key: amount for key, amount in EMULATED_REQUESTS.items() if key not in limits}
+        | requests,
+        limits=limits,
+        shm_bytes=int(parse_amount(memory or EMULATED_REQUESTS["memory"])),
+        selector=need.selector,
+        tolerations=need.tolerations,
+        env=[v.model_dump(by_alias=True, exclude_none=True) for v in need.worker.env],
+        pull_secrets=(*(operator.pull_secrets if operator is not None else ()), *secrets),
+        claim=_bound_claim(facts, need),
+        host_driver=accelerator.injection == "hostPath",
+        scheduler="volcano" if need.job.spec.scheduling.scheduler == "volcano" else None,
+    )
+
+
+def _bound_claim(facts: Facts, need: Need) -> str | None:
+    """The claim of the runs' folder, if it is bound: a probe must not be what binds it."""
+    storage = need.job.spec.checkpoint.storage
+    given = storage.persistent_volume_claim if storage is not None else None
+    if given is None or isinstance(facts.claims, Unseen):
+        return None
+    bound = [name_of(c) for c in facts.claims if c.get("status", {}).get("phase") == "Bound"]
+    return given.claim_name if given.claim_name in bound else None
+
+
+def _what_nodes_offer(facts: Facts, operator: Installed | None) -> tuple[str | None, int, int]:
+    """(resource, devices of each pod, nodes) without a job: one free device of each node that has some."""
+    if isinstance(facts.nodes, Unseen):
+        return None, 0, 1
+    offers = [offer for offer in offers_of(facts, DEFAULT_RESOURCE, None) if not offer.unfit]
+    free = [offer for offer in offers if offer.free > 0]
+    if free:
+        return DEFAULT_RESOURCE, 1, min(len(free), MOST_PODS)
+    if not offers:
+        raise NoPlan("no node is ready and open to pods")
+    return None, 0, min(len(offers), MOST_PODS)
+
+
+def _image(operator: Installed | None, *, ascend: bool) -> str:
+    image = ""
+    if operator is not None:
+        image = operator.ascend_image if ascend else operator.runtime_image
+    if not image:
+        raise NoPlan("the operator's image for jobs was not seen; --image names it")
+    return image

@@ -1,0 +1,124 @@
+"""The manifests of a probe's pods: like a job's worker pods, but they sleep until they are asked. Pure."""
+
+from pathlib import Path
+
+from rljob_api.pod_rules import RUNS_DIRECTORY
+from rljob_api.worker_pods import ASCEND_POD_LABELS, DRIVER_PATHS, HCCL_PORT, PULL_POLICY, USER
+from rljob_runtime.cli.doctor.cluster_facts import Manifest
+from rljob_runtime.cli.doctor.probe.plan import Plan
+
+LABEL = "rljob.io/probe"
+CONTAINER = "probe"
+PROGRAM = "RLJOB_PROBE"
+"""Variable with the program's text: too long for the URL that a shell is asked for with."""
+LATER_SECONDS = 180
+"""A pod that nobody deletes ends by itself so long after the wait for pods."""
+FOLDERS = (RUNS_DIRECTORY, "/tmp")
+
+
+def command(work: str, given: str) -> list[str]:
+    """A command of the pod. bash reads CANN's environment where the image has one."""
+    return ["bash", "-c", f'exec python -c "${PROGRAM}" "$@"', "probe", work, given]
+
+
+def pods_of(plan: Plan) -> list[Manifest]:
+    """All pods of the probe."""
+    return [_pod(plan, name) for name in plan.pod_names]
+
+
+def _pod(plan: Plan, name: str) -> Manifest:
+    lifetime = int(plan.seconds) + LATER_SECONDS
+    labels = {LABEL: plan.name, "app.kubernetes.io/part-of": "rljob"}
+    runs: Manifest = {"emptyDir": {}}
+    if plan.claim is not None:
+        runs = {"persistentVolumeClaim": {"claimName": plan.claim}}
+    drivers = DRIVER_PATHS.items() if plan.host_driver else ()
+    shm = {"medium": "Memory", "sizeLimit": str(plan.shm_bytes)}
+    spec: Manifest = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": lifetime,
+        "terminationGracePeriodSeconds": 1,
+        "enableServiceLinks": False,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "affinity": {"podAntiAffinity": _one_a_node(plan)},
+        "volumes": [
+            {"name": "shared-mem", "emptyDir": shm},
+            {"name": "runs", **runs},
+            *(
+                {"name": _volume(path), "hostPath": {"path": path, "type": kind}}
+                for path, kind in drivers
+            ),
+        ],
+        "containers": [_container(plan, lifetime)],
+    }
+    optional = {
+        "nodeSelector": plan.selector,
+        "tolerations": plan.tolerations,
+        "imagePullSecrets": [{"name": secret} for secret in plan.pull_secrets],
+        "schedulerName": plan.scheduler,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": plan.namespace,
+            "labels": labels | (ASCEND_POD_LABELS if plan.ascend else {}),
+        },
+        "spec": spec | {key: value for key, value in optional.items() if value},
+    }
+
+
+def _container(plan: Plan, lifetime: int) -> Manifest:
+    devices = {plan.resource: str(plan.devices)} if plan.resource else {}
+    program = Path(__file__).with_name("in_pod.py").read_text(encoding="utf-8")
+    ours: list[Manifest] = [{"name": "HOME", "value": "/tmp"}]
+    if plan.ascend:
+        address = {"fieldRef": {"fieldPath": "status.podIP"}}
+        ours += [
+            {"name": "HCCL_IF_IP", "valueFrom": address},
+            {"name": "HCCL_IF_BASE_PORT", "value": str(HCCL_PORT)},
+            {"name": "HCCL_CONNECT_TIMEOUT", "value": "120"},
+        ]
+    given = {variable["name"] for variable in plan.env}
+    kept = [variable for variable in ours if variable["name"] not in given]
+    return {
+        "name": CONTAINER,
+        "image": plan.image,
+        "imagePullPolicy": PULL_POLICY,
+        "command": ["sleep", str(lifetime)],
+        "env": [*kept, *plan.env, {"name": PROGRAM, "value": program}],
+        "resources": {"requests": plan.requests, "limits": plan.limits | devices},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "shared-mem", "mountPath": "/dev/shm"},
+            {"name": "runs", "mountPath": RUNS_DIRECTORY},
+            *(
+                {"name": _volume(path), "mountPath": path, "readOnly": True}
+                for path in (DRIVER_PATHS if plan.host_driver else ())
+            ),
+        ],
+    }
+
+
+def _volume(path: str) -> str:
+    return f"driver-{list(DRIVER_PATHS).index(path)}"
+
+
+def _one_a_node(plan: Plan) -> Manifest:
+    term = {
+        "labelSelector": {"matchLabels": {LABEL: plan.name}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -1,0 +1,125 @@
+"""The command `rljob watch`. Started by `cli`, whose `--help` must stay quick: everything but typer is
+imported inside."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rljob_runtime.cli.cluster.cluster_commands import (
+    EXIT_INTERRUPTED,
+    Context,
+    Namespace,
+    watched_job,
+)
+
+if TYPE_CHECKING:
+    from rljob_runtime.report.watch.runs import WatchedRun
+
+EXIT_FAILED, EXIT_INVALID = 1, 2
+PATIENCE_SECONDS = 60.0
+LOCAL_HOST = "127.0.0.1"
+
+
+def watch(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="DIR|NAME", help="A run's folder, else an RLJob on the cluster."),
+    ],
+    namespace: Namespace = None,
+    web: Annotated[
+        bool, typer.Option("--web", help="Serve a page for a browser, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="With --web: the port; default: a free one."),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="With --web: the address that listens; default: 127.0.0.1, this machine."
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="How long the run's begin is waited for."),
+    ] = PATIENCE_SECONDS,
+    context: Context = None,
+) -> None:
+    """Show a run live, as `rljob run` does, and exit as it does; Ctrl-C leaves the run alone."""
+    if not web and (port is not None or host is not None):
+        _say("--port and --host are for the page; add --web or leave them out")
+        raise typer.Exit(EXIT_INVALID)
+    with _watched(run, namespace, context) as found:
+        raise typer.Exit(_serve(found, host, port) if web else _show(found, wait))
+
+
+@contextlib.contextmanager
+def _watched(run: str, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
+    directory = Path(run)
+    if not directory.exists() and directory.name == run:
+        with watched_job(run, namespace=namespace, context=context) as job:
+            yield job
+        return
+    from rljob_runtime.report.watch.runs import LocalRun
+
+    if directory.is_file():
+        _say(f"{directory} is a file; name the folder of a run")
+        raise typer.Exit(EXIT_INVALID)
+    yield LocalRun(directory)
+
+
+def _show(run: "WatchedRun", patience_seconds: float) -> int:
+    from rljob_runtime.errors import ClusterError, ConfigError, RljobError
+    from rljob_runtime.report.display.display import display_after
+    from rljob_runtime.report.watch.on_terminal import Watch
+
+    watch = Watch(
+        run,
+        lambda earlier: display_after(earlier, report=run.report),
+        patience_seconds=patience_seconds,
+        tell=_say,
+    )
+    try:
+        code = watch.until_the_end()
+    except KeyboardInterrupt:
+        _say(f"{run.place}: no longer watched; the run goes on")
+        return EXIT_INTERRUPTED
+    except ClusterError:
+        raise  # said by whoever reached the cluster
+    except RljobError as error:
+        _say(str(error))
+        return EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED
+    sys.stdout.write(f"{run.place}: the run ended with exit status {code}\n")
+    return code
+
+
+def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
+    """Serve the page until Ctrl-C. Its address has a token of its own, in the part that browsers keep."""
+    import secrets
+
+    from rljob_runtime.errors import ConfigError
+    from rljob_runtime.report.watch.live_document import LiveRun
+    from rljob_runtime.report.watch.page_server import page_server
+    from rljob_runtime.report.watch.watched_page import Page
+
+    token = secrets.token_urlsafe(24)
+    try:
+        server = page_server(Page(LiveRun(run), token), host=host or LOCAL_HOST, port=port or 0)
+    except ConfigError as error:
+        _say(str(error))
+        return EXIT_INVALID
+    with server, contextlib.suppress(KeyboardInterrupt):
+        listening, number = server.server_address[:2]
+        address = f"http://{listening!s}:{number}/#token={token}"
+        sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
+        sys.stdout.flush()
+        server.serve_forever()
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
