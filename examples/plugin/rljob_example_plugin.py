@@ -2,7 +2,7 @@
 
 Both engines wrap the built-in `torch` and write a line for each call to the file `params.log`; yours
 may compute whatever they want behind the same methods. What each method promises is written in
-`rljob_runtime.rollout.rollout_engine` and `update_engine`.
+`rljob_runtime.rollout.rollout_engine` and `rljob_runtime.update.update_engine`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_runtime.rollout import rollout_table as rollout
-from rljob_runtime.rollout import update
+from rljob_runtime.rollout import rollout_table
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutSetup, Sampling
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.rewards.requests import RewardRequest
+from rljob_runtime.update import update_table
 from rljob_runtime.update.accumulation import LossFn
 from rljob_runtime.update.update_engine import UpdateSetup
 
@@ -25,7 +25,7 @@ class LoggedRollout:
     """`rollout.engine: example.logged`."""
 
     def __init__(self, setup: RolloutSetup) -> None:
-        self._inner = rollout.make_torch(setup)
+        self._inner = rollout_table.make_torch(setup)
         self._log = Path(str(setup.params["log"]))
 
     @property
@@ -59,7 +59,7 @@ class LoggedUpdate:
     """`update.engine: example.logged`."""
 
     def __init__(self, setup: UpdateSetup) -> None:
-        self._inner = update.make_torch(setup)
+        self._inner = update_table.make_torch(setup)
         self._log = Path(str(setup.params["log"]))
 
     @property

@@ -12,7 +12,8 @@ HEAVY = {"torch", "ray", "numpy", "transformers", "rljob_operator"}
     "modules",
     [
         "rljob_runtime.cli.cluster.ask",
-        "rljob_runtime.cli.doctor.gather, rljob_runtime.cli.doctor.findings_text, rljob_runtime.cli.doctor.probe.judge",
+        "rljob_runtime.cli.doctor.gather, rljob_runtime.cli.doctor.findings_text, "
+        "rljob_runtime.cli.doctor.probe.judge",
     ],
 )
 def test_the_commands_load_neither_torch_nor_ray(modules):

@@ -532,7 +532,7 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
     @dataclass(frozen=True)
     class Looked:
         folder: Path | None
-        found: str = "missing: reward-0 is in score (rewards/pool.py:91)"
+        found: str = "missing: reward-0 is in score (task/rewards/scorer_pool.py:91)"
         waits: str = "device-0: waits 61.3 s in all_reduce"
 
     def dump(deadline: str, why: str) -> Looked:

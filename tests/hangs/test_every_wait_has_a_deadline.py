@@ -8,7 +8,13 @@ from waits import unbounded
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("crds", "operator", "runtime", "images", "examples")
-COLLECTIVES = ("parallel/", "parallelize/", "engines/parallel_rollout/", "reshard/exchange.py")
+COLLECTIVES = (
+    "devices/wire.py",
+    "parallel/",
+    "update/",
+    "rollout/parallel_rollout/",
+    "weights/reshard/exchange.py",
+)
 """Of the runtime: `wait` of what is under way there is bounded by the timeout of its group, which has one."""
 RIGHT: dict[str, dict[str, str]] = {
     # Who waits for work, by design, until its process, its connection or its task ends.

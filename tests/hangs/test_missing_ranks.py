@@ -105,7 +105,7 @@ def test_a_rank_that_does_not_come_is_named_with_its_stack_and_the_others_collec
     assert (note["dtype"], note["shape"], note["bytes"]) == ("float32", [NUMBERS], 4 * NUMBERS)
     assert "sum_over_ranks (" in stack
     assert [missing.process for missing in verdict.missing] == ["device-2"]
-    assert "is in ask (hangs/switchboard.py" in verdict.missing[0].why
+    assert "is in ask (run/hangs/switchboard.py" in verdict.missing[0].why
 
 
 def test_a_message_that_nobody_sends_names_its_sender() -> None:

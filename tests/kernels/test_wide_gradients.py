@@ -1,4 +1,4 @@
-"""Weights whose gradients `kernels.linear` adds up: those in bfloat16 in float32, large ones in place."""
+"""Weights whose gradients `linear` adds up: those in bfloat16 in float32, large ones in place."""
 
 import pytest
 import torch

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paced_engine import ENGINE, write_package
 from slow_jobs import SLOW_JOBS, slow_answers, slow_service, write_job
 from typer.testing import CliRunner
 from whole_runs import run
@@ -59,8 +60,12 @@ def test_a_service_that_is_asked_one_by_one_is_to_be_asked_for_a_groups_samples_
     assert reward["http"]["concurrency"] == 4
 
 
-def test_a_long_tail_of_lengths_is_to_go_on_in_the_next_step(analyzed):
-    found = analyzed(SLOW_JOBS["tail"]())
+def test_a_long_tail_of_lengths_is_to_go_on_in_the_next_step(analyzed, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(write_package(tmp_path)))
+    job = SLOW_JOBS["tail"]()
+    job["spec"]["rollout"] = {"engine": ENGINE}
+
+    found = analyzed(job)
 
     assert found["bottleneck"] in ("tail", "generate"), found["parts"]
     assert "partialRollout" in changes(found, "tail")[0]["flow"], found["parts"]

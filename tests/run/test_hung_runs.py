@@ -70,7 +70,7 @@ def test_a_reward_that_hangs_is_found_by_its_stack_and_named_in_the_runs_error(
     assert (lease["owner"], lease["rows"]) == ("reward-0", {"train/1": 32})
     ended = finished.of_kind("run_finished")[-1]
     assert ended["message"] == hang["message"]
-    assert "missing: reward-0 is in score (rewards/pool.py" in ended["message"]
+    assert "missing: reward-0 is in score (task/rewards/scorer_pool.py" in ended["message"]
     assert ended["message"].endswith(f"stacks and dock: {folder}")
     assert str(folder) in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "run" / "driver.json").exists()

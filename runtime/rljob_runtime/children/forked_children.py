@@ -1,6 +1,6 @@
 """Children that are forked from what this process has imported already, so that none imports it again.
 
-`start_forking` is called by a process of `processes.local` while it has no threads; from then on `line_child`
+`start_forking` is called by a process of `local_workers` while it has no threads; from then on `line_child`
 starts its children here. They are forked by a process of their own, which stays without threads: a fork of a
 process with threads may find their locks held for ever. It ends with this one, and its children with it.
 """

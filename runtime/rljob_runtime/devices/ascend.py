@@ -1,4 +1,4 @@
-"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Made by `table` for `ascend910b` and `c`.
+"""Ascend NPUs: torch_npu's device, HCCL and its buffers. Made by `backend_table` for `ascend910b` and `c`.
 
 torch_npu is imported here alone, and only when a backend is opened.
 """

@@ -1,6 +1,6 @@
 """The seam of device backends: what device there is, how ranks talk, what memory it has.
 
-A device worker makes one backend (`table`) and gives its parts to the engines, which know no
+A device worker makes one backend (`backend_table`) and gives its parts to the engines, which know no
 hardware.
 """
 

@@ -1,7 +1,7 @@
 """What this process has entered of collectives: which, on which group, the how manieth, since when.
 
-`parallel.wire`, `collectives`, `sync_group` and `reshard.peers` note what they do; a thread that answers
-when a run hangs (`hangs.reporter`) reads it. Ranks of a group note the same order, so that the one whose
+`wire`, `collectives`, `sync_group` and `peers` note what they do; a thread that answers
+when a run hangs (`reporter`) reads it. Ranks of a group note the same order, so that the one whose
 number is lower is the one that the others wait for. A note costs about two microseconds and holds no tensor.
 """
 

@@ -1,6 +1,6 @@
 """Emulated devices on CPU: a process, its threads, and a ledger in place of a device's memory.
 
-Collectives are gloo's. Made by `table` for `accelerator.type: emulated`.
+Collectives are gloo's. Made by `backend_table` for `accelerator.type: emulated`.
 """
 
 from collections.abc import Callable, Iterator

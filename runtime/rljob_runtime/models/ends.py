@@ -1,6 +1,6 @@
 """Both ends of a decoder: tokens to embeddings, hidden states to log-probs.
 
-Called by the decoder, which knows this form, of one device; `parallelize.ends` has that of ranks which
+Called by the decoder, which knows this form, of one device; `vocabulary_ends` has that of ranks which
 share vocabulary and tokens.
 """
 

@@ -1,6 +1,6 @@
 """Where each update rank is and whom it works with, for every purpose, by arithmetic.
 
-Called by `groups`, which makes process groups of it, and by whoever cuts a model. Without torch: 384
+Called by `process_groups`, which makes process groups of it, and by whoever cuts a model. Without torch: 384
 ranks take milliseconds.
 """
 

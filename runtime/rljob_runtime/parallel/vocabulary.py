@@ -1,7 +1,7 @@
 """Embedding of tokens, and what log-probs need, when the ranks of a group share the vocabulary.
 
 Called by the first and last stage of a parallel model. No rank ever holds a row of all logits: what the ranks
-tell each other of a token are four numbers, and nothing on the way back (`kernels.linear_logprobs`).
+tell each other of a token are four numbers, and nothing on the way back (`linear_logprobs`).
 """
 
 # U tokens of all ranks, S of one rank, H hidden, V ids of this rank
@@ -20,7 +20,7 @@ from rljob_runtime.parallel.volume import sum_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyShare:
-    """The ids of a vocabulary whose rows this rank holds: the `SharedIds` of `kernels.linear_logprobs`."""
+    """The ids of a vocabulary whose rows this rank holds: the `SharedIds` of `linear_logprobs`."""
 
     ids: range
     group: ProcessGroup | None

@@ -1,9 +1,9 @@
 """A process that ends what a run left behind.
 
-Ray's processes end with their driver, but some of them only when the driver says goodbye. `Guardian`
-starts `python -m rljob_runtime.processes.guardian` beside the run and tells it every descendant; when its pipe
-closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there. After a goodbye
-it gives them a moment first: an actor of Ray was seen to outlive all of Ray.
+Ray's processes end with their driver, but some of them only when the driver says goodbye. `Guardian` starts
+`python -m rljob_runtime.processes.guardian` beside the run and tells it every descendant; when its pipe
+closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there. After a goodbye it
+gives them a moment first: an actor of Ray was seen to outlive all of Ray.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """What a worker's process does without Ray: makes its object, then answers calls until nobody asks any more.
 
-Forked by `local`.
+Forked by `local_workers`.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What the process that workers are forked from imports, so that none of them does. Named by `local`.
+"""What the process that workers are forked from imports, so that none of them does. Named by `local_workers`.
 
 What is there is frozen: a worker that collects garbage would look at all of it, and so copy its memory.
 """

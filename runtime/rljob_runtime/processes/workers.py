@@ -1,8 +1,8 @@
 """The seam between a run and its processes: workers are started, called, and ended.
 
-`on_ray` and `local` carry it out; everything above them knows these names alone. A call is a future of the
-standard library: `concurrent.futures.wait` waits for it, and `result` returns what the worker did or raises
-RljobError.
+`on_ray` and `local_workers` carry it out; everything above them knows these names alone. A call is a future
+of the standard library: `concurrent.futures.wait` waits for it, and `result` returns what the worker did or
+raises RljobError.
 """
 
 from collections.abc import Callable, Sequence

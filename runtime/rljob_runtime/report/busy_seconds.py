@@ -1,6 +1,6 @@
 """How long each worker has had work so far, folded from phases as they are told. No clock, no I/O.
 
-Called by `run_figures`. `display.busy` has the shares of a time that has ended; over a whole run both agree.
+Called by `run_figures`. `busy` has the shares of a time that has ended; over a whole run both agree.
 """
 
 from bisect import insort

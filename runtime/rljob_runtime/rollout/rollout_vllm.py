@@ -2,7 +2,7 @@
 
 Made by the device worker for `rollout.engine: vllm`. What is vLLM's own stays in this file and in
 `vllm_start`. vLLM packs weights for its kernels, so the bytes that it holds cannot be compared; a sync
-is verified by the log-probs of `probe` instead. Runs do not repeat bitwise: a token's log-prob depends
+is verified by the log-probs of `sync_probe` instead. Runs do not repeat bitwise: a token's log-prob depends
 on what else is in the batch.
 
 A trap: on CPU vLLM packs the head apart from the embedding but reloads only the embedding where the
@@ -150,7 +150,7 @@ class VllmRollout:
         self.version = version
 
     def checksum(self) -> str:
-        """Empty: vLLM holds packed weights. `probe` verifies a sync instead."""
+        """Empty: vLLM holds packed weights. `sync_probe` verifies a sync instead."""
         return ""
 
     @property

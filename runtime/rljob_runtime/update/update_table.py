@@ -18,7 +18,7 @@ def make_update(setup: UpdateSetup) -> AnyUpdateEngine:
 
 def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
     """`torch`; engines of packages may wrap it."""
-    from rljob_runtime.rollout import update_torch
+    from rljob_runtime.update import update_torch
 
     if setup.spec.update.recompute == "full":
         setup.policy.recompute_layers()

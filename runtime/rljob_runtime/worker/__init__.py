@@ -1,4 +1,5 @@
-"""What a device worker does in each of its states: generate, reference, update, weight sync.
+"""What a device does in each of its states: generate, score, compare, update, take weights.
 
-A state claims rows from its controller, reads their columns, computes, and writes its own.
+In: rows that the dock holds, claimed from the state's controller. Out: columns of these rows, and reports.
+Called by `processes.actors`. `making` makes the states of a device's role. Knows neither Ray nor the driver.
 """

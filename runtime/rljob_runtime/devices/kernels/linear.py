@@ -1,6 +1,6 @@
 """Matrices and embeddings whose backward pass adds into the weight's `grad` itself. Called by blocks.
 
-A weight in bfloat16 whose `grad_dtype` is float32 (`engines.precision` sets it) gets its gradient by
+A weight in bfloat16 whose `grad_dtype` is float32 (`precision` sets it) gets its gradient by
 MatmulAdd: the product is added in float32, never rounded to the weight's type; where there is no `grad` yet,
 autograd gets the float32 product. So does a large weight that has a `grad`: autograd would write the product
 to a tensor of its own and pass over both again. A small weight's gradient over many rows is a product of

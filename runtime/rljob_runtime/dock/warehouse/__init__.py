@@ -1,1 +1,2 @@
-"""A warehouse: where rows lie, who reads them, what is broadcast, its standby; `server` is the process."""
+"""A warehouse: where rows lie, who reads them, what is broadcast, its standby; `warehouse_server` is the
+process."""

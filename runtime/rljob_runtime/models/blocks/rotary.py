@@ -1,6 +1,6 @@
 """Angles of rotary position embedding, and heads whose pairs are neighbours.
 
-The pairs that turn are the two halves of a head (`kernels.rope`); `halves` makes them of neighbours.
+The pairs that turn are the two halves of a head (`rotary_embedding`); `halves` makes them of neighbours.
 How fast each pair turns is `models.rope`.
 """
 

@@ -1,6 +1,6 @@
 """The gated feed-forward with gate and up as one matrix, and the mixture of experts.
 
-Called by `decoder`. Inner widths and experts are those of the part of the model that is computed.
+Called by `fused_decoder`. Inner widths and experts are those of the part of the model that is computed.
 """
 
 # U tokens, H hidden, I inner width, E experts, K experts of a token, X (token, expert) pairs

@@ -1,6 +1,6 @@
 """Attention with heads of their own: query, key and value are one matrix, all keys are kept.
 
-Called by `decoder`. Heads are those of the part of the model that is computed.
+Called by `fused_decoder`. Heads are those of the part of the model that is computed.
 """
 
 # B sequences, P longest prompt, H hidden

@@ -2,7 +2,7 @@
 
 What makes a head's key from the latent is multiplied into its query instead, and what makes its
 value into the mixed latent (DeepSeek-V2, arXiv:2405.04434, §2.1.2). Prompts are computed head by head.
-Called by `decoder`. Heads are those of the part of the model that is computed; what is kept has none.
+Called by `fused_decoder`. Heads are those of the part of the model that is computed; what is kept has none.
 """
 
 # B sequences, P longest prompt, H hidden, A heads

@@ -1,8 +1,8 @@
 """What a decoder keeps of tokens while it generates, and attention to it.
 
-Called by `heads` and `latent`; laid out by the `torch` rollout engine. A sequence's tokens lie in its row;
-the prompt that sequences of a group have in common lies in all of their rows, or once, as a prefix. Then the
-queries of a group meet the prefix in one product, and two softmaxes are merged by their log-sum-exp.
+Called by `fused_heads` and `fused_latent`; laid out by the `torch` rollout engine. A sequence's tokens lie in
+its row; the prompt that sequences of a group have in common lies in all of their rows, or once, as a prefix.
+Then the queries of a group meet the prefix in one product, and two softmaxes are merged by their log-sum-exp.
 """
 
 # B sequences, S rows, R tokens of a row, L those in the window, G prefixes, P tokens of a prefix

@@ -51,7 +51,7 @@ def load_parallel(
     """This rank's part of a Hugging Face directory's model. Holds it and, while it loads, one slice more.
 
     scores: as `loading.load_scorer` has it. lora: with new adapters, drawn with this seed.
-    Where there is a pipeline, `micro_batches.run_micro_batches` trains it; its `logprobs` scores alone.
+    Where there is a pipeline, `pipeline_passes.run_micro_batches` trains it; its `logprobs` scores alone.
     Raises ConfigError for degrees that the model cannot have, UnsupportedArchitecture for a model that
     the decoder does not compute, and as `load_weights`.
     """

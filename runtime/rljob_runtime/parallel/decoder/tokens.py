@@ -1,7 +1,7 @@
 """Which of a packed batch's tokens each rank of a replica computes, by arithmetic.
 
-Called by `attention`, `ends` and `stages`. Tokens are cut over context ranks as their attention wants them,
-each one's are padded to a multiple of its tensor ranks, and cut evenly over these.
+Called by `context_attention`, `vocabulary_ends` and `stages`. Tokens are cut over context ranks as their
+attention wants them, each one's are padded to a multiple of its tensor ranks, and cut evenly over these.
 """
 
 from collections.abc import Sequence

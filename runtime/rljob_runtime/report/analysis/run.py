@@ -1,4 +1,5 @@
-"""A run's bottleneck, read from its folder. Called by `rljob analyze`; `text` shows what is found."""
+"""A run's bottleneck, read from its folder. Called by `rljob analyze`; `analysis_text` shows what is
+found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

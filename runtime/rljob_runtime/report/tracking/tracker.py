@@ -1,4 +1,4 @@
-"""What a tracker is, and what it is told of the run. Called by `child`."""
+"""What a tracker is, and what it is told of the run. Called by `tracker_child`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

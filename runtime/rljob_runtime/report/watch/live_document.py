@@ -1,7 +1,7 @@
 """The report's document of a run that goes on, in parts: a reader asks for what has changed since its last.
 
-Called by `page`. Lists of charts and of steps come entry by entry, so that what a page asks for each second
-stays small however long the run is.
+Called by `watched_page`. Lists of charts and of steps come entry by entry, so that what a page asks for each
+second stays small however long the run is.
 """
 
 import json

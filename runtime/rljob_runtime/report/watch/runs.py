@@ -1,6 +1,6 @@
 """A run that is watched: where its events come from, and when none can come any more.
 
-`LocalRun` is a folder of this machine; `cluster.watched` has a job's. Used by `on_terminal` and `page`.
+`LocalRun` is a folder of this machine; `watched` has a job's. Used by `on_terminal` and `watched_page`.
 """
 
 from dataclasses import dataclass, field

@@ -1,7 +1,7 @@
 """The page of `rljob watch --web`, as answers to requests: itself, what has changed, traces, a token's check.
 
-Used by `server` on this machine and by the run's own `status_server`. Of a folder, the run's document can
-be asked for, and the traces that its events name. The token opens it, shown as a bearer's or, once, to
+Used by `page_server` on this machine and by the run's own `status_server`. Of a folder, the run's document
+can be asked for, and the traces that its events name. The token opens it, shown as a bearer's or, once, to
 `login`, which answers with a cookie that opens the page and nothing else that the token opens.
 """
 

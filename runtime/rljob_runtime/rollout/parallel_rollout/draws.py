@@ -1,6 +1,6 @@
 """Draw tokens where tensor ranks share the vocabulary and the last stage alone has logits.
 
-Made by `share`; `engines.sampling` is the form of one rank. All ranks of a model get the same tokens.
+Made by `rank_share`; `sampling` is the form of one rank. All ranks of a model get the same tokens.
 """
 
 # B sequences, V ids of one rank, W ids of all ranks, M ids of the rank with most, R tensor ranks
@@ -24,7 +24,7 @@ LARGEST_UNIFORM = 1.0 - 2.0**-53
 
 
 class RankDraw:
-    """Called as `engines.sampling.draw`, with the logits of this rank's ids; a stage that is not the last
+    """Called as `sampling.draw`, with the logits of this rank's ids; a stage that is not the last
     one has none, and is told."""
 
     def __init__(self, vocabulary: int, groups: RolloutGroups) -> None:

@@ -1,4 +1,4 @@
-"""Where each rollout rank is and whom it works with, by arithmetic. Called by `groups` and `parts`.
+"""Where each rollout rank is and whom it works with, by arithmetic. Called by `rollout_groups` and `parts`.
 
 Experts are shared inside data × tensor: among tensor ranks, which have the same tokens, or, where the
 expert degree is larger than the tensor degree, also among models, which have tokens of their own.

@@ -1,6 +1,6 @@
 """What the ranks of a model tell each other in a pass of generation: the `Joins` of several ranks.
 
-Made by `share`. Tensor ranks have the same tokens and add up what row-cut matrices give: a step of
+Made by `rank_share`. Tensor ranks have the same tokens and add up what row-cut matrices give: a step of
 generation has few tokens, of which sharing out the norms would save nothing.
 
 Experts are computed where they lie, on all tokens that their sharers have, and the outputs are added up:

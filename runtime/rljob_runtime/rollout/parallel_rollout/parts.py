@@ -1,6 +1,6 @@
 """A rollout rank's part of a model: its sizes, and its slices of files and of whole tensors.
 
-Called by `share`. Which slices these are is `rljob_api.layout`.
+Called by `rank_share`. Which slices these are is `rljob_api.layout`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

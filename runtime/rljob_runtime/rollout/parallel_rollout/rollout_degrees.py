@@ -1,4 +1,5 @@
-"""Which degrees of the rollout layout a model cannot have. Called by `share` before it makes anything."""
+"""Which degrees of the rollout layout a model cannot have. Called by `rank_share` before it makes
+anything."""
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism

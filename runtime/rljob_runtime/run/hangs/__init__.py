@@ -1,5 +1,5 @@
-"""What every process of a run was doing when a deadline passed, or when somebody asks.
+"""The driver's side of a hang: who is asked, who is missing, what is written.
 
-`reporter` is in every process, `switchboard` in the driver asks them all, `verdict` says who is missing,
-`dump` writes the folder; `request` is the way in for `rljob stacks`.
+`switchboard` asks all processes, `verdict` says who is missing, `dump` writes the folder; `request` is the
+way in for `rljob stacks`. What each process answers is `processes.hangs`.
 """

@@ -1,7 +1,7 @@
 """`rljob stacks DIR`: let a living run write where it stands, and the run's side of it: SIGUSR1.
 
 The signal reaches a thread of the driver's, so that a driver whose main thread is stuck answers, too.
-In pods the same command runs in the head's container (`cluster.commands`).
+In pods the same command runs in the head's container (`cluster_commands`).
 """
 
 import contextlib

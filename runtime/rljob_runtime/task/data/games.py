@@ -1,6 +1,7 @@
 """Games as prompts: the first observation of the game of each seed.
 
-Called by the data source, by `problems` before a run, and by the warm-up. Games are begun in a child process.
+Called by the data source, by `data_problems` before a run, and by the warm-up. Games are begun in a child
+process.
 """
 
 import atexit

@@ -1,6 +1,6 @@
 """Datasets of the reasoning-gym package: their names, parameters and items.
 
-Called by the data source, by `problems` before a run, and by the dataset reward.
+Called by the data source, by `data_problems` before a run, and by the dataset reward.
 The package seeds item i with seed + i, so seeds near each other give the same items; callers keep
 theirs far apart.
 """

@@ -1,7 +1,7 @@
 """Games of one environment in one child process, each move with a deadline.
 
-Used by `pool`, one thread a player, and by the data's `games` for first observations. A process that hangs or
-dies is replaced; its other games are played again there, from their seeds by their moves.
+Used by `game_pool`, one thread a player, and by the data's `games` for first observations. A process that
+hangs or dies is replaced; its other games are played again there, from their seeds by their moves.
 """
 
 import json

@@ -1,6 +1,6 @@
 """A child process that scores: one line in for a response, one line out for each of its rewards.
 
-Started by `pool`. Ends with its parent, even while a score hangs. What rewards print goes to stderr,
+Started by `scorer_pool`. Ends with its parent, even while a score hangs. What rewards print goes to stderr,
 so that it never mixes with the answers.
 """
 

@@ -1,2 +1,2 @@
-"""Tools that a policy calls while it generates: `calls` finds calls in tokens and makes tokens of answers,
-`pool` runs them in child processes, `table` makes each by its type."""
+"""Tools that a policy calls while it generates: `call_format` finds calls in tokens and makes tokens of
+answers, `tool_pool` runs them in child processes, `tool_table` makes each by its type."""

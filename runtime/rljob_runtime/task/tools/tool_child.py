@@ -1,4 +1,4 @@
-"""A child process with one tool: one line in for a call, one line out. Started by `pool`.
+"""A child process with one tool: one line in for a call, one line out. Started by `tool_pool`.
 
 Ends with its parent, even while a call hangs. What tools print goes to stderr, so that it never mixes with
 the answers.

@@ -1,6 +1,6 @@
 """The update engine `mindspeed`: one Megatron optimizer step at a time, data parallel.
 
-Made by `engines.update` for `update.engine: mindspeed`. The loss is the algorithm's own, as with the
+Made by `update_table` for `update.engine: mindspeed`. The loss is the algorithm's own, as with the
 engine `torch`: undivided over micro-batches, whose gradients Megatron adds up in `main_grad`, sums over
 ranks and divides by the global count.
 """

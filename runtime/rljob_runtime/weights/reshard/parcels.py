@@ -1,4 +1,4 @@
-"""The pieces that one device gives in a step, end to end in bytes. Called by `collectives` and `shared`.
+"""The pieces that one device gives in a step, end to end in bytes. Called by `step_collectives` and `shared`.
 
 A parcel is bytes, as the pieces of a step may have two types; those of the wider type come first, so that
 every piece begins at a multiple of its type's size.
