@@ -1,4 +1,4 @@
-"""Another number of rollout devices for a job that trains: what is legal, which pods, who leaves.
+"""Another number of rollout devices for a job that trains: which pods, who leaves.
 
 Called by the runtime when it is asked for another number, by the operator for its pods, and by
 `plan`. Pure. Devices are numbered from the first that trains; node i has the devices from
@@ -11,12 +11,8 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from rljob_api.base import Section
-from rljob_api.load import rule_problems
-from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.topology import num_nodes, roles, total_devices
-
-COUNT_PATH = "spec.placement.rolloutDevices"
 
 
 class DevicePlace(Section):
@@ -78,21 +74,6 @@ def scaled(job: RLJob, rollout: int) -> RLJob:
     return job.model_copy(update={"spec": spec.model_copy(update=changed)})
 
 
-def scale_problems(job: RLJob, rollout: int) -> list[Problem]:
-    """Why a valid job cannot have `rollout` devices that generate."""
-    if not is_elastic(job.spec):
-        return [Problem(COUNT_PATH, _fixed(job.spec))]
-    if rollout < 1:
-        return [Problem(COUNT_PATH, f"is {rollout}; must be at least 1")]
-    together = job.spec.rollout.parallelism.model_devices
-    if rollout % together:
-        below = rollout // together * together
-        legal = f"{below} or {below + together}" if below else str(together)
-        what = f"{together} devices hold a model together (spec.rollout.parallelism)"
-        return [Problem(COUNT_PATH, f"is {rollout}, but {what}; use {legal}")]
-    return rule_problems(scaled(job, rollout).spec)
-
-
 def worker_pods(job: RLJob, rollout: int) -> int:
     """Pods with devices that the elastic job needs for `rollout` devices that generate."""
     spec = scaled(job, rollout).spec
@@ -121,9 +102,3 @@ def device_notes(spec: RLJobSpec) -> Iterator[str]:
     idle = total_devices(placement, accelerator) - own.update - own.rollout
     if idle > 0:
         yield f"{idle} of {accelerator.devices_per_node} devices of the last node have no work"
-
-
-def _fixed(spec: RLJobSpec) -> str:
-    if spec.placement.mode == "colocated":
-        return "cannot change with mode colocated, where every device trains; make a new job"
-    return "cannot change without updateDevices, which say how many devices stay; make a new job"

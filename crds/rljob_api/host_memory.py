@@ -10,9 +10,8 @@ from rljob_api.memory import Memory
 from rljob_api.pods import parse_amount
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import roles
+from rljob_api.worker_pods import HOST_GIB
 
-HOST_GIB = 64
-"""Memory that a worker pod on Ascend asks for, a device, where the job does not say another amount."""
 GIB = 2**30
 
 

@@ -3,7 +3,6 @@
 Given by the operator, looked for by the command line: `rljob status`, `rljob logs`, `rljob report`.
 """
 
-from rljob_api.pod_rules import RUNS_DIRECTORY
 from rljob_api.rljob import GROUP
 
 JOB_LABEL = f"{GROUP}/job"
@@ -12,6 +11,8 @@ ROLE_LABEL = f"{GROUP}/role"
 CLUSTER_LABEL = "ray.io/cluster"
 """KubeRay puts it on every pod."""
 HEAD_CONTAINER = "ray-head"
+CONFIG_DIRECTORY = "/etc/rljob"
+RUNS_DIRECTORY = "/var/lib/rljob"
 
 
 def run_directory(*, namespace: str, name: str, uid: str, path: str | None = None) -> str:

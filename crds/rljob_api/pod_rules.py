@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from rljob_api.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_api.pods import EnvironmentVariable, PodTemplate, Resources, Volume, parse_amount
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
@@ -24,8 +25,6 @@ OWN_ENVIRONMENT = (
     "RAY_CLUSTER_NAMESPACE", "RAY_IP", "RAY_NODE_TYPE_NAME", "RAY_PORT", "RAY_REDIS_ADDRESS",
     "REDIS_PASSWORD", "REDIS_USERNAME",
 )  # fmt: skip
-CONFIG_DIRECTORY = "/etc/rljob"
-RUNS_DIRECTORY = "/var/lib/rljob"
 OWN_PATHS = (CONFIG_DIRECTORY, RUNS_DIRECTORY, "/dev/shm")
 OWN_VOLUMES = ("rljob-", "shared-mem")
 

@@ -5,10 +5,8 @@ Filled by `load`, `rules`, `layout_rules` and `run_rules`; shown by the CLI and 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rljob_api.rljob import RLJob
+from pydantic import BaseModel
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,9 +21,9 @@ class Problem:
 
 
 class InvalidJob(Exception):
-    """A job that cannot be run or planned; `problems` holds every fault that was found. job: where each field
-    could be read, and rules between fields refuse it."""
+    """A job that cannot be run or planned; `problems` holds every fault that was found. job: the RLJob,
+    where each field could be read, and rules between fields refuse it."""
 
-    def __init__(self, problems: Iterable[Problem], job: "RLJob | None" = None) -> None:
+    def __init__(self, problems: Iterable[Problem], job: BaseModel | None = None) -> None:
         self.problems, self.job = list(dict.fromkeys(problems)), job
         super().__init__("\n".join(str(problem) for problem in self.problems))

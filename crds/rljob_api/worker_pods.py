@@ -4,6 +4,8 @@ from rljob_api.infrastructure import Accelerator
 
 USER = 1000
 """Uid and gid of the runtime's images."""
+HOST_GIB = 64
+"""Memory that a worker pod on Ascend asks for, a device, where the job does not say another amount."""
 PULL_POLICY = "IfNotPresent"
 EMULATED_REQUESTS = {"cpu": "100m", "memory": "512Mi"}
 """Emulated devices run anywhere and ask for little."""

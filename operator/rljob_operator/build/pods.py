@@ -4,8 +4,7 @@ Called by `cluster`. containers[0] is Ray's, whose command KubeRay writes.
 """
 
 from rljob_api.infrastructure import Accelerator
-from rljob_api.pod_names import ROLE_LABEL
-from rljob_api.pod_rules import RUNS_DIRECTORY
+from rljob_api.pod_names import ROLE_LABEL, RUNS_DIRECTORY
 from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.worker_pods import ASCEND_POD_LABELS, PULL_POLICY, USER, is_ascend

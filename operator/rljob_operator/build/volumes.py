@@ -3,7 +3,7 @@
 Called by `pods`. The user's own volumes come after these.
 """
 
-from rljob_api.pod_rules import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_api.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_api.pods import PodTemplate
 from rljob_api.rljob import RLJobSpec
 from rljob_operator.build.names import Manifest, Role, child_name

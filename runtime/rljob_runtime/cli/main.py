@@ -88,7 +88,8 @@ def validate(file: JobFile) -> None:
         job = load_job(file)
     except InvalidJob as invalid:
         told = {problem.path for problem in invalid.problems}
-        for note in _local_notes(invalid.job, file.parent) if invalid.job else ():
+        read = isinstance(invalid.job, RLJob)
+        for note in _local_notes(invalid.job, file.parent) if read else ():
             if note.path not in told:
                 _note(f"on this machine: {note}")
         _invalid(invalid.problems)

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from rljob_api.pod_names import driver_log
-from rljob_api.pod_rules import RUNS_DIRECTORY
+from rljob_api.pod_names import RUNS_DIRECTORY, driver_log
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.errors import ConfigError

@@ -6,8 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from rljob_api import pod_names
-from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL
-from rljob_api.pod_rules import RUNS_DIRECTORY
+from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL, RUNS_DIRECTORY
 
 Manifest = dict[str, Any]
 ROLES = ("head", "worker", "warehouse")

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from rljob_api.base import parse_quantity
-from rljob_api.host_memory import HOST_GIB
 from rljob_api.pods import parse_amount
-from rljob_api.worker_pods import EMULATED_REQUESTS, is_ascend
+from rljob_api.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
 from rljob_runtime.cli.doctor.devices import offers_of
 from rljob_runtime.cli.doctor.installed import Installed

@@ -1,0 +1,30 @@
+"""Which number of rollout devices a job that trains can have. Called by the runtime that is asked
+for one."""
+
+from rljob_api.elastic import is_elastic, scaled
+from rljob_api.load import rule_problems
+from rljob_api.problems import Problem
+from rljob_api.rljob import RLJob, RLJobSpec
+
+COUNT_PATH = "spec.placement.rolloutDevices"
+
+
+def scale_problems(job: RLJob, rollout: int) -> list[Problem]:
+    """Why a valid job cannot have `rollout` devices that generate."""
+    if not is_elastic(job.spec):
+        return [Problem(COUNT_PATH, _fixed(job.spec))]
+    if rollout < 1:
+        return [Problem(COUNT_PATH, f"is {rollout}; must be at least 1")]
+    together = job.spec.rollout.parallelism.model_devices
+    if rollout % together:
+        below = rollout // together * together
+        legal = f"{below} or {below + together}" if below else str(together)
+        what = f"{together} devices hold a model together (spec.rollout.parallelism)"
+        return [Problem(COUNT_PATH, f"is {rollout}, but {what}; use {legal}")]
+    return rule_problems(scaled(job, rollout).spec)
+
+
+def _fixed(spec: RLJobSpec) -> str:
+    if spec.placement.mode == "colocated":
+        return "cannot change with mode colocated, where every device trains; make a new job"
+    return "cannot change without updateDevices, which say how many devices stay; make a new job"
