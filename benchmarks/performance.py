@@ -1,7 +1,7 @@
 """What the paper's runs should take, by arithmetic: calibrated on two of them, compared with a third.
 
-Nothing is measured. `rljob_api.performance` adds up a step from the job's plan, the rates of an Ascend 910C
-and the stated shares of them in `rljob_api.machines`. Two numbers are solved for, so that the first two
+Nothing is measured. `rljob_plan.performance` adds up a step from the job's plan, the rates of an Ascend 910C
+and the stated shares of them in `rljob_plan.machines`. Two numbers are solved for, so that the first two
 rows come out as reported: the time a decoding step spends on each layer beside reading memory, and a fixed
 time of each step. The paper draws its throughput of Qwen2.5-7B and 32B (Fig. 7) without figures: these rows
 are those that MindSpeed RL's documentation gives (docs/zh/algorithms/grpo.md; batches and layouts from its
@@ -19,12 +19,12 @@ from figures import Figures
 
 from rljob_api.architecture import Shape, find_shape
 from rljob_api.load import load_job
-from rljob_api.machines import ASCEND_910C, ASCEND_SHARES, Shares
-from rljob_api.memory import plan_memory
-from rljob_api.performance import step_parts
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB, tokens_per_second
+from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, Shares
+from rljob_plan.memory import plan_memory
+from rljob_plan.performance import step_parts
 
 PAPER = Path(__file__).resolve().parent.parent / "examples" / "paper"
 DIE_GB = 64

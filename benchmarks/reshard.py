@@ -35,8 +35,8 @@ from reshard_sides import (
 from reshard_step import measure_step
 
 from rljob_api.architecture import Shape
-from rljob_api.resharding.figures import count_bytes
 from rljob_api.volumes import GB
+from rljob_plan.resharding.figures import count_bytes
 from rljob_runtime.devices.cpu import CpuBackend
 
 MIB = 2**20

@@ -8,9 +8,9 @@ from ranks import on_ranks
 from reshard_sides import dense, plan_of, slices, sparse, traced
 
 from rljob_api.architecture import Shape
-from rljob_api.resharding.figures import count_bytes, largest_bucket
-from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.volumes import redundant_bytes
+from rljob_plan.resharding.figures import count_bytes, largest_bucket
+from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.models.expert_names import held_dtype

@@ -9,13 +9,13 @@ from typing import Any
 
 from rljob_api.architecture import find_shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.host_memory import plan_host
 from rljob_api.load import load_job
-from rljob_api.memory import plan_memory
-from rljob_api.plan import plan_resharding
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB
+from rljob_plan.host_memory import plan_host
+from rljob_plan.memory import plan_memory
+from rljob_plan.plan import plan_resharding
 
 PAPER = Path(__file__).parents[1] / "examples" / "paper"
 MODELS = {

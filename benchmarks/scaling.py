@@ -29,8 +29,8 @@ from models import SIZES, make_model
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
-from rljob_api.traffic import Work as PlannedWork
-from rljob_api.update_traffic import stage_traffic
+from rljob_plan.traffic import Work as PlannedWork
+from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices import wire
 from rljob_runtime.devices.memory_ledger import MemoryLedger

@@ -28,10 +28,10 @@ from scaling import shape_of
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import read_job
-from rljob_api.machines import Machine, rates_of
-from rljob_api.performance import generating_parts, training_parts
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import resolve
+from rljob_plan.machines import Machine, rates_of
+from rljob_plan.performance import generating_parts, training_parts
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.decoder.parameters import purposes
@@ -187,7 +187,7 @@ def generate(job: Job, degrees: Mapping[str, int], rank: int) -> float:
 
 
 def rates(rank: int) -> dict[str, float]:
-    """What `rljob_api.machines` has of this machine, by rank, both at work at the same time.
+    """What `rljob_plan.machines` has of this machine, by rank, both at work at the same time.
 
     latency_seconds: what a collective adds to a small product, as between layers, where a rank has to wake
     up for it.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.plan import plan_samples
+from rljob_plan.plan import plan_samples
 
 PATH = "spec.data.environment"
 GUESS = {"name": "acme.guess", "maxObservationTokens": 32}

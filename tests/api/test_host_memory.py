@@ -3,13 +3,13 @@
 import pytest
 
 from rljob_api.architecture import BUILTINS
-from rljob_api.host_memory import plan_host
-from rljob_api.memory import plan_memory
-from rljob_api.memory_rules import host_problems, machine_problem
-from rljob_api.plan import machine_problems, make_plan, model_problems
-from rljob_api.plan_json import plan_json
-from rljob_api.plan_text import plan_text
 from rljob_api.topology import resolve
+from rljob_plan.host_memory import plan_host
+from rljob_plan.memory import plan_memory
+from rljob_plan.memory_rules import host_problems, machine_problem
+from rljob_plan.plan import machine_problems, make_plan, model_problems
+from rljob_plan.plan_json import plan_json
+from rljob_plan.plan_text import plan_text
 
 TINY = BUILTINS["tiny"]
 WEIGHTS = TINY.total().total * 4

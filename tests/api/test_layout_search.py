@@ -12,21 +12,21 @@ from typer.testing import CliRunner
 
 from rljob_api.architecture import BUILTINS, find_shape
 from rljob_api.load import load_job, read_job
-from rljob_api.machines import rates_of
-from rljob_api.memory import plan_memory
-from rljob_api.memory_rules import memory_problems
-from rljob_api.performance import step_parts
-from rljob_api.plan import make_plan, model_problems
 from rljob_api.problems import InvalidJob
-from rljob_api.search.as_json import search_json
-from rljob_api.search.degrees import Degrees
-from rljob_api.search.estimates import Estimates
-from rljob_api.search.of_job import search_job
-from rljob_api.search.ranking import MOST_CHECKED, MOST_UNTIL_ONE_FITS, rank
-from rljob_api.search.reasons import fragment
-from rljob_api.search.remedies import leanest
-from rljob_api.search.text import search_text
 from rljob_api.topology import resolve
+from rljob_plan.machines import rates_of
+from rljob_plan.memory import plan_memory
+from rljob_plan.memory_rules import memory_problems
+from rljob_plan.performance import step_parts
+from rljob_plan.plan import make_plan, model_problems
+from rljob_plan.search.degrees import Degrees
+from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.job_search import search_job
+from rljob_plan.search.ranking import MOST_CHECKED, MOST_UNTIL_ONE_FITS, rank
+from rljob_plan.search.reasons import fragment
+from rljob_plan.search.remedies import leanest
+from rljob_plan.search.search_json import search_json
+from rljob_plan.search.search_text import search_text
 from rljob_runtime.cli.main import app
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"

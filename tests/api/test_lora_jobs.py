@@ -4,11 +4,11 @@ import pytest
 from small_shapes import DENSE, SPARSE
 
 from rljob_api.architecture import Experts, Shape
-from rljob_api.memory import plan_memory
 from rljob_api.problems import InvalidJob
 from rljob_api.shape_rules import shape_problems
 from rljob_api.topology import resolve
-from rljob_api.update_traffic import plan_traffic
+from rljob_plan.memory import plan_memory
+from rljob_plan.update_traffic import plan_traffic
 
 LORA = "spec.update.lora"
 TARGETS = f"{LORA}.targetModules"

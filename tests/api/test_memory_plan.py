@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_shapes import DENSE, SPARSE
 
-from rljob_api.activations import Packed, plan_activations
 from rljob_api.architecture import BUILTINS
 from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import stages
-from rljob_api.memory import plan_memory
-from rljob_api.memory_rules import memory_problems
-from rljob_api.plan import make_plan, plan_resharding
-from rljob_api.shards import rollout_shard, update_shard
 from rljob_api.topology import resolve
+from rljob_plan.activations import Packed, plan_activations
+from rljob_plan.memory import plan_memory
+from rljob_plan.memory_rules import memory_problems
+from rljob_plan.plan import make_plan, plan_resharding
+from rljob_plan.shards import rollout_shard, update_shard
 
 TINY = BUILTINS["tiny"]
 WEIGHTS = TINY.total().total * 4

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.boxes import Box
-from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
-from rljob_api.resharding.packing import Packed, packed_slices
 from rljob_api.tensors import tensors_of
+from rljob_plan.resharding.boxes import Box
+from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.packing import Packed, packed_slices
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.update.update_mindspeed.megatron_weights import to_megatron
 from rljob_runtime.weights.reshard.parcels import part

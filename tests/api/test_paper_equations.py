@@ -9,10 +9,10 @@ import pytest
 
 from rljob_api.architecture import find_shape
 from rljob_api.load import load_job
-from rljob_api.plan import make_plan
-from rljob_api.plan_json import plan_json
-from rljob_api.plan_text import plan_text
 from rljob_api.volumes import SampleFlow, redundant_bytes, tokens_per_second
+from rljob_plan.plan import make_plan
+from rljob_plan.plan_json import plan_json
+from rljob_plan.plan_text import plan_text
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 FILES = sorted(PAPER.glob("*.yaml"))

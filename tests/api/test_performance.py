@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.architecture import BUILTINS, Experts
-from rljob_api.collectives import meetings_of_step, meetings_of_token
-from rljob_api.decoding import active_parameters, forward_flops
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.machines import Machine, Shares
-from rljob_api.performance import step_parts
 from rljob_api.topology import resolve
+from rljob_plan.collectives import meetings_of_step, meetings_of_token
+from rljob_plan.decoding import active_parameters, forward_flops
+from rljob_plan.machines import Machine, Shares
+from rljob_plan.performance import step_parts
 
 TINY = BUILTINS["tiny"]
 PLAIN = Machine(

@@ -13,17 +13,17 @@ from rljob_api.architecture import find_shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.layout import slices
 from rljob_api.load import load_job
-from rljob_api.plan import make_plan
-from rljob_api.plan_json import plan_json
-from rljob_api.plan_text import plan_text
-from rljob_api.resharding.figures import count_bytes, peaks
-from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
-from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import CORRECTION_BIAS, Widths
 from rljob_api.tensors import TensorSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB, redundant_bytes
+from rljob_plan.plan import make_plan
+from rljob_plan.plan_json import plan_json
+from rljob_plan.plan_text import plan_text
+from rljob_plan.resharding.figures import count_bytes, peaks
+from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import CORRECTION_BIAS, Widths
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 

@@ -12,15 +12,15 @@ from reshards import SHAPES, elements, elements_held, executed, plans
 from rljob_api.architecture import find_shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import load_job
-from rljob_api.resharding.boxes import Box
-from rljob_api.resharding.figures import count_bytes
-from rljob_api.resharding.layouts import rollout_layout, update_layout
-from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import Widths
 from rljob_api.tensors import tensors_of
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB
+from rljob_plan.resharding.boxes import Box
+from rljob_plan.resharding.figures import count_bytes
+from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.layouts import rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import Widths
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"
 BFLOAT16 = Widths(update=2, rollout=2)

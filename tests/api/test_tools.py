@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.plan import plan_samples
+from rljob_plan.plan import plan_samples
 
 CALC = {"name": "calc", "type": "calculator", "maxAnswerTokens": 32}
 TOOLS = {"spec.rollout.tools": [CALC]}

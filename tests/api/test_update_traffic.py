@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from rljob_api.architecture import BUILTINS
-from rljob_api.plan import make_plan
-from rljob_api.plan_json import plan_json
-from rljob_api.plan_text import plan_text
 from rljob_api.topology import resolve
-from rljob_api.traffic import Traffic
-from rljob_api.update_traffic import longest_work, plan_traffic
+from rljob_plan.plan import make_plan
+from rljob_plan.plan_json import plan_json
+from rljob_plan.plan_text import plan_text
+from rljob_plan.traffic import Traffic
+from rljob_plan.update_traffic import longest_work, plan_traffic
 
 TINY = BUILTINS["tiny"]
 HERE = Path(__file__).parent

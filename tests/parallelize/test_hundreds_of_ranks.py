@@ -22,8 +22,8 @@ from transformers.models.qwen3 import Qwen3Config
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
-from rljob_api.traffic import Work
-from rljob_api.update_traffic import stage_traffic
+from rljob_plan.traffic import Work
+from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.decoder.parameters import held_slices, on_meta, purposes

@@ -16,8 +16,8 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
 from rljob_api.lora import Lora
-from rljob_api.memory import plan_memory
 from rljob_api.topology import resolve
+from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.adapter_files import save_adapter
 from rljob_runtime.update.update_ranks import UpdateRanks

@@ -18,9 +18,9 @@ from transformers.models.qwen3_moe import Qwen3MoeConfig
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.engines import UpdateParallelism
-from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve
+from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture

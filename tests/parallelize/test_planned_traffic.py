@@ -14,12 +14,12 @@ from sent_bytes import SentBytes
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import Recompute, UpdateParallelism
-from rljob_api.gradient_traffic import zero_bytes
-from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJob
 from rljob_api.topology import resolve
-from rljob_api.traffic import Traffic, Work
-from rljob_api.update_traffic import stage_traffic
+from rljob_plan.gradient_traffic import zero_bytes
+from rljob_plan.memory import plan_memory
+from rljob_plan.traffic import Traffic, Work
+from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.decoder.parameters import purposes

@@ -12,9 +12,9 @@ from reshards import SHAPES
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.weights.reshard.executor import Resharder

@@ -14,9 +14,9 @@ from forked_ranks import RanksFailed, on_ranks
 from reshard_ranks import made, plan_of, slices_of, whole_weights
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.plan import ReshardPlan
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.resharding_plan import ReshardPlan
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import AllgatherSwap

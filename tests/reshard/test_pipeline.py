@@ -9,8 +9,8 @@ from forked_ranks import on_ranks
 from reshard_ranks import plan_of, slices_of, whole_weights
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.weights.reshard.executor import Resharder
 

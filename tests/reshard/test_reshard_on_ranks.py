@@ -9,9 +9,9 @@ from forked_ranks import RanksFailed, on_ranks
 from reshard_ranks import PAIRS, made, plan_of, slices_of, whole_weights
 from torch import Tensor
 
-from rljob_api.resharding.figures import peaks
-from rljob_api.resharding.plan import ReshardPlan
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.figures import peaks
+from rljob_plan.resharding.resharding_plan import ReshardPlan
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
 from rljob_runtime.models.expert_names import held_dtype

@@ -8,11 +8,11 @@ from torch import Tensor
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.boxes import Box, Piece
-from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import Widths
 from rljob_api.tensors import tensors_of
+from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.weights.reshard.parcels import part

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from rljob_api.architecture import Experts, Latent, Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.layouts import Layout, rollout_layout, update_layout
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import Widths
 from rljob_api.tensors import tensors_of
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import Widths
 
 Element = tuple[str, int, int]
 WIDTHS = Widths(update=4, rollout=2)

@@ -10,9 +10,9 @@ import torch
 
 from rljob_api.architecture import read_shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.layouts import rollout_layout, update_layout
-from rljob_api.resharding.plan import make_reshard_plan
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.layouts import rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import make_reshard_plan
+from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.loading import load_policy

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rljob_api.machines import RATE_NAMES
 from rljob_api.problems import InvalidJob, Problem
+from rljob_plan.machines import RATE_NAMES
 from rljob_runtime.cli.cluster.cluster_commands import (
     Context,
     Namespace,
@@ -82,7 +82,7 @@ def validate(file: JobFile) -> None:
     from rljob_api.elastic import device_notes
     from rljob_api.evaluation_rules import evaluation_notes
     from rljob_api.load import load_job
-    from rljob_api.plan import model_problems
+    from rljob_plan.plan import model_problems
 
     try:
         job = load_job(file)
@@ -132,9 +132,9 @@ def plan(
 ) -> None:
     """Print ranks, pods, sample volumes, resharding and memory, or with --search faster layouts; needs no
     cluster and no torch."""
-    from rljob_api.plan import make_plan
-    from rljob_api.plan_json import plan_json
-    from rljob_api.plan_text import plan_text
+    from rljob_plan.plan import make_plan
+    from rljob_plan.plan_json import plan_json
+    from rljob_plan.plan_text import plan_text
 
     job = _load(file)
     if search:
@@ -156,9 +156,9 @@ def _search(
     placement: Placements | None,
     rates: list[str],
 ) -> None:
-    from rljob_api.search.as_json import search_json
-    from rljob_api.search.of_job import search_job
-    from rljob_api.search.text import search_text
+    from rljob_plan.search.job_search import search_job
+    from rljob_plan.search.search_json import search_json
+    from rljob_plan.search.search_text import search_text
 
     asked: Any = placement.value if placement else "job"
     try:
@@ -190,7 +190,7 @@ def run(
     ] = False,
 ) -> None:
     """Train on this machine, on emulated devices."""
-    from rljob_api.plan import model_problems
+    from rljob_plan.plan import model_problems
 
     job = _load(file)
     try:

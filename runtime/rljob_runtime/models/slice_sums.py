@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Box
+from rljob_plan.resharding.boxes import Box
 
 AT_ONCE = 1 << 18
 """Items of a box that are multiplied at a time."""

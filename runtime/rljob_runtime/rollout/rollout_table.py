@@ -8,8 +8,8 @@ import torch
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.base import parse_quantity
-from rljob_api.memory import plan_memory
 from rljob_api.rljob import RLJobSpec
+from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.resharding.boxes import Box, Piece
-from rljob_api.resharding.plan import ReshardPlan
-from rljob_api.resharding.routes import Move
+from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.resharding_plan import ReshardPlan
+from rljob_plan.resharding.routes import Move
 from rljob_runtime.devices.wire import Pending, start_gather
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype

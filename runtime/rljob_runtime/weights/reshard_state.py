@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from rljob_api.resharding.figures import largest_bucket
-from rljob_api.resharding.plan import ReshardPlan
+from rljob_plan.resharding.figures import largest_bucket
+from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger, Moment
 from rljob_runtime.errors import WeightsError, WorkerError
 from rljob_runtime.models.policy_model import PolicyModel

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.plan import ReshardPlan
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import can_reshard
+from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.plan import ReshardPlan, Step
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.resharding_plan import ReshardPlan, Step
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.devices.presence import Presence

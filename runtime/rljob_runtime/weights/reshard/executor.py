@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Box, Piece
-from rljob_api.resharding.buckets import Member
-from rljob_api.resharding.plan import ReshardPlan
+from rljob_plan.resharding.boxes import Box, Piece
+from rljob_plan.resharding.buckets import Member
+from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend, Mark
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError

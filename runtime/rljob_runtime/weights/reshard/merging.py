@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, Piece
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.lora import adapted_matrices, merged
 from rljob_runtime.parallel.fully_sharded import held_rows, whole_weight

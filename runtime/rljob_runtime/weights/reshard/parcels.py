@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Box, Piece
+from rljob_plan.resharding.boxes import Box, Piece
 from rljob_runtime.models.expert_names import held_dtype
 
 View = Callable[[Piece], Tensor]

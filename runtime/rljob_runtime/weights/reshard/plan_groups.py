@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from rljob_api.resharding.plan import ReshardPlan, group_of
+from rljob_plan.resharding.resharding_plan import ReshardPlan, group_of
 from rljob_runtime.errors import WorkerError
 
 

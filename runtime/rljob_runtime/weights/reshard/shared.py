@@ -10,8 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.plan import ReshardPlan, Step
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.resharding_plan import ReshardPlan, Step
 from rljob_runtime.weights.reshard.parcels import Parcel, View
 from rljob_runtime.weights.reshard.peers import Listening, Peers, Told
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.plan import Step
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.resharding_plan import Step
 from rljob_runtime.devices.wire import (
     Pending,
     start_broadcast,

@@ -4,11 +4,11 @@ from functools import lru_cache
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.resharding.layouts import rollout_layout, update_layout
-from rljob_api.resharding.plan import ReshardPlan, make_reshard_plan
-from rljob_api.resharding.widths import FLOAT32_BYTES, ITEM_BYTES, Widths
 from rljob_api.rljob import RLJobSpec
 from rljob_api.topology import update_mesh
+from rljob_plan.resharding.layouts import rollout_layout, update_layout
+from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
+from rljob_plan.resharding.widths import FLOAT32_BYTES, ITEM_BYTES, Widths
 
 
 def plan_of_job(spec: RLJobSpec, shape: Shape) -> ReshardPlan:

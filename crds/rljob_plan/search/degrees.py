@@ -9,16 +9,16 @@ from functools import cached_property
 from rljob_api.architecture import Shape
 from rljob_api.base import parse_quantity
 from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
-from rljob_api.memory import least_to_generate, least_to_train
-from rljob_api.performance import (
+from rljob_api.rljob import RLJobSpec
+from rljob_plan.memory import least_to_generate, least_to_train
+from rljob_plan.performance import (
     constant_seconds,
     generating_parts,
     swap_seconds,
     training_parts,
 )
-from rljob_api.rljob import RLJobSpec
-from rljob_api.search.candidates import Layout, Setting, Tried
-from rljob_api.search.estimates import Estimates, Found
+from rljob_plan.search.candidates import Layout, Setting, Tried
+from rljob_plan.search.estimates import Estimates, Found
 
 ALMOST = 1 - 1e-9
 """A sum in another order may be smaller by rounding; a bound must not be larger."""

@@ -13,14 +13,8 @@ from rljob_api.architecture import Shape, find_shape
 from rljob_api.base import parse_quantity
 from rljob_api.elastic import device_notes
 from rljob_api.evaluation_rules import evaluation_notes
-from rljob_api.host_memory import HostMemory, plan_host
 from rljob_api.layout_rules import group_bytes, held_prompts
-from rljob_api.memory import Memory, plan_memory
-from rljob_api.memory_rules import host_problems, machine_problem, memory_problems
 from rljob_api.problems import InvalidJob, Problem
-from rljob_api.resharding.figures import ReshardBytes, bound, count_bytes, fullest
-from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.shape_rules import shape_problems
 from rljob_api.topology import (
@@ -34,10 +28,16 @@ from rljob_api.topology import (
     rollout_mesh,
     update_mesh,
 )
-from rljob_api.traffic import Traffic
-from rljob_api.update_traffic import plan_traffic
 from rljob_api.volumes import SampleFlow, redundant_bytes
 from rljob_api.workload import Model
+from rljob_plan.host_memory import HostMemory, plan_host
+from rljob_plan.memory import Memory, plan_memory
+from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems
+from rljob_plan.resharding.figures import ReshardBytes, bound, count_bytes, fullest
+from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.traffic import Traffic
+from rljob_plan.update_traffic import plan_traffic
 
 ALLGATHER, SWAP = "allgather", "allgather-swap"
 ROW_SCALARS = ("index", "length", "version")

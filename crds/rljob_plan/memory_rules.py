@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from rljob_api.host_memory import HostMemory, on_hosts
-from rljob_api.memory import KvCache, Memory, Phase, fullest_with_cache
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJobSpec
 from rljob_api.volumes import GB, MB
+from rljob_plan.host_memory import HostMemory, on_hosts
+from rljob_plan.memory import KvCache, Memory, Phase, fullest_with_cache
 
 WORKER_MEMORY = "spec.podTemplates.worker.resources.limits.memory"
 

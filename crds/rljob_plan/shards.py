@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from rljob_api.activations import Activations, Packed, plan_activations
 from rljob_api.adapters import adapter_tensors
 from rljob_api.architecture import Parameters, Shape
 from rljob_api.engines import Dtype, Optimizer, Recompute, UpdateParallelism
@@ -23,9 +22,10 @@ from rljob_api.layout import (
     stages_apart,
 )
 from rljob_api.lora import Lora
-from rljob_api.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 from rljob_api.rljob import RLJobSpec
 from rljob_api.tensors import Cut
+from rljob_plan.activations import Activations, Packed, plan_activations
+from rljob_plan.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 
 GRADIENT_BYTES = 4
 MOMENT_BYTES = 4

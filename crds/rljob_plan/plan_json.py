@@ -3,13 +3,13 @@
 from typing import Any
 
 from rljob_api.architecture import Shape
-from rljob_api.host_memory import HostMemory
-from rljob_api.memory import Memory
-from rljob_api.plan import Plan, Resharding
-from rljob_api.resharding.figures import ReshardBytes
 from rljob_api.topology import Mesh
-from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
+from rljob_plan.host_memory import HostMemory
+from rljob_plan.memory import Memory
+from rljob_plan.plan import Plan, Resharding
+from rljob_plan.resharding.figures import ReshardBytes
+from rljob_plan.traffic import Traffic
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

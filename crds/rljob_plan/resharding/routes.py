@@ -7,9 +7,9 @@ devices, from the weights that were received: the links between nodes are the sl
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rljob_api.resharding.boxes import Box
-from rljob_api.resharding.layouts import Layout
-from rljob_api.resharding.stacks import Stack
+from rljob_plan.resharding.boxes import Box
+from rljob_plan.resharding.layouts import Layout
+from rljob_plan.resharding.stacks import Stack
 
 
 class Move(NamedTuple):

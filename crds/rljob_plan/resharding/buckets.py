@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from operator import add, sub
 from typing import NamedTuple
 
-from rljob_api.resharding.loads import Loads
-from rljob_api.resharding.stacks import Stack, Stages
+from rljob_plan.resharding.loads import Loads
+from rljob_plan.resharding.stacks import Stack, Stages
 
 MAX_BUCKET_BYTES = 512 * 2**20
 BUCKETS = 32

@@ -1,13 +1,13 @@
 """What would make a job fit where no layout does, with numbers. Called by `text` and `as_json`."""
 
-from rljob_api.memory import Memory
 from rljob_api.rljob import RLJob
-from rljob_api.search.candidates import Layout, Placements, Setting
-from rljob_api.search.degrees import Degrees
-from rljob_api.search.estimates import Estimates
-from rljob_api.search.ranking import first_that_fits
-from rljob_api.search.reasons import gigabytes, tightest
 from rljob_api.volumes import GB
+from rljob_plan.memory import Memory
+from rljob_plan.search.candidates import Layout, Placements, Setting
+from rljob_plan.search.degrees import Degrees
+from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.ranking import first_that_fits
+from rljob_plan.search.reasons import gigabytes, tightest
 
 MOST_TIMES = 64
 """So many times the job's nodes are tried at most."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import yaml
 
-from rljob_api.memory import Memory, Phase
 from rljob_api.rljob import RLJob, RLJobSpec
-from rljob_api.search.candidates import Layout
-from rljob_api.search.estimates import Found
-from rljob_api.search.ranking import Own, Proposal
 from rljob_api.volumes import GB
+from rljob_plan.memory import Memory, Phase
+from rljob_plan.search.candidates import Layout
+from rljob_plan.search.estimates import Found
+from rljob_plan.search.ranking import Own, Proposal
 
 SHOWN = {
     "generate": ("prompts", "decoding"),

@@ -7,12 +7,12 @@ from functools import lru_cache
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import Dtype, Recompute, UpdateParallelism
-from rljob_api.gradient_traffic import gradient_traffic
 from rljob_api.layout import Part, layers_alike, stages, stages_apart
 from rljob_api.lora import Lora
-from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
-from rljob_api.traffic import PassTraffic, Traffic, Work
+from rljob_plan.gradient_traffic import gradient_traffic
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.traffic import PassTraffic, Traffic, Work
 
 
 def plan_traffic(spec: RLJobSpec, shape: Shape) -> Traffic:

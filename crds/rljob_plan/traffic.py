@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 from rljob_api.architecture import Experts, Shape
 from rljob_api.engines import UpdateParallelism
-from rljob_api.gradient_traffic import summed
+from rljob_plan.gradient_traffic import summed
 
 NUMBER_BYTES = 4
 """Of a log-prob, and of what ranks tell each other of logits and routers."""

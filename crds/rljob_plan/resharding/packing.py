@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rljob_api.architecture import Shape
-from rljob_api.resharding.boxes import Piece
+from rljob_plan.resharding.boxes import Piece
 
 Packing = Literal["vllm", "megatron"]
 QKV = "self_attention.linear_qkv"

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from rljob_api.memory import Memory
-from rljob_api.search.candidates import Layout
-from rljob_api.search.estimates import Found
-from rljob_api.search.ranking import Proposal, Ranking
-from rljob_api.search.reasons import fragment, reason, shown_parts, tightest
 from rljob_api.volumes import GB
+from rljob_plan.memory import Memory
+from rljob_plan.search.candidates import Layout
+from rljob_plan.search.estimates import Found
+from rljob_plan.search.ranking import Proposal, Ranking
+from rljob_plan.search.reasons import fragment, reason, shown_parts, tightest
 
 
 def search_json(ranking: Ranking, remedies: list[str]) -> dict[str, Any]:

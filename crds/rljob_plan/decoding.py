@@ -7,13 +7,13 @@ A decoding step takes as long as reading the weights or as the products with the
 from functools import lru_cache
 
 from rljob_api.architecture import Shape
-from rljob_api.collectives import meetings_of_token
 from rljob_api.layout import stages
-from rljob_api.machines import Machine, Shares
-from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
-from rljob_api.shards import rollout_shard
 from rljob_api.workload import Batch
+from rljob_plan.collectives import meetings_of_token
+from rljob_plan.machines import Machine, Shares
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.shards import rollout_shard
 
 
 def decode_seconds(

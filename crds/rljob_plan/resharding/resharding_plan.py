@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from rljob_api.resharding.boxes import Piece
-from rljob_api.resharding.buckets import (
+from rljob_plan.resharding.boxes import Piece
+from rljob_plan.resharding.buckets import (
     Member,
     cut_buckets,
     members_by_stack,
     usual_bucket_bytes,
 )
-from rljob_api.resharding.layouts import Layout
-from rljob_api.resharding.loads import Loads, find_loads
-from rljob_api.resharding.routes import Move, moves_of
-from rljob_api.resharding.stacks import Stack, find_stacks
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.layouts import Layout
+from rljob_plan.resharding.loads import Loads, find_loads
+from rljob_plan.resharding.routes import Move, moves_of
+from rljob_plan.resharding.stacks import Stack, find_stacks
+from rljob_plan.resharding.widths import Widths
 
 Kind = Literal["copy", "send", "broadcast", "gather"]
 

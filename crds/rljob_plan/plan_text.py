@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 from rljob_api.annotations import PREFIX
-from rljob_api.host_memory import HostMemory
-from rljob_api.memory import Memory, Phase
-from rljob_api.plan import Plan, Resharding
-from rljob_api.resharding.figures import ReshardBytes
 from rljob_api.topology import Mesh
-from rljob_api.traffic import Traffic
 from rljob_api.volumes import GB, dispatch_seconds
+from rljob_plan.host_memory import HostMemory
+from rljob_plan.memory import Memory, Phase
+from rljob_plan.plan import Plan, Resharding
+from rljob_plan.resharding.figures import ReshardBytes
+from rljob_plan.traffic import Traffic
 
 LABEL_WIDTH = 22
 

@@ -6,10 +6,10 @@ Devices that nothing tells apart are a kind, and counted once.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rljob_api.resharding.layouts import Layout
-from rljob_api.resharding.routes import Move
-from rljob_api.resharding.stacks import Stack
-from rljob_api.resharding.widths import Widths
+from rljob_plan.resharding.layouts import Layout
+from rljob_plan.resharding.routes import Move
+from rljob_plan.resharding.stacks import Stack
+from rljob_plan.resharding.widths import Widths
 
 Row = tuple[int, ...]
 """Bytes by kind of device."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from rljob_api.resharding.layouts import Layout
 from rljob_api.tensors import TensorSpec, layer_tensors, tensors_outside_layers
+from rljob_plan.resharding.layouts import Layout
 
 Stages = tuple[tuple[int, ...], tuple[int, ...]]
 """Those of the update and of the rollout layout that hold something of a tensor."""

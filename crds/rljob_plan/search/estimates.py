@@ -5,16 +5,16 @@ from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
 from rljob_api.engines import Placement, Rollout, RolloutParallelism
-from rljob_api.host_memory import plan_host
-from rljob_api.machines import Machine, Shares
-from rljob_api.memory import Memory, plan_memory
-from rljob_api.memory_rules import host_problems, memory_problems
-from rljob_api.performance import step_parts
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob, RLJobSpec
-from rljob_api.search.candidates import Layout, Space
 from rljob_api.topology import resolve
 from rljob_api.workload import Batch
+from rljob_plan.host_memory import plan_host
+from rljob_plan.machines import Machine, Shares
+from rljob_plan.memory import Memory, plan_memory
+from rljob_plan.memory_rules import host_problems, memory_problems
+from rljob_plan.performance import step_parts
+from rljob_plan.search.candidates import Layout, Space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

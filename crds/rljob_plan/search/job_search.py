@@ -4,16 +4,16 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rljob_api.architecture import find_shape
-from rljob_api.machines import rates_of
-from rljob_api.plan import other_shapes
 from rljob_api.problems import InvalidJob, Problem
 from rljob_api.rljob import RLJob
-from rljob_api.search.candidates import Placements
-from rljob_api.search.estimates import Estimates
-from rljob_api.search.ranking import Ranking, rank
-from rljob_api.search.remedies import remedies
 from rljob_api.shape_rules import shape_problems
 from rljob_api.topology import resolve
+from rljob_plan.machines import rates_of
+from rljob_plan.plan import other_shapes
+from rljob_plan.search.candidates import Placements
+from rljob_plan.search.estimates import Estimates
+from rljob_plan.search.ranking import Ranking, rank
+from rljob_plan.search.remedies import remedies
 
 
 def search_job(

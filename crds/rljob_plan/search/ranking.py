@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
-from rljob_api.memory import Memory
 from rljob_api.problems import Problem
 from rljob_api.rljob import RLJob
-from rljob_api.search.candidates import Placements
-from rljob_api.search.degrees import Degrees
-from rljob_api.search.estimates import Estimates, Found
+from rljob_plan.memory import Memory
+from rljob_plan.search.candidates import Placements
+from rljob_plan.search.degrees import Degrees
+from rljob_plan.search.estimates import Estimates, Found
 
 MOST_PAIRS = 2000
 MOST_CHECKED = 64

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 
-from rljob_api.resharding.buckets import members_by_stack
-from rljob_api.resharding.plan import ReshardPlan, group_of
-from rljob_api.resharding.routes import Move
-from rljob_api.resharding.stacks import Stack
+from rljob_plan.resharding.buckets import members_by_stack
+from rljob_plan.resharding.resharding_plan import ReshardPlan, group_of
+from rljob_plan.resharding.routes import Move
+from rljob_plan.resharding.stacks import Stack
 
 Place = tuple[int, tuple[int, ...]]
 """Of a step in its bucket: hop and group."""

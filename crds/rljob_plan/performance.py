@@ -9,18 +9,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.collectives import meetings_of_step
-from rljob_api.decoding import decode_seconds, forward_flops, sample_flops
 from rljob_api.engines import Recompute
-from rljob_api.machines import Machine, Shares
-from rljob_api.memory import frozen_models
-from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.rljob import RLJobSpec
-from rljob_api.shards import GRADIENT_BYTES, UpdateShard, rollout_shard, update_shard
 from rljob_api.topology import num_warehouses
-from rljob_api.traffic import Work
-from rljob_api.update_traffic import longest_work, traffic_of
 from rljob_api.volumes import GB, SampleFlow
+from rljob_plan.collectives import meetings_of_step
+from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
+from rljob_plan.machines import Machine, Shares
+from rljob_plan.memory import frozen_models
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.shards import GRADIENT_BYTES, UpdateShard, rollout_shard, update_shard
+from rljob_plan.traffic import Work
+from rljob_plan.update_traffic import longest_work, traffic_of
 
 BACKWARD = 2
 """Products of a backward pass, in forward passes."""

@@ -9,9 +9,9 @@ from rljob_api.architecture import Shape
 from rljob_api.engines import Dtype, UpdateParallelism
 from rljob_api.layout import Part, held_items
 from rljob_api.lora import Lora
-from rljob_api.resharding.widths import ITEM_BYTES
-from rljob_api.shards import GRADIENT_BYTES, trained_items
 from rljob_api.tensors import Cut
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.shards import GRADIENT_BYTES, trained_items
 
 
 def gradient_traffic(

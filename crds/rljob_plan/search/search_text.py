@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from rljob_api.search.ranking import Counts, Own, Proposal, Ranking
-from rljob_api.search.reasons import (
+from rljob_plan.search.ranking import Counts, Own, Proposal, Ranking
+from rljob_plan.search.reasons import (
     fragment_yaml,
     gigabytes,
     reason,
     shown_parts,
     tightest,
 )
-from rljob_api.search.remedies import named
+from rljob_plan.search.remedies import named
 
 
 def search_text(ranking: Ranking, remedies: list[str]) -> str:

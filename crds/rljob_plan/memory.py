@@ -7,18 +7,18 @@ of this project's engines, without what allocators and collectives keep beside t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rljob_api.activations import Activations
 from rljob_api.architecture import Shape
 from rljob_api.base import parse_quantity
 from rljob_api.layout import stages
-from rljob_api.resharding.figures import fullest, streamed
-from rljob_api.resharding.of_job import plan_of_job
-from rljob_api.resharding.widths import ITEM_BYTES
 from rljob_api.reward_services import RewardModel
 from rljob_api.rljob import RLJobSpec
-from rljob_api.shards import UpdateShard, rollout_weights, update_activations
 from rljob_api.teacher import Teacher
 from rljob_api.topology import updates_in_flight
+from rljob_plan.activations import Activations
+from rljob_plan.resharding.figures import fullest, streamed
+from rljob_plan.resharding.job_layouts import plan_of_job
+from rljob_plan.resharding.widths import ITEM_BYTES
+from rljob_plan.shards import UpdateShard, rollout_weights, update_activations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
