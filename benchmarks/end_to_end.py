@@ -21,7 +21,7 @@ import yaml
 from peers.environment import ROOT, make_environment
 from results import Result, report, summarize
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import ByteTokenizer
 

@@ -26,7 +26,7 @@ from results import Result, report, summarize
 from torch import Tensor
 from turns import Do, take_turns
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 

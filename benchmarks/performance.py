@@ -19,7 +19,7 @@ from figures import Figures
 
 from rljob_api.architecture import Shape, find_shape
 from rljob_api.load import load_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB, tokens_per_second
 from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, Shares

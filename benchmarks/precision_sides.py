@@ -14,7 +14,7 @@ import rollout as generation
 import torch
 from turns import Do
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling

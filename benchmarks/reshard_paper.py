@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.architecture import find_shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import load_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB
 from rljob_plan.host_memory import plan_host

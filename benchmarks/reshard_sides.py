@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_api.architecture import Experts, Shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan

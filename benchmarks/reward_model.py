@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 from transformers.utils import logging
 from win_rate import held_out_prompts, responses
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.task.data.source import Prompt
 from rljob_runtime.task.tokenizer import EOS_ID, PAD_ID, ByteTokenizer, save_byte_tokenizer
 

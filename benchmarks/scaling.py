@@ -28,7 +28,7 @@ from figures import Figures
 from models import SIZES, make_model
 
 from rljob_api.architecture import Shape, read_shape
-from rljob_api.engines import UpdateParallelism
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_plan.traffic import Work as PlannedWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.algorithms.algorithm import Totals

@@ -26,9 +26,9 @@ from ranks import on_ranks
 from scaling import shape_of
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_plan.machines import Machine, rates_of
 from rljob_plan.performance import generating_parts, training_parts

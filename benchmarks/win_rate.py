@@ -8,7 +8,7 @@ from statistics import mean, stdev
 
 import torch
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_torch import make_torch_rollout
 from rljob_runtime.samples.seeds import derive_seed

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rljob_api.architecture import Shape
-from rljob_api.lora import ALL_LINEAR, Lora
+from rljob_api.spec.lora import ALL_LINEAR, Lora
 from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_of
 
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"

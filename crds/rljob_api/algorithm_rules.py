@@ -5,11 +5,11 @@ Pure functions from a spec to problems, called by `load`. What merely trains bad
 
 from collections.abc import Iterator
 
-from rljob_api.algorithms import PackageAlgorithm
-from rljob_api.algorithms.base import PolicyParams
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.algorithms import PackageAlgorithm
+from rljob_api.spec.algorithms.policy_params import PolicyParams
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import off_policy
 
 PATH = "spec.algorithm.params"

@@ -6,8 +6,8 @@ of the spec: nothing that runs may depend on them.
 
 from collections.abc import Iterator, Mapping
 
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
 
 PREFIX = "rljob.io/plan-"
 RESPONSE_ITEMS = f"{PREFIX}response-items"

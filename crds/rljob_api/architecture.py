@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model_places import model_folder
-from rljob_api.problems import InvalidJob, Problem
-from rljob_api.workload import Model
+from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.workload import Model
 
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)

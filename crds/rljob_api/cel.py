@@ -6,10 +6,10 @@ rest. Lists and texts that rules read are bounded in the models, which bounds th
 
 from collections.abc import Iterator
 
-from rljob_api.algorithms import PARAMS
-from rljob_api.products import ONE_NODE, SEVERAL_NODES
-from rljob_api.rljob import RLJobSpec
-from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
+from rljob_api.spec.algorithms import PARAMS
+from rljob_api.spec.products import ONE_NODE, SEVERAL_NODES
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.scheduling import QUEUE_NEEDED, QUEUED
 
 MUTABLE = (
     "steps",

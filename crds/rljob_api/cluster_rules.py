@@ -6,11 +6,11 @@ Pure functions from a spec to problems, called by `load`; `pod_rules` holds thos
 from collections.abc import Iterator
 
 from rljob_api.pod_rules import key_problems
-from rljob_api.problems import Problem
-from rljob_api.products import legal_devices
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, use_one_of
-from rljob_api.scheduling import QUEUE_NEEDED, QUEUED
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.products import legal_devices
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.scheduling import QUEUE_NEEDED, QUEUED
 from rljob_api.topology import num_nodes
 
 

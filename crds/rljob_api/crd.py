@@ -11,11 +11,11 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from rljob_api.algorithms import DEFAULT
 from rljob_api.cel import RULES, immutable_fields, optional_immutable_fields
 from rljob_api.generated import write_or_check
-from rljob_api.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
-from rljob_api.status import RLJobStatus
+from rljob_api.spec.algorithms import DEFAULT
+from rljob_api.spec.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
+from rljob_api.spec.status import RLJobStatus
 from rljob_api.union_schema import by_name
 
 CRDS = Path(__file__).parents[1]

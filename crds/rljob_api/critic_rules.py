@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from pydantic.alias_generators import to_camel
 
-from rljob_api.algorithms.dpo import UNUSED, DPOParams
-from rljob_api.engines import UpdateParallelism
 from rljob_api.layout_rules import update_degrees_rule, update_share_rule
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, schedule_rule
+from rljob_api.spec.algorithms.dpo import UNUSED, DPOParams
+from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import roles, update_replicas
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from rljob_api.base import Section
-from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.spec.rljob import RLJob, RLJobSpec
+from rljob_api.spec.section import Section
 from rljob_api.topology import num_nodes, roles, total_devices
 
 

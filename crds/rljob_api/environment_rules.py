@@ -5,10 +5,10 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.environment import Environment
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.environment import Environment
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 
 PATH = "spec.data.environment"
 

@@ -5,11 +5,11 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.evaluation import Evaluation
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, exactly_one
+from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 
 
 def best_rule(spec: RLJobSpec) -> Iterator[Problem]:

@@ -5,9 +5,9 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import open_prompts
 
 

@@ -5,10 +5,10 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.guards import steps_of
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.guards import steps_of
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 
 
 def rollback_rule(spec: RLJobSpec) -> Iterator[Problem]:

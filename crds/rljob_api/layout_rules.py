@@ -6,11 +6,11 @@ Pure functions from a spec to problems, called by `load` after those of `rules`.
 import math
 from collections.abc import Iterator
 
-from rljob_api.base import parse_quantity
-from rljob_api.environment import OUTCOME_BYTES
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule, divisors, use_one_of
+from rljob_api.spec.environment import OUTCOME_BYTES
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.section import parse_quantity
 from rljob_api.topology import (
     expert_degrees,
     num_nodes,

@@ -20,12 +20,12 @@ from rljob_api.flow_rules import FLOW_RULES
 from rljob_api.guard_rules import GUARD_RULES
 from rljob_api.layout_rules import LAYOUT_RULES
 from rljob_api.lora_rules import LORA_RULES
-from rljob_api.messages import problem_of, show
 from rljob_api.pod_rules import POD_RULES
-from rljob_api.problems import InvalidJob, Problem
 from rljob_api.profile_rules import PROFILE_RULES
-from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import RULES
+from rljob_api.spec.messages import problem_of, show
+from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.tool_rules import TOOL_RULES
 from rljob_api.tracking_rules import TRACKING_RULES
 from rljob_api.turn_rules import TURN_RULES

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 from rljob_api.adapters import adapted_in_every_layer, legal_targets, smallest_target
 from rljob_api.architecture import Shape
-from rljob_api.lora import ALL_LINEAR
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.lora import ALL_LINEAR
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 
 PATH = "spec.update.lora"
 

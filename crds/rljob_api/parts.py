@@ -4,8 +4,8 @@ Called by the runtime's grids, which also know whom a rank works with, and by `r
 """
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.layout import Part
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.topology import rollout_mesh, update_mesh
 
 

@@ -3,7 +3,7 @@
 Given by the operator, looked for by the command line: `rljob status`, `rljob logs`, `rljob report`.
 """
 
-from rljob_api.rljob import GROUP
+from rljob_api.spec.rljob import GROUP
 
 JOB_LABEL = f"{GROUP}/job"
 JOB_UID_LABEL = f"{GROUP}/job-uid"

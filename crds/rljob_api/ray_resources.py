@@ -5,7 +5,7 @@ counts the /dev/davinci* of a node as NPU by itself, those of emulated devices t
 devices ask for NPU.
 """
 
-from rljob_api.infrastructure import Accelerator
+from rljob_api.spec.infrastructure import Accelerator
 
 EMULATED = "rljob_device"
 NPU = "NPU"

@@ -8,10 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from rljob_api.extensions import is_extension
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
-from rljob_api.workload import Reward
+from rljob_api.spec.extensions import is_extension
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.workload import Reward
 
 Rule = Callable[[RLJobSpec], Iterable[Problem]]
 

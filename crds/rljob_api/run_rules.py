@@ -5,9 +5,9 @@ Called by the CLI before anything starts. Empty for a job that runs.
 
 from collections.abc import Iterator
 
-from rljob_api.extensions import is_extension
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob
+from rljob_api.spec.extensions import is_extension
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import can_reshard
 
 WHEN = "rljob run cannot do that yet (rljob plan can)"

@@ -3,8 +3,8 @@ for one."""
 
 from rljob_api.elastic import is_elastic, scaled
 from rljob_api.load import rule_problems
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 
 COUNT_PATH = "spec.placement.rolloutDevices"
 

@@ -7,14 +7,14 @@ first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the pap
 from collections.abc import Iterator, Mapping
 
 from rljob_api.architecture import Shape
-from rljob_api.critic import Critic
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.lora_rules import lora_shape_problems
-from rljob_api.problems import Problem
-from rljob_api.reward_services import RewardModel
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import divisors, use_one_of
-from rljob_api.teacher import Teacher
+from rljob_api.spec.critic import Critic
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.reward_services import RewardModel
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.teacher import Teacher
 
 
 def shape_problems(

@@ -12,15 +12,15 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rljob_api.algorithms.base import PolicyParams
 from rljob_api.annotations import CONTROLLERS, RESPONSE_ITEMS, SCALARS
 from rljob_api.cel import MUTABLE
 from rljob_api.crd import structural
 from rljob_api.generated import write_or_check
-from rljob_api.messages import models_in
-from rljob_api.pods import PodTemplates
-from rljob_api.rljob import Metadata, RLJobSpec
-from rljob_api.status import RLJobStatus
+from rljob_api.spec.algorithms.policy_params import PolicyParams
+from rljob_api.spec.messages import models_in
+from rljob_api.spec.pods import PodTemplates
+from rljob_api.spec.rljob import Metadata, RLJobSpec
+from rljob_api.spec.status import RLJobStatus
 
 FILE = Path(__file__).parents[2] / "docs" / "spec.md"
 SHARED_PATH, ANCHOR = "spec.algorithm.params", "specalgorithmparams"

@@ -5,11 +5,11 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.extensions import is_extension
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
-from rljob_api.tools import RESULT, Tool
+from rljob_api.spec.extensions import is_extension
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.tools import RESULT, Tool
 
 PATH = "spec.rollout.tools"
 

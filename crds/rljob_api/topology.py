@@ -7,18 +7,18 @@ are in bounds, not that they fit together.
 import math
 from dataclasses import dataclass
 
-from rljob_api.critic import Critic
-from rljob_api.engines import (
+from rljob_api.spec.critic import Critic
+from rljob_api.spec.engines import (
     MAX_STALENESS,
     Flow,
     Placement,
     RolloutParallelism,
     UpdateParallelism,
 )
-from rljob_api.evaluation import Evaluation
-from rljob_api.infrastructure import Accelerator
-from rljob_api.rljob import RLJob, RLJobSpec
-from rljob_api.workload import Reward
+from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.infrastructure import Accelerator
+from rljob_api.spec.rljob import RLJob, RLJobSpec
+from rljob_api.spec.workload import Reward
 
 ASCEND_MEMORY = "64Gi"
 

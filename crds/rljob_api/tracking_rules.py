@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
 from rljob_api.rules import Rule
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 
 
 def tracking_rule(spec: RLJobSpec) -> Iterator[Problem]:

@@ -6,7 +6,7 @@ differs between members is said by none: their defaults are filled in where the 
 
 from typing import Any
 
-from rljob_api.extensions import NameOf
+from rljob_api.spec.extensions import NameOf
 
 Schema = dict[str, Any]
 SAID_ONCE = ("description", "default", "enum")

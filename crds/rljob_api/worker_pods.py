@@ -1,6 +1,6 @@
 """What the operator's worker pods and a probe's (`rljob doctor --probe`) have in common."""
 
-from rljob_api.infrastructure import Accelerator
+from rljob_api.spec.infrastructure import Accelerator
 
 USER = 1000
 """Uid and gid of the runtime's images."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from rljob_api.problems import InvalidJob, Problem
+from rljob_api.spec.problems import InvalidJob, Problem
 
 
 class _Loader(yaml.SafeLoader):

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from rljob_api.architecture import Experts, Parameters, Shape
-from rljob_api.engines import Recompute, UpdateParallelism
 from rljob_api.layout import layers_alike, stages, stages_apart
-from rljob_api.workload import Batch
+from rljob_api.spec.engines import Recompute, UpdateParallelism
+from rljob_api.spec.workload import Batch
 
 NUMBER_BYTES = 4
 """Of what is computed in float32 whatever the weights' type."""

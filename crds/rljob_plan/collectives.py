@@ -5,8 +5,8 @@ backward; rings count each of their hops.
 """
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Recompute, RolloutParallelism, UpdateParallelism
 from rljob_api.layout import layers_alike, stages
+from rljob_api.spec.engines import Recompute, RolloutParallelism, UpdateParallelism
 
 TENSOR_PAIRS = 2
 """Column-cut matrices with a row-cut one, of a layer: attention, and its feed-forward."""

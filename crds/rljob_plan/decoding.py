@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from rljob_api.architecture import Shape
 from rljob_api.layout import stages
-from rljob_api.rljob import RLJobSpec
-from rljob_api.workload import Batch
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.workload import Batch
 from rljob_plan.collectives import meetings_of_token
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.resharding.widths import ITEM_BYTES

@@ -6,8 +6,8 @@ Called by `plan` and `memory_rules`; the operator's pods ask for as much as `HOS
 
 from dataclasses import dataclass
 
-from rljob_api.pods import parse_amount
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.pods import parse_amount
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import roles
 from rljob_api.worker_pods import HOST_GIB
 from rljob_plan.memory import Memory

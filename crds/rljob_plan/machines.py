@@ -7,7 +7,7 @@ from.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
-from rljob_api.problems import InvalidJob, Problem
+from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.volumes import GB, MB
 
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.base import parse_quantity
 from rljob_api.layout import stages
-from rljob_api.reward_services import RewardModel
-from rljob_api.rljob import RLJobSpec
-from rljob_api.teacher import Teacher
+from rljob_api.spec.reward_services import RewardModel
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.section import parse_quantity
+from rljob_api.spec.teacher import Teacher
 from rljob_api.topology import updates_in_flight
 from rljob_plan.activations import Activations
 from rljob_plan.resharding.figures import fullest, streamed

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Recompute
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import Recompute
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import num_warehouses
 from rljob_api.volumes import GB, SampleFlow
 from rljob_plan.collectives import meetings_of_step

@@ -6,10 +6,10 @@ Called by `plan` and `performance`: `traffic` of all micro-batches, with gradien
 from functools import lru_cache
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Dtype, Recompute, UpdateParallelism
 from rljob_api.layout import Part, layers_alike, stages, stages_apart
-from rljob_api.lora import Lora
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import Dtype, Recompute, UpdateParallelism
+from rljob_api.spec.lora import Lora
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_plan.gradient_traffic import gradient_traffic
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.traffic import PassTraffic, Traffic, Work

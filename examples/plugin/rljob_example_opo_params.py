@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from rljob_api.algorithms.base import ClippedParams
+from rljob_api.spec.algorithms.policy_params import ClippedParams
 
 
 class OPOParams(ClippedParams):

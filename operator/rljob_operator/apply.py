@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from rljob_api.rljob import RLJob
-from rljob_api.status import RLJobStatus
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.status import RLJobStatus
 from rljob_operator.attempt import attempt_of
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint

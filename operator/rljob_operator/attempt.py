@@ -4,8 +4,8 @@ Used by `decide`. A new attempt is submitted only when the head of the one befor
 is known to have ended.
 """
 
-from rljob_api.guards import AlarmReport
-from rljob_api.lifecycle import FailureReason
+from rljob_api.spec.guards import AlarmReport
+from rljob_api.spec.lifecycle import FailureReason
 from rljob_operator.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.elastic import keep_scale
 from rljob_operator.failures import (

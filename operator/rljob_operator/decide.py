@@ -4,7 +4,7 @@ What an action needs to be recognised again (the cluster's name, the submission'
 status before the action is taken, so that a repeated action meets its own first try.
 """
 
-from rljob_api.status import RayClusterStatus
+from rljob_api.spec.status import RayClusterStatus
 from rljob_api.topology import pods
 from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
 from rljob_operator.build.names import cluster_name

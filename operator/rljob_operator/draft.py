@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from rljob_api.status import Condition, RayClusterStatus, RLJobStatus
+from rljob_api.spec.status import Condition, RayClusterStatus, RLJobStatus
 from rljob_operator.model import Action, Decision, Event, Observed
 
 MESSAGE_CHARACTERS = 1000

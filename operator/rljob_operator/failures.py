@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rljob_api.lifecycle import FailurePolicy, FailureReason, FailureRule
-from rljob_api.status import Failure
+from rljob_api.spec.lifecycle import FailurePolicy, FailureReason, FailureRule
+from rljob_api.spec.status import Failure
 
 EXIT_INVALID, EXIT_STOPPED, EXIT_HUNG = 2, 4, 5
 """The runtime's exit codes for a job that it refuses and for one that a guard stopped, where trying again

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rljob_api.elastic import RolloutReport
-from rljob_api.guards import AlarmReport
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
-from rljob_api.status import LastCheckpoint, Progress, RLJobStatus
+from rljob_api.spec.guards import AlarmReport
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_operator.identity import Identity
 from rljob_operator.ray_jobs import RayJob
 

@@ -11,8 +11,8 @@ import aiohttp
 from pydantic import BaseModel, Field, ValidationError
 
 from rljob_api.elastic import RolloutReport
-from rljob_api.guards import AlarmReport
-from rljob_api.status import LastCheckpoint, Progress
+from rljob_api.spec.guards import AlarmReport
+from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_operator.errors import Unreachable
 
 logger = logging.getLogger(__name__)

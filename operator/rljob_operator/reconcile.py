@@ -12,7 +12,7 @@ from typing import Protocol
 
 import aiohttp
 
-from rljob_api.status import RLJobStatus
+from rljob_api.spec.status import RLJobStatus
 from rljob_operator.apply import Applier
 from rljob_operator.build import ports
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host

@@ -2,7 +2,7 @@
 
 `missing` is asked before a job starts, `load` by whoever makes what the job names: the tables of engines and
 algorithms, the scorers and the prompt source. Imports no package before `load`. The parameters of an
-algorithm are read by `rljob_api.algorithms.package`.
+algorithm are read by `rljob_api.spec.algorithms.package_algorithm`.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,10 +13,10 @@ from importlib.metadata import EntryPoint, entry_points
 from typing_extensions import get_protocol_members
 
 from rljob_api.environment_rules import environments
-from rljob_api.extensions import is_extension
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.extensions import is_extension
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.errors import ConfigError
 
 ALGORITHM = "spec.algorithm.name"

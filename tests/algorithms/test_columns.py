@@ -1,6 +1,6 @@
 """Which states and columns GRPO asks for."""
 
-from rljob_api.algorithms.grpo import GRPOParams
+from rljob_api.spec.algorithms.grpo import GRPOParams
 
 
 def test_a_kl_term_alone_starts_the_reference_state():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.algorithms.base import RolloutCorrection
+from rljob_api.spec.algorithms.policy_params import RolloutCorrection
 from rljob_runtime.algorithms.corrections import correction
 
 SAMPLE_OF_T = torch.tensor([0, 0, 1, 1, 1])

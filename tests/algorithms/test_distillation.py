@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.algorithms.distillation import DistillationParams
+from rljob_api.spec.algorithms.distillation import DistillationParams
 from rljob_runtime.algorithms import Totals, distillation
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rljob_api.algorithms.dpo import DPOParams
+from rljob_api.spec.algorithms.dpo import DPOParams
 from rljob_runtime.algorithms import dpo
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.samples.sample import SampleBatch

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.algorithms.sampling import SampleFilter
+from rljob_api.spec.algorithms.sampling import SampleFilter
 from rljob_runtime.algorithms.filtering import filtered, rank_weights, sample_weights
 from rljob_runtime.samples.sample import SampleBatch
 

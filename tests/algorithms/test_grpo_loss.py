@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rljob_api.algorithms.grpo import GRPOParams
+from rljob_api.spec.algorithms.grpo import GRPOParams
 from rljob_runtime.algorithms import ALGORITHMS, Totals
 from rljob_runtime.algorithms.functional import (
     clipped_surrogate,

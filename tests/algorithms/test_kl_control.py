@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.algorithms.grpo import GRPOParams
+from rljob_api.spec.algorithms.grpo import GRPOParams
 from rljob_runtime.algorithms.kl_control import KlControl
 
 ADAPTIVE = GRPOParams(kl_coefficient=0.1, kl_target=0.02, kl_horizon=1000)

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from rljob_api.algorithms import PARAMS
-from rljob_api.algorithms.base import PolicyParams
+from rljob_api.spec.algorithms import PARAMS
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_runtime.algorithms import ALGORITHMS, Totals
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.algorithms import PARAMS
-from rljob_api.algorithms.dapo import Overlong
+from rljob_api.spec.algorithms import PARAMS
+from rljob_api.spec.algorithms.dapo import Overlong
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.algorithms.functional import kl_divergence
 from rljob_runtime.algorithms.reinforce_plus_plus import returns

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.algorithms import PARAMS
-from rljob_api.algorithms.base import PolicyParams
+from rljob_api.spec.algorithms import PARAMS
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_runtime.algorithms import ALGORITHMS, Totals
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.algorithms.ppo import PPOParams
+from rljob_api.spec.algorithms.ppo import PPOParams
 from rljob_runtime.algorithms import ppo
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, token_mean

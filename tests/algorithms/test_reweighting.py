@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.algorithms.sampling import BatchReweighting
+from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_runtime.algorithms.reweighting import reward_weights, reweighted
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob, Problem
-from rljob_api.rljob import RLJob
+from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.rljob import RLJob
 
 Manifest = dict[str, Any]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rljob_api.algorithms import PARAMS as ALGORITHMS
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
+from rljob_api.spec.algorithms import PARAMS as ALGORITHMS
+from rljob_api.spec.problems import InvalidJob
 
 NAME, PARAMS, FLOW = "spec.algorithm.name", "spec.algorithm.params", "spec.flow"
 REFILLING, PAIRS = "dapo with dynamicSampling", "dpo on preferences"

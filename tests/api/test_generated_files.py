@@ -9,10 +9,11 @@ import jsonschema
 import pytest
 import yaml
 
-from rljob_api import cel, crd, patterns, spec_docs
+from rljob_api import cel, crd, spec_docs
 from rljob_api.generated import write_or_check
-from rljob_api.rljob import RLJobSpec
 from rljob_api.scale_rules import COUNT_PATH
+from rljob_api.spec import patterns
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.yaml_text import parse_yaml
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
+from rljob_api.spec.problems import InvalidJob
 
 DEVICES = "spec.accelerator.devicesPerNode"
 JSONL = {"jsonl": {"path": "a.jsonl"}}

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from reshards import SHAPES, WIDTHS, plans
 
 from rljob_api.architecture import find_shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.layout import slices
 from rljob_api.load import load_job
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.tensors import TensorSpec
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB, redundant_bytes

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from reshards import SHAPES, elements, elements_held, executed, plans
 
 from rljob_api.architecture import find_shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.load import load_job
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.tensors import tensors_of
 from rljob_api.topology import resolve
 from rljob_api.volumes import GB

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.base import parse_quantity
-from rljob_api.engines import MAX_STALENESS
 from rljob_api.load import read_job
+from rljob_api.spec.engines import MAX_STALENESS
+from rljob_api.spec.section import parse_quantity
 from rljob_api.topology import Mesh, Pods, Roles, pods, resolve, roles, rollout_mesh, update_mesh
 
 DEVICES = "spec.accelerator.devicesPerNode"

@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
+from rljob_api.spec.problems import InvalidJob
 
 PARAMS = "spec.algorithm.params"
 NAME = "spec.algorithm.name"

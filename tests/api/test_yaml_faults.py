@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.load import load_job
-from rljob_api.problems import InvalidJob
+from rljob_api.spec.problems import InvalidJob
 from rljob_api.yaml_text import parse_yaml
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rljob_runtime.devices.kernels
-from rljob_api.infrastructure import Accelerator
+from rljob_api.spec.infrastructure import Accelerator
 from rljob_runtime.devices.ascend import DETERMINISTIC, AscendBackend
 from rljob_runtime.devices.backend_table import BACKENDS, open_backend
 from rljob_runtime.devices.cpu import CpuBackend

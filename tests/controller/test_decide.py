@@ -7,9 +7,9 @@ import aiohttp
 import pytest
 from cluster_jobs import make_job
 
-from rljob_api.guards import AlarmReport, Guards
-from rljob_api.problems import Problem
-from rljob_api.status import Progress, RayClusterStatus, RLJobStatus
+from rljob_api.spec.guards import AlarmReport, Guards
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.status import Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.decide import decide
 from rljob_operator.draft import Draft, condition, holds, rfc3339
 from rljob_operator.identity import Identity

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rljob_api.status import LastCheckpoint, Progress, RLJobStatus
+from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_operator.decide import decide
 from rljob_operator.draft import condition, holds, rfc3339
 from rljob_operator.identity import Identity

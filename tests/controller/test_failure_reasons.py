@@ -4,7 +4,7 @@ import ast
 import inspect
 from typing import get_args
 
-from rljob_api.lifecycle import FailureReason
+from rljob_api.spec.lifecycle import FailureReason
 from rljob_operator import attempt
 
 

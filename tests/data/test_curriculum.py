@@ -10,9 +10,9 @@ from whole_runs import SMALL_JOB
 from rljob_api.architecture import find_shape
 from rljob_api.load import read_job
 from rljob_api.model_places import model_folder
-from rljob_api.problems import InvalidJob
-from rljob_api.rljob import RLJob
-from rljob_api.workload import Model
+from rljob_api.spec.problems import InvalidJob
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.workload import Model
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.task.data.source import PromptSource

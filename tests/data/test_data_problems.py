@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.workload import Data
+from rljob_api.spec.workload import Data
 from rljob_runtime.task.data.data_problems import data_problems
 
 

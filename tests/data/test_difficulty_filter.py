@@ -9,8 +9,8 @@ import pytest
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
-from rljob_api.rljob import RLJob
+from rljob_api.spec.problems import InvalidJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.prompts import difficulty
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.order import item_at

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.workload import Batch, Data
+from rljob_api.spec.workload import Batch, Data
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.workload import Batch, Data, ReasoningGymData
+from rljob_api.spec.workload import Batch, Data, ReasoningGymData
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import ByteTokenizer

@@ -11,7 +11,7 @@ from documented import PAGES, ROOT, Block, blocks_of, code_of, name_of
 
 from rljob_api import crd
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 KEYS = {field.alias or name for name, field in RLJobSpec.model_fields.items()}

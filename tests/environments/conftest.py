@@ -8,7 +8,7 @@ from typing import Any
 import game_package
 import pytest
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.task.environments.game_pool import GamePool
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.environments.environment import GameSeed, Moved
 from rljob_runtime.task.environments.environment_table import game_maker

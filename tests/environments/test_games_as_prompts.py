@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rljob_api.environment import OUTCOME_BYTES, Environment
-from rljob_api.evaluation import Evaluation, EvaluationSuite
-from rljob_api.workload import Batch, Data
+from rljob_api.spec.environment import OUTCOME_BYTES, Environment
+from rljob_api.spec.evaluation import Evaluation, EvaluationSuite
+from rljob_api.spec.workload import Batch, Data
 from rljob_runtime.task.data.games import game_problems
 from rljob_runtime.task.data.source import PromptSource, suites_of
 from rljob_runtime.task.environments.environment import Outcome

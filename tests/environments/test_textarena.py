@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.task.data.games import GameItems, game_problems
 from rljob_runtime.task.environments.player import Player, Session
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.evaluation import EarlyStop
+from rljob_api.spec.evaluation import EarlyStop
 from rljob_runtime.record.best import Best
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.evaluation import Evaluation
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
-from rljob_api.rljob import RLJob
-from rljob_api.workload import Data, ReasoningGymData, Reward
+from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.problems import InvalidJob
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.workload import Data, ReasoningGymData, Reward
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
 from rljob_runtime.report.display.history import RunHistory

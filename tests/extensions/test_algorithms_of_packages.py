@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
-from rljob_api.rljob import RLJob
+from rljob_api.spec.problems import InvalidJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.algorithms import Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
@@ -128,7 +128,7 @@ def test_what_a_package_s_algorithm_lacks_is_named():
 
 
 NEEDS = """
-from rljob_api.algorithms.base import PolicyParams
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 class Params(PolicyParams):
     {member} = property(lambda self: {value})
 make = Params
@@ -141,7 +141,7 @@ make = Params
         (NEEDS.format(member="states", value="('generate', 'think', 'update')"), "a state 'think'"),
         (NEEDS.format(member="states", value="('generate',)"), "has no state 'update'"),
         (NEEDS.format(member="fields", value="('values',)"), "reads the column 'values', which"),
-        ("make = dict", "is no subclass of rljob_api.algorithms.base.PolicyParams"),
+        ("make = dict", "is no subclass of rljob_api.spec.algorithms.policy_params.PolicyParams"),
         ("import nothing_of_the_kind", "cannot be loaded: ModuleNotFoundError"),
     ],
 )

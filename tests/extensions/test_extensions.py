@@ -9,10 +9,10 @@ import torch
 from example_plugin import PLUGIN, path_with
 
 from rljob_api.load import load_job, read_job
-from rljob_api.rljob import RLJobSpec
 from rljob_api.run_rules import refusals
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.workload import Data, Reward
 from rljob_api.topology import resolve
-from rljob_api.workload import Data, Reward
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
 from rljob_runtime.rollout.rollout_table import make_rollout

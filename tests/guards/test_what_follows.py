@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.guards import Guards
+from rljob_api.spec.guards import Guards
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState
 from rljob_runtime.record.events import EventLog, read_events

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from rljob_api.infrastructure import RemoteStorage
+from rljob_api.spec.infrastructure import RemoteStorage
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.controller.controller_server import ControllerServer

@@ -6,7 +6,7 @@ from forked_ranks import on_ranks
 from sent_bytes import SentBytes
 from torch import Tensor, distributed, nn
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.parallel.fully_sharded import (
     fully_sharded_bytes,
     shard_weights,

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_api.engines import UpdateParallelism
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sent_bytes import SentBytes
 from torch import Tensor, distributed, nn
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.update.adamw import AdamW
 from rljob_runtime.update.buckets import plan_buckets

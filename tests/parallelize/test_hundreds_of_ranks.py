@@ -21,7 +21,7 @@ from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.qwen3 import Qwen3Config
 
 from rljob_api.architecture import Shape, read_shape
-from rljob_api.engines import UpdateParallelism
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_plan.traffic import Work
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger

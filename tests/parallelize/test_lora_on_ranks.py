@@ -15,7 +15,7 @@ from shared_steps import make_engine, ranks_of, train, whole
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
-from rljob_api.lora import Lora
+from rljob_api.spec.lora import Lora
 from rljob_api.topology import resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger

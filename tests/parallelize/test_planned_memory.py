@@ -17,8 +17,8 @@ from transformers.models.qwen3 import Qwen3Config
 from transformers.models.qwen3_moe import Qwen3MoeConfig
 
 from rljob_api.architecture import Shape, read_shape
-from rljob_api.engines import UpdateParallelism
-from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger

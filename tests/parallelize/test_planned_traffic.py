@@ -13,8 +13,8 @@ from reference_models import make_reference
 from sent_bytes import SentBytes
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Recompute, UpdateParallelism
-from rljob_api.rljob import RLJob
+from rljob_api.spec.engines import Recompute, UpdateParallelism
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_plan.gradient_traffic import zero_bytes
 from rljob_plan.memory import plan_memory

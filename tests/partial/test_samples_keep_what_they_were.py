@@ -10,7 +10,7 @@ from forked_docks import ForkedDock
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import resolve
 from rljob_runtime.errors import DockLost
 from rljob_runtime.prompts.pool_rows import (

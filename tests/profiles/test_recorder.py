@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from rljob_api.profile import Profile
+from rljob_api.spec.profile import Profile
 from rljob_runtime.devices.ascend import AscendBackend
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.record.profiles.recorder import Recorder

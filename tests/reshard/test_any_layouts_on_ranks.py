@@ -11,7 +11,7 @@ from reshard_ranks import slices_of, whole_weights
 from reshards import SHAPES
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths

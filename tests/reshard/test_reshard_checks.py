@@ -10,7 +10,7 @@ from forked_ranks import on_ranks
 from reshards import SHAPES
 from torch import Tensor
 
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout

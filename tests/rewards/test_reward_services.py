@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.workload import Data, Reward
+from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.task.rewards.scorer_pool import (
     RewardPool,
     RewardRequest,

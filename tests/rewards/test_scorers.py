@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import reasoning_gym
 
-from rljob_api.workload import Data, PatternReward, PythonReward, ReasoningGymData, Reward
+from rljob_api.spec.workload import Data, PatternReward, PythonReward, ReasoningGymData, Reward
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.reward_problems import reward_problems
 from rljob_runtime.task.rewards.scorers import make_scorer

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rljob_api.workload import Data, PythonReward, ReasoningGymData, Reward
+from rljob_api.spec.workload import Data, PythonReward, ReasoningGymData, Reward
 from rljob_runtime.errors import RewardError
 from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest
 
@@ -111,7 +111,7 @@ def test_children_end_with_a_killed_parent_even_while_they_hang(tmp_path: Path) 
     (tmp_path / "mine.py").write_text(SOURCE)
     program = f"""
 from pathlib import Path
-from rljob_api.workload import Data, JsonlData, PythonReward, Reward
+from rljob_api.spec.workload import Data, JsonlData, PythonReward, Reward
 from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest
 reward = Reward(name="mine", type="python", python=PythonReward(path="mine.py"), timeout_seconds=99.0)
 data = Data(jsonl=JsonlData(path="x"))

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 
 from rljob_api.architecture import Experts, Shape
-from rljob_api.engines import RolloutParallelism
 from rljob_api.layout import slices
+from rljob_api.spec.engines import RolloutParallelism
 from rljob_api.tensors import tensors_of
 from rljob_api.topology import rollout_mesh
 from rljob_runtime.errors import ConfigError

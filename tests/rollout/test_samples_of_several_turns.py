@@ -11,7 +11,7 @@ import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
 
-from rljob_api.tools import Tool
+from rljob_api.spec.tools import Tool
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import Generated, ToolSettings

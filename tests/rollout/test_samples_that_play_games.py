@@ -10,7 +10,7 @@ import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, LETTERS
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import GameSettings, Generated, PromptGroup

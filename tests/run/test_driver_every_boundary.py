@@ -24,7 +24,7 @@ from driver_world import (
 )
 from whole_runs import SMALL_JOB
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState, read_state

@@ -6,7 +6,7 @@ import pytest
 from ray._common.usage.usage_lib import usage_stats_enabled
 from whole_runs import SMALL_JOB
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.processes import local_ray, session
 
 

@@ -14,7 +14,7 @@ import pytest
 import s3fs
 from remote_runs import KEYS
 
-from rljob_api.infrastructure import RemoteStorage
+from rljob_api.spec.infrastructure import RemoteStorage
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.remote import RemoteRun, open_remote
 

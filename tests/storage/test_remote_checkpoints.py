@@ -9,7 +9,7 @@ import pytest
 from remote_runs import Gate, contents, save
 
 import rljob_runtime.record.remote
-from rljob_api.infrastructure import RemoteStorage
+from rljob_api.spec.infrastructure import RemoteStorage
 from rljob_runtime.errors import StorageError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.remote import MARKER, open_remote
@@ -156,7 +156,7 @@ def test_a_bucket_that_is_missing_is_named(s3):
 def test_a_missing_package_is_named_with_the_extra_that_brings_it():
     code = (
         "import sys; sys.modules['s3fs'] = None\n"
-        "from rljob_api.infrastructure import RemoteStorage\n"
+        "from rljob_api.spec.infrastructure import RemoteStorage\n"
         "from rljob_runtime.record.remote import open_remote\n"
         "open_remote(RemoteStorage(uri='s3://bucket'), 'run')\n"
     )

@@ -4,7 +4,7 @@ import copy
 from typing import Any
 
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings
 

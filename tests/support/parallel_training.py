@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.algorithms.grpo import GRPOParams
 from rljob_api.architecture import Shape, read_shape
-from rljob_api.engines import Optimizer, UpdateParallelism
+from rljob_api.spec.algorithms.grpo import GRPOParams
+from rljob_api.spec.engines import Optimizer, UpdateParallelism
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.devices.collectives import sum_over_ranks

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from rljob_api.architecture import Experts, Latent, Shape
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout

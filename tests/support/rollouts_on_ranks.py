@@ -8,7 +8,7 @@ import torch
 from forked_ranks import on_ranks
 from rollouts import run
 
-from rljob_api.engines import RolloutParallelism
+from rljob_api.spec.engines import RolloutParallelism
 from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from parallel_training import SETTINGS, grpo, make_batch
 
-from rljob_api.lora import Lora
+from rljob_api.spec.lora import Lora
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.parallel.process_groups import ProcessGroups

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.tiny import Recipe, make_tiny

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.tools import Tool
+from rljob_api.spec.tools import Tool
 from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 from rljob_runtime.task.tools.call_format import Call, CallFormat
 

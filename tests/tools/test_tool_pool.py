@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rljob_api.tools import Tool
+from rljob_api.spec.tools import Tool
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.tools.answers import Answer
 from rljob_runtime.task.tools.tool_pool import ToolPool

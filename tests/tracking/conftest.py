@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rljob_api.tracking import Tracking
+from rljob_api.spec.tracking import Tracking
 from rljob_runtime.record.events import Event, EventLog
 from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rljob_api.algorithms.grpo import GRPOParams
-from rljob_api.engines import Optimizer
+from rljob_api.spec.algorithms.grpo import GRPOParams
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture

@@ -10,7 +10,7 @@ import torch
 from forked_docks import ForkedDock
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
 
-from rljob_api.guards import Guards
+from rljob_api.spec.guards import Guards
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import GuardStop

@@ -12,7 +12,7 @@ import torch
 from forked_docks import ForkedDock
 from made_samples import GROUPS, SAMPLES, Samples, make_spec
 
-from rljob_api.algorithms import PARAMS
+from rljob_api.spec.algorithms import PARAMS
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.update.adamw import AdamW

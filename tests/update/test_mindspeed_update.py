@@ -16,7 +16,7 @@ from model_configs import SMALL
 from torch import Tensor
 
 from rljob_api.load import read_job
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.decoder import Decoder

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.update.learning_rate import learning_rate
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.algorithms import PARAMS
+from rljob_api.spec.algorithms import PARAMS
 from rljob_runtime.algorithms import algorithm_of
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.models.padded import padded

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger

@@ -7,7 +7,7 @@ import pytest
 from shared_folder import of_all_workers
 from vllm_server import vllm_server
 
-from rljob_api.workload import Data, Reward
+from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.models.smollm2 import make_smollm2
 from rljob_runtime.task.rewards.scorer_pool import RewardPool, RewardRequest, processes_of
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from rljob_api.engines import Dtype
+from rljob_api.spec.engines import Dtype
 from rljob_api.tensors import TensorSpec
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}

@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any, Literal
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Placement, Recompute, RolloutParallelism, UpdateParallelism
 from rljob_api.layout_rules import (
     placement_rule,
     rollout_degrees_rule,
@@ -20,11 +19,12 @@ from rljob_api.layout_rules import (
     update_share_rule,
 )
 from rljob_api.load import rule_problems
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob, RLJobSpec
 from rljob_api.rules import divisors
 from rljob_api.run_rules import refusals
 from rljob_api.shape_rules import shape_problems
+from rljob_api.spec.engines import Placement, Recompute, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve, roles, total_devices
 
 Placements = Literal["job", "colocated", "separated", "any"]

@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cached_property
 
 from rljob_api.architecture import Shape
-from rljob_api.base import parse_quantity
-from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.section import parse_quantity
 from rljob_plan.memory import least_to_generate, least_to_train
 from rljob_plan.performance import (
     constant_seconds,

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import Placement, Rollout, RolloutParallelism
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.spec.engines import Placement, Rollout, RolloutParallelism
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob, RLJobSpec
+from rljob_api.spec.workload import Batch
 from rljob_api.topology import resolve
-from rljob_api.workload import Batch
 from rljob_plan.host_memory import plan_host
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.memory import Memory, plan_memory

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rljob_api.architecture import find_shape
-from rljob_api.problems import InvalidJob, Problem
-from rljob_api.rljob import RLJob
 from rljob_api.shape_rules import shape_problems
+from rljob_api.spec.problems import InvalidJob, Problem
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.plan import other_shapes

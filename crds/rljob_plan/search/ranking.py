@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rljob_api.engines import Placement, RolloutParallelism, UpdateParallelism
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob
+from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob
 from rljob_plan.memory import Memory
 from rljob_plan.search.candidates import Placements
 from rljob_plan.search.degrees import Degrees

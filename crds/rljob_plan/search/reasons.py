@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from rljob_api.rljob import RLJob, RLJobSpec
+from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.volumes import GB
 from rljob_plan.memory import Memory, Phase
 from rljob_plan.search.candidates import Layout

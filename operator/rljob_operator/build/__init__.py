@@ -4,7 +4,7 @@ Called by `apply`, which sends them by server-side apply in the order given. Equ
 equal manifests, so an unchanged job changes nothing on the cluster.
 """
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_operator.build.accelerators import claim_template
 from rljob_operator.build.account import service_account
 from rljob_operator.build.cluster import Groups, ray_cluster

@@ -1,11 +1,11 @@
 """How a node's devices come into a worker pod, and what Ray and HCCL are told of them.
 
 KubeRay maps no Ascend resource to Ray's, so the Ray resource is always given. Which numbers of
-devices a product allows is in `rljob_api.products`.
+devices a product allows is in `rljob_api.spec.products`.
 """
 
-from rljob_api.infrastructure import Accelerator
 from rljob_api.ray_resources import device_resource
+from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.identity import Identity

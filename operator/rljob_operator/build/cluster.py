@@ -6,7 +6,7 @@ cluster rather than suspend it.
 
 from dataclasses import dataclass
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import pods
 from rljob_api.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports

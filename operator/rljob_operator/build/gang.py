@@ -6,7 +6,7 @@ the RayCluster. Kueue reads its own, and owns `suspend` of the RayCluster.
 
 from dataclasses import dataclass, field
 
-from rljob_api.scheduling import Scheduler, Scheduling
+from rljob_api.spec.scheduling import Scheduler, Scheduling
 
 GANG_LABEL = "ray.io/gang-scheduling-enabled"
 SCHEDULER_NAMES: dict[Scheduler, str] = {

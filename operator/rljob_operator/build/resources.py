@@ -4,9 +4,9 @@ Emulated devices run anywhere and ask for little; on Ascend a worker has its nod
 and keeps room for the optimizer's state and for weights that are swapped to the host.
 """
 
-from rljob_api.base import parse_quantity
-from rljob_api.pods import Resources
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.pods import Resources
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.section import parse_quantity
 from rljob_api.topology import num_warehouses, pods
 from rljob_api.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_operator.build.names import Manifest, Role

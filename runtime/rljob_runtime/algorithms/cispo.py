@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from rljob_api.algorithms.cispo import CISPOParams
+from rljob_api.spec.algorithms.cispo import CISPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, limited_ratio
 from rljob_runtime.algorithms.grpo import prepare_scaled as prepare

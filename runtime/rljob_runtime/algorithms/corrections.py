@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.base import RolloutCorrection
+from rljob_api.spec.algorithms.policy_params import RolloutCorrection
 from rljob_runtime.algorithms.functional import LOG_RATIO_LIMIT, mean_over_sequence
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from rljob_api.algorithms.dapo import DAPOParams
+from rljob_api.spec.algorithms.dapo import DAPOParams
 from rljob_runtime.algorithms.functional import group_advantages, of_groups_with_signal
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import overlong_penalty, rewards_less_kl

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.distillation import DistillationParams
+from rljob_api.spec.algorithms.distillation import DistillationParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, group_advantages
 from rljob_runtime.algorithms.objective import objective, old_logprobs, update_logprobs

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rljob_api.algorithms.dpo import DPOParams
+from rljob_api.spec.algorithms.dpo import DPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 

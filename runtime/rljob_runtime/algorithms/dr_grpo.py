@@ -1,6 +1,6 @@
 """Dr.GRPO (arXiv:2503.20783): rewards less their group's mean, and sums in place of means over tokens."""
 
-from rljob_api.algorithms.dr_grpo import DrGRPOParams
+from rljob_api.spec.algorithms.dr_grpo import DrGRPOParams
 from rljob_runtime.algorithms.functional import group_advantages
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import rewards_less_kl

@@ -8,7 +8,7 @@ Called between advantages, which are made of all samples, and the loss; any algo
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.sampling import SampleFilter
+from rljob_api.spec.algorithms.sampling import SampleFilter
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 

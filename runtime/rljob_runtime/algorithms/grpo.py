@@ -7,8 +7,8 @@
 
 from torch import Tensor
 
-from rljob_api.algorithms.base import ClippedParams, PolicyParams
-from rljob_api.algorithms.grpo import GRPOParams
+from rljob_api.spec.algorithms.grpo import GRPOParams
+from rljob_api.spec.algorithms.policy_params import ClippedParams, PolicyParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, group_advantages
 from rljob_runtime.algorithms.objective import objective, old_logprobs

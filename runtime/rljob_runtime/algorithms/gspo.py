@@ -4,7 +4,7 @@
 
 from torch import Tensor
 
-from rljob_api.algorithms.gspo import GSPOParams
+from rljob_api.spec.algorithms.gspo import GSPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import clipped_surrogate, mean_over_sequence
 from rljob_runtime.algorithms.grpo import prepare_scaled as prepare

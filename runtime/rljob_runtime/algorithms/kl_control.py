@@ -6,7 +6,7 @@ Held by the update state; every rank has the same one, since it follows metrics 
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from rljob_api.algorithms.base import PolicyParams
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 
 Params = TypeVar("Params", bound=PolicyParams)
 LARGEST_ERROR = 0.2

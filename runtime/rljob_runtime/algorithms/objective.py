@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.base import PolicyParams
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.corrections import correction
 from rljob_runtime.algorithms.functional import (

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.ppo import PPOParams
+from rljob_api.spec.algorithms.ppo import PPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, clipped_surrogate, kl_divergence
 from rljob_runtime.algorithms.objective import objective, old_logprobs

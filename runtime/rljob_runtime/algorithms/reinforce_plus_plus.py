@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.reinforce_plus_plus import ReinforcePlusPlusParams
+from rljob_api.spec.algorithms.reinforce_plus_plus import ReinforcePlusPlusParams
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import kl_penalty
 from rljob_runtime.samples.sample import SampleBatch

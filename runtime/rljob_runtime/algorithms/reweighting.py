@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.sampling import BatchReweighting
+from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 

@@ -2,7 +2,7 @@
 
 # B samples
 
-from rljob_api.algorithms.rloo import RLOOParams
+from rljob_api.spec.algorithms.rloo import RLOOParams
 from rljob_runtime.algorithms.functional import group_advantages, group_sizes
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import rewards_less_kl

@@ -5,7 +5,7 @@
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.sapo import SAPOParams
+from rljob_api.spec.algorithms.sapo import SAPOParams
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.algorithms.functional import Surrogate, limited_ratio
 from rljob_runtime.algorithms.grpo import prepare_scaled as prepare

@@ -5,8 +5,8 @@
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.base import PolicyParams
-from rljob_api.algorithms.dapo import Overlong
+from rljob_api.spec.algorithms.dapo import Overlong
+from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_runtime.algorithms.functional import kl_divergence
 from rljob_runtime.samples.sample import SampleBatch
 

@@ -5,8 +5,8 @@ Called by the CLI: `run` refuses these problems, `validate` tells them as notes.
 
 from pathlib import Path
 
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJob
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJob
 from rljob_plan.plan import machine_problems
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.extensions import missing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from rljob_api.problems import InvalidJob, Problem
+from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_plan.machines import RATE_NAMES
 from rljob_runtime.cli.cluster.cluster_commands import (
     Context,
@@ -29,7 +29,7 @@ from rljob_runtime.cli.doctor.doctor_command import doctor
 from rljob_runtime.cli.watch_command import watch
 
 if TYPE_CHECKING:
-    from rljob_api.rljob import RLJob
+    from rljob_api.spec.rljob import RLJob
 
 EXIT_FAILED, EXIT_INVALID = 1, 2
 EXIT_CODES = """\b

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from rljob_api.base import parse_quantity
-from rljob_api.infrastructure import Accelerator
+from rljob_api.spec.infrastructure import Accelerator
+from rljob_api.spec.section import parse_quantity
 from rljob_runtime.devices.ascend import open_ascend
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.cpu import CpuBackend

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from rljob_api.lora import Lora
+from rljob_api.spec.lora import Lora
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.models.tensor_writer import Written, write_file
 

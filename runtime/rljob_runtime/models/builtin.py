@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rljob_api.model_places import model_folder
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 
 PROBE = "The 3 quick foxes; naïve über-日本語 = 12,345.67?\n\tdef f(x): return x"

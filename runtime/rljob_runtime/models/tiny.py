@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.rljob import RLJob
-from rljob_api.workload import Warmup
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.workload import Warmup
 from rljob_runtime.models.one_maker import one_maker
 from rljob_runtime.task.tokenizer import (
     BYTE_VOCABULARY,

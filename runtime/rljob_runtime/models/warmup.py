@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.rljob import RLJob
-from rljob_api.tools import RESULT
-from rljob_api.workload import Warmup
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.tools import RESULT
+from rljob_api.spec.workload import Warmup
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import UpdateParallelism
 from rljob_api.layout import Part
 from rljob_api.parts import update_part
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.topology import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError

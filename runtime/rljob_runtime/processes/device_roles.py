@@ -6,7 +6,7 @@ Called by `placement` for a run's first devices and by `elastic` for those that 
 from collections.abc import Sequence
 from typing import Any
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import roles, used_devices
 from rljob_runtime.worker.device_role import DeviceRole
 

@@ -8,9 +8,9 @@ nothing else sits where devices may leave.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rljob_api.base import parse_quantity
 from rljob_api.elastic import DevicePlace
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.section import parse_quantity
 from rljob_api.topology import lasting_nodes, num_nodes
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.ray_resources import device_resource
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import total_devices
 from rljob_runtime.processes.guardian import Guardian
 from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver

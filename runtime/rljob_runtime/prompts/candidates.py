@@ -8,8 +8,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.algorithms.dapo import DAPOParams
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.algorithms.dapo import DAPOParams
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.samples.batches import BatchName
 
 LOWEST_KEEP_RATE = 0.1

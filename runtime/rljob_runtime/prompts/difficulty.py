@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rljob_api.rljob import RLJobSpec
-from rljob_api.workload import Curriculum, DifficultyFilter
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.workload import Curriculum, DifficultyFilter
 from rljob_runtime.prompts.order import item_at
 
 MOST_KNOWN = 100_000

@@ -7,7 +7,7 @@ sample. Which groups go on is decided by the workers (`open_groups`).
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import open_prompts
 from rljob_runtime.samples.batches import BatchName
 

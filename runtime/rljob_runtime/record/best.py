@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from rljob_api.evaluation import EarlyStop
+from rljob_api.spec.evaluation import EarlyStop
 
 BEST_FILE = "best.json"
 

@@ -11,7 +11,7 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.errors import CheckpointError
 
 STATE_FILE = "state.json"

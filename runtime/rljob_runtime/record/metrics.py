@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import off_policy
 from rljob_api.volumes import tokens_per_second
 from rljob_runtime.record.reports import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rljob_api.infrastructure import RemoteStorage
+from rljob_api.spec.infrastructure import RemoteStorage
 from rljob_runtime.errors import ConfigError, StorageError
 from rljob_runtime.record.best import BEST_FILE
 from rljob_runtime.record.checkpoint import CheckpointStore, step_of

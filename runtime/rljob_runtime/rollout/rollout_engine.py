@@ -13,7 +13,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.task.environments.conversation import Conversation

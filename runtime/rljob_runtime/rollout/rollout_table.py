@@ -7,8 +7,8 @@ from typing import cast
 import torch
 
 from rljob_api.architecture import Shape, read_shape
-from rljob_api.base import parse_quantity
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.section import parse_quantity
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import updates_in_flight
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.placement import Cast

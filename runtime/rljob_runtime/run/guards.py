@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.guards import (
+from rljob_api.spec.guards import (
     ConstantRewardGuard,
     EntropyCollapseGuard,
     GroupCollapseGuard,
@@ -22,7 +22,7 @@ from rljob_api.guards import (
     TruncationGuard,
     steps_of,
 )
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 
 Metrics = Mapping[str, float]
 NAMED_METRICS = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import (

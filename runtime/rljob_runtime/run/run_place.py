@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from rljob_api.pod_names import RUNS_DIRECTORY, driver_log
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.checkpoint import CheckpointStore

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rljob_api.rljob import CLUSTER_ONLY, RLJob
+from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

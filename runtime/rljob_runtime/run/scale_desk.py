@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rljob_api.elastic import DevicePlace, RolloutReport, is_elastic
-from rljob_api.rljob import RLJob
 from rljob_api.scale_rules import scale_problems
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import roles
 from rljob_runtime.errors import ScaleRefused
 

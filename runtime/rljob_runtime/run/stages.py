@@ -11,7 +11,7 @@ from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.placement import Cast, Member

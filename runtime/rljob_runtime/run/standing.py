@@ -5,8 +5,8 @@ What is better is decided by `best`; here it is read, written, told, and its che
 
 from dataclasses import dataclass
 
-from rljob_api.evaluation import EarlyStop
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.evaluation import EarlyStop
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.record.best import Best
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog

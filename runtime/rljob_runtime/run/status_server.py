@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from rljob_api.guards import AlarmReport
-from rljob_api.status import LastCheckpoint, Progress
+from rljob_api.spec.guards import AlarmReport
+from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.record.events import Event
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures

@@ -3,8 +3,8 @@
 Derived from the algorithm; given to the dock's servers when they start.
 """
 
-from rljob_api.environment import OUTCOME_BYTES
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.environment import OUTCOME_BYTES
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.dock.graph import State, StateGraph
 
 MODEL_SCORE = "model_score"

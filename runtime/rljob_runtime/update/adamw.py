@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.update.moments import Float8Moments, Moments, WideMoments, moments_bytes
 from rljob_runtime.update.precision import main_dtype, main_weights, needs_main

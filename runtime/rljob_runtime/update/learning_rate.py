@@ -2,7 +2,7 @@
 
 import math
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 
 
 def learning_rate(step: int, optimizer: Optimizer, total_steps: int) -> float:

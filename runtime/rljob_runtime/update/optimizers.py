@@ -9,7 +9,7 @@ from typing import Protocol
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.update.adamw import AdamW, state_bytes
 from rljob_runtime.update.step_gradients import GradientBuffer, StepGradients

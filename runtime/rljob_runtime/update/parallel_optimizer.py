@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import CheckpointError

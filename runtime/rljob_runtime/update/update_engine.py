@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.policy_model import PolicyModel

@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from rljob_api.engines import Optimizer
+from rljob_api.spec.engines import Optimizer
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.collectives import rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.host_swap import HostSwap

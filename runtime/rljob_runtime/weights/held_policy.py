@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rljob_api.architecture import Shape, read_shape
 from rljob_api.layout import Slice
-from rljob_api.lora import Lora
+from rljob_api.spec.lora import Lora
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config

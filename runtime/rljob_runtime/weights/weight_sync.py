@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import Tensor
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.sync_group import SyncGroup
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.expert_names import held_dtype

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rljob_api.algorithms.dpo import DPOParams
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.algorithms.dpo import DPOParams
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.algorithms import dpo
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta

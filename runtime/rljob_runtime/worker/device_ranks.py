@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from rljob_api.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.sync_group import attend
 from rljob_runtime.parallel.process_groups import ProcessGroups

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.parallel.decoder.parameters import as_they_are
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rljob_api.evaluation import Evaluation, EvaluationSet
-from rljob_api.workload import Batch
+from rljob_api.spec.evaluation import Evaluation, EvaluationSet
+from rljob_api.spec.workload import Batch
 from rljob_runtime.devices.host_swap import SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.dock.client import DockClient

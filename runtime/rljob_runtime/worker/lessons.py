@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.algorithms import LossOutput, Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.samples.sample import SampleBatch

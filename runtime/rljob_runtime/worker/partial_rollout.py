@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.prompts.open_groups import OpenGroups

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from rljob_api.algorithms.sampling import BatchReweighting
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.algorithms.sampling import BatchReweighting
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import off_policy
 from rljob_runtime.algorithms.filtering import filtered
 from rljob_runtime.algorithms.functional import groups_with_signal

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import most_stale
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient

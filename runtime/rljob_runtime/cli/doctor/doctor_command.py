@@ -20,7 +20,7 @@ from rljob_runtime.cli.cluster.cluster_commands import (
 )
 
 if TYPE_CHECKING:
-    from rljob_api.rljob import RLJob
+    from rljob_api.spec.rljob import RLJob
     from rljob_runtime.cli.cluster.api_calls import Calls
     from rljob_runtime.cli.doctor.cluster_facts import Facts
     from rljob_runtime.cli.doctor.findings import Finding
@@ -149,7 +149,7 @@ def _means(calls: "Calls") -> Any:
 def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":
     """The job, and its manifest as it is written."""
     from rljob_api.load import load_job
-    from rljob_api.problems import InvalidJob
+    from rljob_api.spec.problems import InvalidJob
     from rljob_api.yaml_text import parse_yaml
 
     try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from rljob_api.rljob import GROUP, KIND, VERSION
+from rljob_api.spec.rljob import GROUP, KIND, VERSION
 from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Reference, Right, Unseen
 from rljob_runtime.cli.doctor.rights import ASKED, MAKE_JOBS

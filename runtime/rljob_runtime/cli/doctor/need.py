@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rljob_api.infrastructure import Accelerator
-from rljob_api.pods import PodTemplate
-from rljob_api.rljob import RLJob
+from rljob_api.spec.infrastructure import Accelerator
+from rljob_api.spec.pods import PodTemplate
+from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import num_nodes
 from rljob_api.worker_pods import is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rljob_api.rljob import GROUP
+from rljob_api.spec.rljob import GROUP
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Right, Unseen
 from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn
 from rljob_runtime.cli.doctor.need import Need

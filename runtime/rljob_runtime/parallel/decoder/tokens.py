@@ -7,7 +7,7 @@ attention wants them, each one's are padded to a multiple of its tensor ranks, a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.engines import UpdateParallelism
+from rljob_api.spec.engines import UpdateParallelism
 from rljob_runtime.models.packing import Segments
 from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.ranks import Place

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rljob_api.profile import Profile
+from rljob_api.spec.profile import Profile
 from rljob_runtime.devices.backend import Profiler
 from rljob_runtime.record.profiles.traces import Trace, top_operators
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rljob_api.load import read_job
-from rljob_api.problems import InvalidJob
-from rljob_api.rljob import RLJob
 from rljob_api.run_rules import refusals
+from rljob_api.spec.problems import InvalidJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.report.analysis.remedies import REMEDIES, Advice, Now, Price
 from rljob_runtime.report.analysis.step_figures import StepFigures
 from rljob_runtime.report.analysis.step_model import StepWork

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rljob_api.base import parse_quantity
-from rljob_api.engines import MAX_STALENESS
-from rljob_api.rljob import RLJob
+from rljob_api.spec.engines import MAX_STALENESS
+from rljob_api.spec.rljob import RLJob
+from rljob_api.spec.section import parse_quantity
 from rljob_runtime.report.analysis.pass_cost import fixed_seconds
 from rljob_runtime.report.analysis.step_figures import TAIL_SHARE, StepFigures
 from rljob_runtime.report.analysis.step_model import StepWork

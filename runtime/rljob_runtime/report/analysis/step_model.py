@@ -6,7 +6,7 @@ Used for ratios alone: what a change does to the model's time, it should do to t
 from dataclasses import dataclass
 from typing import Self
 
-from rljob_api.rljob import RLJobSpec
+from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.report.analysis.blame import INFERENCE
 from rljob_runtime.report.analysis.step_figures import StepFigures
 

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_api.tracking import MLflow
+from rljob_api.spec.tracking import MLflow
 from rljob_runtime.report.tracking.tracker import TrackedRun
 
 ID_TAG = "rljob.run"

@@ -6,7 +6,7 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-from rljob_api.tracking import TensorBoard
+from rljob_api.spec.tracking import TensorBoard
 from rljob_runtime.report.tracking.tracker import TrackedRun
 
 FOLDER = "tensorboard"

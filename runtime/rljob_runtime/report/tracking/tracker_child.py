@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_api.tracking import Tracking
+from rljob_api.spec.tracking import Tracking
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.report.tracking.tracker import TrackedRun, Tracker
 from rljob_runtime.report.tracking.tracker_table import open_tracker

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
-from rljob_api.tracking import Tracking
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.tracking import Tracking
 from rljob_runtime.report.tracking.tracker import TrackedRun, Tracker
 
 PACKAGES = {"tensorboard": "tensorboard", "wandb": "wandb"}

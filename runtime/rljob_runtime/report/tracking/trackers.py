@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rljob_api.tracking import Tracking
+from rljob_api.spec.tracking import Tracking
 from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.record.events import Event, EventLog, events_in
 from rljob_runtime.report.tracking.tracker import TrackedRun

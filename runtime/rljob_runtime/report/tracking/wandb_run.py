@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import wandb
 
-from rljob_api.tracking import WeightsAndBiases
+from rljob_api.spec.tracking import WeightsAndBiases
 from rljob_runtime.report.tracking.tracker import TrackedRun
 
 EXIT_CODES = {"succeeded": 0, "failed": 1, "interrupted": 255}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import RolloutParallelism
 from rljob_api.layout import Part
 from rljob_api.parts import rollout_part
+from rljob_api.spec.engines import RolloutParallelism
 from rljob_api.topology import Mesh, expert_degrees
 from rljob_runtime.errors import ConfigError
 

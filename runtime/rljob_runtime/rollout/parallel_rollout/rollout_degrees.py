@@ -2,7 +2,7 @@
 anything."""
 
 from rljob_api.architecture import Shape
-from rljob_api.engines import RolloutParallelism
+from rljob_api.spec.engines import RolloutParallelism
 from rljob_runtime.errors import ConfigError
 
 PATH = "spec.rollout.parallelism"

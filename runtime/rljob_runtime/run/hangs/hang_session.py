@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljob_api.rljob import RLJob
+from rljob_api.spec.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.processes.placement import Cast

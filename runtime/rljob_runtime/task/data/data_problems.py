@@ -6,10 +6,10 @@ Called by `launch`; the contract's own rules cannot know dataset names, files an
 from dataclasses import replace
 from pathlib import Path
 
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.rljob import RLJobSpec
-from rljob_api.workload import Data
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.workload import Data
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.data.games import game_problems
 from rljob_runtime.task.data.gym import gym_problems

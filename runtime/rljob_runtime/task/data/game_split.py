@@ -6,8 +6,8 @@ elsewhere. Prompts that are too long are left out of both.
 
 from collections.abc import Iterable, Sequence
 
-from rljob_api.environment import Environment
-from rljob_api.workload import Data
+from rljob_api.spec.environment import Environment
+from rljob_api.spec.workload import Data
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.data.games import GameItems
 from rljob_runtime.task.data.question import Prompt, Question

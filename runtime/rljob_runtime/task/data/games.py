@@ -7,8 +7,8 @@ process.
 import atexit
 from collections.abc import Sequence
 
-from rljob_api.environment import Environment
-from rljob_api.problems import Problem
+from rljob_api.spec.environment import Environment
+from rljob_api.spec.problems import Problem
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.data.question import Question
 from rljob_runtime.task.environments.environment import GameSeed

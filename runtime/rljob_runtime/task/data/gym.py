@@ -15,9 +15,9 @@ from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.workload import ReasoningGymData
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.workload import ReasoningGymData
 from rljob_runtime.task.data.entries import to_json
 from rljob_runtime.task.data.question import Question
 

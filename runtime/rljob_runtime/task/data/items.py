@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from rljob_api.workload import SourceData
+from rljob_api.spec.workload import SourceData
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import data_use, load
 from rljob_runtime.task.data.jsonl import template_fields

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.workload import JsonlData
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.workload import JsonlData
 from rljob_runtime.task.data.question import Question
 
 PATH = "spec.data.jsonl"

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from rljob_api.messages import suggestion
-from rljob_api.problems import Problem
-from rljob_api.workload import PreferenceData
+from rljob_api.spec.messages import suggestion
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.workload import PreferenceData
 from rljob_runtime.task.data.jsonl import (
     JsonlFile,
     Row,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rljob_api.workload import Data
+from rljob_api.spec.workload import Data
 from rljob_runtime.task.data.template import fill
 from rljob_runtime.task.tokenizer import Tokenizer
 

@@ -7,8 +7,8 @@ the prompt feeder and by the warm-up of `tiny`.
 from collections.abc import Sequence
 from pathlib import Path
 
-from rljob_api.evaluation import OWN_DATA, Evaluation, EvaluationSet
-from rljob_api.workload import Batch, Data
+from rljob_api.spec.evaluation import OWN_DATA, Evaluation, EvaluationSet
+from rljob_api.spec.workload import Batch, Data
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.prompts.order import item_at
 from rljob_runtime.samples.seeds import derive_seed

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rljob_api.workload import Data, ReasoningGymData
+from rljob_api.spec.workload import Data, ReasoningGymData
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.prompts.order import permute
 from rljob_runtime.samples.seeds import derive_seed

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from rljob_api.environment import OUTCOME_BYTES, Environment
+from rljob_api.spec.environment import OUTCOME_BYTES, Environment
 
 MAX_ERROR_CHARACTERS = OUTCOME_BYTES // 4 - 32
 """Of an error that is kept: whatever they are, they fit into an outcome."""

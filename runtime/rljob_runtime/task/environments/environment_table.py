@@ -4,7 +4,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import cast
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, environment_use, load
 from rljob_runtime.task.environments.environment import Game

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.environments.environment import Game

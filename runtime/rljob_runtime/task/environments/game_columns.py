@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_api.environment import OUTCOME_BYTES, Environment
+from rljob_api.spec.environment import OUTCOME_BYTES, Environment
 from rljob_runtime.task.environments.environment import MAX_ERROR_CHARACTERS, GameSeed, Outcome
 
 

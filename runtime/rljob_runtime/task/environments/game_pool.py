@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.children.line_child import START_SECONDS
 from rljob_runtime.task.environments.environment import GameSeed, Moved
 from rljob_runtime.task.environments.player import Player, Session

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_api.environment import Environment
+from rljob_api.spec.environment import Environment
 from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.environments.environment import Moved

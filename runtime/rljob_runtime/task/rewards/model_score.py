@@ -4,7 +4,7 @@ reward worker."""
 import math
 from dataclasses import replace
 
-from rljob_api.workload import Reward
+from rljob_api.spec.workload import Reward
 from rljob_runtime.task.rewards.requests import RewardResult
 
 

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rljob_api.problems import Problem
-from rljob_api.workload import PythonReward, Reward
+from rljob_api.spec.problems import Problem
+from rljob_api.spec.workload import PythonReward, Reward
 
 
 def reward_problems(rewards: Sequence[Reward], *, base_dir: Path) -> list[Problem]:

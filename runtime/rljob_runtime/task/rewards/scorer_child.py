@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from rljob_api.workload import Data, Reward
+from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.task.rewards.requests import RewardRequest
 from rljob_runtime.task.rewards.scorers import Scorer, make_scorer

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from rljob_api.workload import Data, Reward
+from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.children.line_child import LineChild, StartFailed
 from rljob_runtime.errors import RewardError
 from rljob_runtime.task.rewards.requests import RewardRequest, RewardResult

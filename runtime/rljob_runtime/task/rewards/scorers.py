@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rljob_api.workload import Data, Reward
+from rljob_api.spec.workload import Data, Reward
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load
 from rljob_runtime.task.data.entries import from_json

@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from rljob_api.reward_services import HttpReward, JudgeReward
+from rljob_api.spec.reward_services import HttpReward, JudgeReward
 from rljob_runtime.errors import ServiceError
 from rljob_runtime.task.rewards.requests import RewardRequest
 

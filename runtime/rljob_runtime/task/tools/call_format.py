@@ -8,7 +8,7 @@ again.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.tools import RESULT, Tool
+from rljob_api.spec.tools import RESULT, Tool
 from rljob_runtime.task.tokenizer import MAX_BYTES_OF_CHARACTER, Tokenizer, cut_to_fit
 
 

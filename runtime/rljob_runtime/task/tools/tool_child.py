@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from rljob_api.tools import Tool
+from rljob_api.spec.tools import Tool
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.tools.answers import Failed, TookTooLong

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from rljob_api.tools import Tool
+from rljob_api.spec.tools import Tool
 from rljob_runtime.children.line_child import START_SECONDS, LineChild, StartFailed
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.tools.answers import Answer

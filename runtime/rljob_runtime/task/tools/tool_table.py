@@ -3,8 +3,8 @@ children."""
 
 from collections.abc import Callable
 
-from rljob_api.base import parse_quantity
-from rljob_api.tools import PYTHON_MEMORY, Tool
+from rljob_api.spec.section import parse_quantity
+from rljob_api.spec.tools import PYTHON_MEMORY, Tool
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import load, tool_use
 from rljob_runtime.task.tools.answers import Failed

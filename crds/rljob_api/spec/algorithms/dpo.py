@@ -1,0 +1,62 @@
+"""DPO (arXiv:2305.18290) on pairs: of the data, or a prompt's best rollout against its worst."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rljob_api.spec.algorithms.policy_params import LossAggregation, PolicyParams
+from rljob_api.spec.section import Section
+
+UNUSED = (
+    "kl_coefficient",
+    "kl_estimator",
+    "kl_in",
+    "kl_target",
+    "kl_horizon",
+    "ratio_against",
+    "rollout_correction",
+    "sample_filter",
+    "batch_reweighting",
+    "loss_aggregation",
+    "length_divisor",
+)
+"""Fields of PolicyParams that a loss of pairs has no use for."""
+
+
+class DPOParams(PolicyParams):
+    """Parameters of DPO."""
+
+    beta: float = Field(default=0.1, gt=0, le=100)
+    """β: how dearly the policy pays for leaving the reference model; IPO's τ."""
+
+    pair_loss: Literal["sigmoid", "ipo"] = "sigmoid"
+    """`sigmoid`: −log σ(β·h) of the margin h over the reference model; `ipo`: (h − 1/2β)²
+    (arXiv:2310.12036)."""
+
+    label_smoothing: float = Field(default=0.0, ge=0, lt=0.5)
+    """Share of pairs that are thought to be the wrong way round (conservative DPO); for sigmoid."""
+
+    length_normalized: bool = False
+    """Take means instead of sums of a response's log-probs, so that length is no preference."""
+
+    loss_aggregation: LossAggregation = "sequence-mean"
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """See PolicyParams."""
+        return ("generate", "reward", "reference", "update")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """See PolicyParams."""
+        return ("reference_logprobs",)
+
+
+class DPO(Section):
+    """Each prompt's best response is preferred to its worst; needs a reference model, no critic."""
+
+    name: Literal["dpo"]
+    """Name of the algorithm."""
+
+    params: DPOParams = DPOParams()
+    """Parameters of the algorithm."""

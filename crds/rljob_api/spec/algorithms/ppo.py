@@ -1,0 +1,70 @@
+"""PPO (arXiv:1707.06347) with a critic: generalized advantages (arXiv:1506.02438), KL in reward or loss."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rljob_api.spec.algorithms.policy_params import ClippedParams
+from rljob_api.spec.section import Section
+
+
+class PPOParams(ClippedParams):
+    """Parameters of PPO."""
+
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """Discount γ of a token's later rewards."""
+
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """λ of generalized advantage estimation: 1 trusts rewards alone, 0 the critic's next value alone."""
+
+    whiten_advantages: bool = True
+    """Bring advantages to mean 0 and variance 1 over all response tokens of the step; the update then
+    begins once the whole batch is there."""
+
+    dual_clip: float | None = Field(default=3.0, gt=1, le=1000)
+    """Tokens with a negative advantage lose at most so many times it (arXiv:1912.09729); null: no limit."""
+
+    value_clip: float | None = Field(default=0.5, gt=0, le=1000)
+    """A value that moved further than this from the one before the step teaches the critic no more than one
+    that moved so far; null for no limit."""
+
+    kl_in: Literal["loss", "reward"] = "reward"
+    """Where the KL term is: added to the loss, or taken off the rewards before the advantages are made."""
+
+    kl_estimator: Literal["k1", "k2", "k3"] = "k1"
+    """Estimator of the KL term (Schulman's k1, k2, k3): k1 has the right gradient in the reward, k2 in the
+    loss."""
+
+    min_groups_with_signal: int = Field(default=0, ge=0)
+    """Skip the policy's optimizer step when fewer groups of the batch have rewards that differ."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """See PolicyParams."""
+        reference = ("reference",) if self.kl_coefficient > 0 else ()
+        return ("generate", "reward", *reference, "values", "critic", "update")
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """See PolicyParams."""
+        return (*super().fields, "values")
+
+    @property
+    def whole_batch(self) -> bool:
+        """See PolicyParams."""
+        return self.whiten_advantages
+
+    @property
+    def least_samples(self) -> int:
+        """A critic needs no group."""
+        return 1
+
+
+class PPO(Section):
+    """Clipped surrogate with advantages of a critic."""
+
+    name: Literal["ppo"]
+    """Name of the algorithm."""
+
+    params: PPOParams = PPOParams()
+    """Parameters of the algorithm."""

@@ -1,0 +1,293 @@
+"""How the model is computed: parallelism, engines, resharding, placement, flow."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rljob_api.spec.extensions import NameOf, Params
+from rljob_api.spec.lora import Lora
+from rljob_api.spec.section import Quantity, Section
+from rljob_api.spec.tools import Tool
+
+Dtype = Literal["float32", "bfloat16"]
+Quantization = Literal["none", "int8"]
+Recompute = Literal["none", "full"]
+MAX_STALENESS = 64
+"""Largest flow.maxStaleness, and the largest default."""
+
+
+class RolloutParallelism(Section):
+    """Degrees of the rollout layout."""
+
+    data: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas that generate different samples (the paper's GDP); default: all that the devices
+    allow."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each matrix."""
+
+    pipeline: int = Field(default=1, ge=1, le=1024)
+    """Stages of layers."""
+
+    expert: int = Field(default=1, ge=1, le=10_000)
+    """Devices that share the experts of a layer (the paper's GEP); lies inside data × tensor."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether devices share a model, rather than hold all of it each."""
+        return self.tensor * self.pipeline * self.expert > 1
+
+    @property
+    def replica_devices(self) -> int:
+        """Devices that generate the same samples."""
+        return self.tensor * self.pipeline
+
+    @property
+    def model_devices(self) -> int:
+        """Devices that hold a model together: a replica's, or those of the replicas that share experts."""
+        return self.pipeline * max(self.tensor, self.expert)
+
+
+class UpdateParallelism(Section):
+    """Degrees of the update layout."""
+
+    data: int | None = Field(default=None, ge=1, le=100_000)
+    """Replicas that train on different samples; default: all that the devices allow."""
+
+    tensor: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each matrix (the paper's UTP)."""
+
+    pipeline: int = Field(default=1, ge=1, le=1024)
+    """Stages of layers."""
+
+    virtual_pipeline: int = Field(default=1, ge=1, le=64)
+    """Model chunks of each pipeline stage (interleaved schedule)."""
+
+    context: int = Field(default=1, ge=1, le=1024)
+    """Devices that share each sequence."""
+
+    context_algorithm: Literal["ring", "ulysses"] = "ulysses"
+    """RingAttention or DeepSpeed-Ulysses."""
+
+    expert: int = Field(default=1, ge=1, le=10_000)
+    """Devices that share the experts of a layer; lies inside data × context."""
+
+    zero: Literal[0, 1, 2, 3] = 0
+    """ZeRO stage: what data-parallel ranks share out instead of repeating."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether ranks share a model or its optimizer, rather than hold all of it each."""
+        apart = self.tensor * self.pipeline * self.context * self.expert
+        return apart > 1 or (self.zero > 0 and self.data != 1)
+
+    @property
+    def named(self) -> str:
+        """The degrees above 1 where ranks share, "data 2 × tensor 4, zero 1"; empty where they do not."""
+        if not self.shared:
+            return ""
+        names = ("data", "tensor", "pipeline", "context", "expert")
+        degrees = {name: getattr(self, name) or 1 for name in names}
+        shown = " × ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1)
+        return f"{shown}, zero {self.zero}" if self.zero else shown
+
+
+class Rollout(Section):
+    """Generation of responses."""
+
+    engine: Annotated[str, NameOf(("torch", "vllm"))] = "torch"
+    """`torch`: this project's batched generator; `vllm`: vLLM (vllm-ascend on NPUs); a name with a
+    dot: an engine of an installed package."""
+
+    params: Params = None
+    """What an engine of a package takes."""
+
+    parallelism: RolloutParallelism = RolloutParallelism()
+    """Degrees of the rollout layout."""
+
+    dtype: Dtype = "float32"
+    """Type of the weights in generation."""
+
+    quantization: Quantization = "none"
+    """`int8`: the matrices of the layers in 8 bits with a scale for each output feature, rounded anew from
+    each version of the weights; everything else stays in dtype. `mismatch` metrics tell what it costs."""
+
+    temperature: float = Field(default=1.0, gt=0, le=10)
+    """Sampling temperature."""
+
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample from the likeliest tokens that hold this share of probability."""
+
+    top_k: int = Field(default=0, ge=0)
+    """Sample from so many of the likeliest tokens; 0 is all."""
+
+    max_sequences: int = Field(default=256, ge=1, le=100_000)
+    """Most sequences that a replica generates at the same time; finished ones are replaced."""
+
+    kv_cache_memory: Quantity | None = None
+    """Most memory of the KV cache on a device, from which follows how many sequences are generated at the
+    same time; the others wait. Room for at least one of the longest lengths. Default: what maxSequences of
+    them take, or all samples of a step, or what accelerator.memory leaves."""
+
+    tools: list[Tool] = Field(
+        default_factory=list, max_length=16, exclude_if=lambda tools: not tools
+    )
+    """Tools that the policy may call while it generates; their answers are read and not learned
+    (docs/tools.md). For engine `torch` with a whole model on each device."""
+
+    max_turns: int | None = Field(
+        default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None
+    )
+    """Most turns of the policy in a sample: with tools one more than calls, and a call in the last turn ends
+    it; with data.environment as many as moves. Default: 8 with either, and 1 without."""
+
+
+class Optimizer(Section):
+    """AdamW and the learning rate's schedule."""
+
+    learning_rate: float = Field(default=1e-6, gt=0, le=1)
+    """Peak learning rate."""
+
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Learning rate after the warm-up; `cosine` falls to minLearningRate at the last step."""
+
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps of linear warm-up from 0; a step has one for each mini-batch and epoch."""
+
+    min_learning_rate: float = Field(default=0.0, ge=0, le=1)
+    """Lower end of the cosine schedule."""
+
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    """Decay of the second moment."""
+
+    epsilon: float = Field(default=1e-8, gt=0, le=1)
+    """Added to the denominator."""
+
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
+    """Decoupled weight decay; not applied to norms and biases."""
+
+    moments_dtype: Literal["float32", "float8"] = "float32"
+    """Type that AdamW's two moments are kept in between steps. `float8`: e4m3 in blocks of 256 with a scale
+    each, rounded by chance with the right mean; 2 bytes a weight instead of 8."""
+
+    gradient_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient."""
+
+
+class Update(Section):
+    """Training of the policy."""
+
+    engine: Annotated[str, NameOf(("torch", "mindspeed"))] = "torch"
+    """`torch`: this project's engine; `mindspeed`: MindSpeed on Ascend; a name with a dot: an engine
+    of an installed package."""
+
+    params: Params = None
+    """What an engine of a package takes."""
+
+    parallelism: UpdateParallelism = UpdateParallelism()
+    """Degrees of the update layout."""
+
+    dtype: Dtype = "float32"
+    """Type of the weights and of the computation in training. With `bfloat16`, gradients add up in float32
+    and the optimizer steps float32 main weights, which are rounded into the model's after each step."""
+
+    recompute: Recompute = "none"
+    """What the backward pass computes again instead of keeping it. `full`: everything of a layer but its
+    input, which takes a third more computing and a fraction of the activations; same bits."""
+
+    offload: Literal["none", "optimizer"] = "none"
+    """What lies on the host while it rests. `optimizer`: AdamW's state, which is on the device for the
+    optimizer step alone, without activations; each step moves it in and out once."""
+
+    balance: Literal["none", "length"] = "none"
+    """`length`: the ranks get prompts of nearly the same total length out of each mini-batch, so that none
+    waits for another; it is then complete before the update begins. `none`: prompts in turn."""
+
+    optimizer: Optimizer = Optimizer()
+    """AdamW and its schedule."""
+
+    lora: Lora | None = Field(default=None, exclude_if=lambda lora: lora is None)
+    """Train low-rank adapters and freeze the model (LoRA); without it all weights are trained. The rollout
+    generates with merged weights; `lora: {}` has PEFT's defaults. For the engine `torch`."""
+
+
+class Resharding(Section):
+    """How weights go from the update layout to the rollout layout."""
+
+    strategy: Literal["stream", "allgather", "allgather-swap"] | None = None
+    """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
+    layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
+    `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's
+    between uses (MindSpeed RL, Fig. 3 and 5). They need placement colocated, both engines `torch` and
+    quantization `none`. Default: `allgather-swap` there, else `stream`."""
+
+
+class Placement(Section):
+    """Which devices own which states."""
+
+    mode: Literal["colocated", "separated"] = "colocated"
+    """`colocated`: each device switches between all states; `separated`: devices belong to a role."""
+
+    update_devices: int | None = Field(default=None, ge=1, le=100_000)
+    """For `separated`: devices that train; default: those that do not generate."""
+
+    rollout_devices: int | None = Field(default=None, ge=1, le=100_000)
+    """For `separated`: devices that generate; default: those that do not train. May change while the
+    job trains, where updateDevices is given: `kubectl scale rljob NAME --replicas N`."""
+
+
+class PartialRollout(Section):
+    """Long samples stop after so many tokens of a step and go on in the next one."""
+
+    budget_tokens: int = Field(ge=1, le=10_000_000)
+    """Tokens that a sample makes in one step, after which it waits for the next step's weights. Where
+    too few prompts are done then, all go on for as many again."""
+
+    extra_prompts: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Prompts that are open beside the globalBatchSize that a step trains on, shared out among the
+    rollout replicas; default and most: globalBatchSize. Samples are extraPrompts / globalBatchSize
+    versions older on average."""
+
+
+class Flow(Section):
+    """How stages follow each other."""
+
+    mode: Literal["sync", "streaming", "async"] = "streaming"
+    """`streaming`: within a step, every stage takes samples as soon as they are ready; `sync`: a stage
+    begins when the one before it has ended; `async`: with placement `separated`, generation also runs
+    ahead of the update."""
+
+    max_staleness: int | None = Field(default=None, ge=1, le=MAX_STALENESS)
+    """For `async` and partialRollout: how many versions older than the weights that it trains a sample's
+    first token may be. Default: 1; with partialRollout what a sample of maxResponseLength takes. With
+    `async` alone the dock holds so many steps more."""
+
+    partial_rollout: PartialRollout | None = None
+    """Long samples go on in the next step, so that no step waits for them; without it, every sample is
+    finished in the step that began it."""
+
+    stage_timeout_seconds: float = Field(default=3600.0, gt=0, le=604_800)
+    """A stage of a step that takes longer fails the run, and the error names who is missing."""
+
+    @property
+    def most_ahead(self) -> int:
+        """Versions that the weights may be behind when generation begins a step's batch."""
+        if self.mode != "async":
+            return 0
+        return 1 if self.partial_rollout else self.max_staleness or 1
+
+    @property
+    def most_stale(self) -> int:
+        """Versions that a sample's first token may be behind the weights that it trains."""
+        if self.partial_rollout is None:
+            return self.most_ahead
+        assert self.max_staleness is not None, "resolve() fills flow.maxStaleness"
+        return self.max_staleness
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether older weights than those that it trains may have drawn a sample."""
+        return self.mode == "async" or self.partial_rollout is not None

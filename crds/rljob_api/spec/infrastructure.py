@@ -1,0 +1,125 @@
+"""What the job runs on and keeps: devices, the transfer dock, checkpoints."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rljob_api.spec.pods import ClaimVolume, Labels, Name, SubPath
+from rljob_api.spec.section import Quantity, Section
+
+_NAME = "[A-Za-z0-9_][-A-Za-z0-9_.]*"
+URI_PATTERN = rf"^(s3://[a-z0-9][-a-z0-9.]+|file:///{_NAME})(/{_NAME})*$"
+"""A folder of a bucket or of this machine; no place for a password."""
+
+
+class Accelerator(Section):
+    """The devices of the job."""
+
+    type: Literal["emulated", "ascend910b", "ascend910c"] = "emulated"
+    """`emulated`: processes on CPU, each with a memory ledger in place of a device's memory."""
+
+    nodes: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of nodes; default: 1. Not read where placement says how many devices train and how many
+    generate: then there are as many nodes as these fill."""
+
+    devices_per_node: int = Field(default=1, ge=1, le=64)
+    """Devices of each node."""
+
+    memory: Quantity | None = None
+    """Memory of one device; default: 64Gi on Ascend, no limit on emulated devices."""
+
+    resource_name: str = Field(
+        default="huawei.com/Ascend910",
+        max_length=253,
+        pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+    )
+    """On a cluster: resource of the device plugin that each node's pod asks for."""
+
+    injection: Literal["runtime", "hostPath", "dra"] = "runtime"
+    """On a cluster, how Ascend devices and their driver come into a pod: `runtime` by the Ascend
+    container runtime, `hostPath` by mounting the node's driver, `dra` by a resource claim of the
+    device class npu.huawei.com (Kubernetes 1.34)."""
+
+    node_selector: Annotated[Labels, Field(max_length=32)] = Field(default_factory=dict)
+    """On a cluster: labels that the devices' nodes must have, e.g. accelerator-type."""
+
+
+class Dock(Section):
+    """The distributed transfer dock: warehouses hold samples, controllers their metadata."""
+
+    warehouses: int | None = Field(default=None, ge=1, le=10_000)
+    """Number of warehouses (the paper's S); default: one a node, with `separated` one a node that
+    trains, since those stay. On a cluster no node has more than one pod for them; a pod holds several
+    where there are more warehouses than such nodes."""
+
+    capacity: Quantity = "1Gi"
+    """Bytes that each warehouse may hold; a quarter is kept free for what states write, so producers
+    wait when three quarters are full. With replicas 2 it may hold as much again of another one."""
+
+    replicas: int = Field(default=1, ge=1, le=2)
+    """Warehouses that hold each row. 2: a lost warehouse comes back with its rows and no step starts
+    over; each then holds another one's rows too, so it takes twice the memory; needs two warehouses or
+    more, on a cluster two nodes or more with as many on each."""
+
+    lease_seconds: float = Field(default=600.0, gt=0, le=86_400)
+    """A claim that is neither acknowledged nor renewed for so long goes back to others."""
+
+    full_timeout_seconds: float = Field(default=300.0, gt=0, le=86_400)
+    """A producer that waits this long for room fails and names the state that is stuck."""
+
+    shared_memory: Literal["auto", "required", "none"] = "auto"
+    """Whether workers read rows in the memory of warehouses on their own machine. `auto`: where they
+    reach its socket, else over TCP; `required`: it is an error where they do not; `none`: TCP."""
+
+
+class RemoteStorage(Section):
+    """A folder outside of the machines that train, to which checkpoints are copied."""
+
+    uri: str = Field(max_length=1024, pattern=URI_PATTERN)
+    """The folder: `s3://BUCKET/PREFIX` on S3 or what speaks like it, `file:///PATH` on a disk that
+    every machine mounts."""
+
+    secret_name: Name | None = None
+    """On a cluster: Secret whose keys become variables of the head's environment, such as
+    AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY. On one machine they are taken from its own."""
+
+    endpoint: str | None = Field(
+        default=None, max_length=512, pattern=r"^https?://[-A-Za-z0-9.:\[\]]+(/[-A-Za-z0-9_./]*)?$"
+    )
+    """URL of the S3 service, where it is not Amazon's."""
+
+    timeout_seconds: float = Field(default=1800.0, gt=0, le=86_400)
+    """A copy that takes longer is given up; the next checkpoint tries again."""
+
+
+class Storage(Section):
+    """Where checkpoints outlive the pods: exactly one of `persistentVolumeClaim` and `remote`."""
+
+    persistent_volume_claim: ClaimVolume | None = None
+    """On a cluster: a volume that holds the run's folder and that all pods of the job may write
+    (ReadWriteMany, where nodes is above 1)."""
+
+    remote: RemoteStorage | None = None
+    """Copies of the checkpoints on object storage; the run's folder stays local. On one machine too."""
+
+    path: SubPath | None = None
+    """Folder within the volume or the URI; default: one of the run's own. Where it holds checkpoints,
+    the run resumes from the newest."""
+
+
+class Checkpoint(Section):
+    """What is saved and when."""
+
+    every: int | None = Field(default=None, ge=1)
+    """Save after every so many steps; the last step is always saved."""
+
+    keep: int = Field(default=2, ge=1, le=1000)
+    """Number of checkpoints that are kept."""
+
+    keep_best: bool = Field(default=False, exclude_if=lambda keep: not keep)
+    """Save after each evaluation that is the best so far by evaluation.metric, and keep that checkpoint
+    beside the last ones; `rljob export --best` writes its model."""
+
+    storage: Storage | None = None
+    """Where checkpoints outlive the pods; without it, a job on a cluster that loses its head begins
+    anew."""

@@ -1,0 +1,23 @@
+"""How many devices of a node one pod may ask for, by type of accelerator.
+
+A device plugin refuses other numbers when the pod starts; the rules refuse them before. A job on
+several nodes takes whole nodes, or on ascend910c whole modules of two devices.
+Called by `cluster_rules` and `cel`.
+"""
+
+from rljob_api.spec.infrastructure import Accelerator
+
+ONE_NODE = {
+    "ascend910b": (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16),
+    "ascend910c": (1, 2, 4, 6, 8, 10, 12, 14, 16),
+}
+SEVERAL_NODES = {
+    "ascend910b": (8, 16),
+    "ascend910c": (2, 4, 6, 8, 10, 12, 14, 16),
+}
+
+
+def legal_devices(accelerator: Accelerator, *, nodes: int) -> tuple[int, ...] | None:
+    """Legal devicesPerNode in rising order; None where every number is, as on emulated devices."""
+    table = ONE_NODE if nodes == 1 else SEVERAL_NODES
+    return table.get(accelerator.type)

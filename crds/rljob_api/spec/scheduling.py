@@ -1,0 +1,31 @@
+"""On a cluster: who places the job's pods, all of them or none, and in which queue they wait."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from rljob_api.spec.section import Section
+
+Scheduler = Literal["default", "volcano", "kueue", "scheduler-plugins", "yunikorn", "kai"]
+QUEUED: tuple[Scheduler, ...] = ("volcano", "kueue", "yunikorn", "kai")
+"""Those that know queues."""
+QUEUE_NEEDED: tuple[Scheduler, ...] = ("kueue", "kai")
+"""Those that place nothing without one."""
+
+
+class Scheduling(Section):
+    """On a cluster: who places the job's pods, all of them or none."""
+
+    scheduler: Scheduler = "default"
+    """`default` places pod by pod; the others place all pods of the job at once, and must be
+    installed on the cluster and known to KubeRay."""
+
+    queue: str | None = Field(
+        default=None, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+    )
+    """Queue that the job waits in; kueue and kai need one, default and scheduler-plugins have none."""
+
+    priority_class: str | None = Field(
+        default=None, max_length=63, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+    )
+    """PriorityClass of the job's pods; with kueue the WorkloadPriorityClass of the job."""

@@ -1,0 +1,173 @@
+"""The status that the operator writes: what `kubectl get rljobs` shows. Read by the CRD generator."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rljob_api.spec.section import Section
+
+Text = Annotated[str, Field(max_length=1024)]
+Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+Reason = Annotated[str, Field(min_length=1, max_length=256, pattern=r"^[A-Za-z][A-Za-z0-9]*$")]
+
+
+class Condition(Section):
+    """One aspect of the job's state, as in metav1.Condition."""
+
+    type: Reason
+    """Name of the aspect, in CamelCase."""
+
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+
+    reason: Reason
+    """Why, as one CamelCase word for programs."""
+
+    message: Text = ""
+    """Why, for people."""
+
+    last_transition_time: Time
+    """When `status` last changed."""
+
+    observed_generation: int | None = Field(default=None, ge=0)
+    """The generation of the spec that this was seen for."""
+
+
+class Progress(Section):
+    """How far training is."""
+
+    step: int = Field(ge=0)
+    """Steps done."""
+
+    total_steps: int = Field(ge=0)
+    """Steps of the job."""
+
+    reward: float | None = None
+    """Mean reward of the last step."""
+
+    tokens_per_second: int | None = Field(default=None, ge=0)
+    """Prompt and response tokens a second over the last steps."""
+
+    eta_seconds: int | None = Field(default=None, ge=0)
+    """Seconds until the last step at the present pace."""
+
+
+class LastCheckpoint(Section):
+    """The newest complete checkpoint."""
+
+    step: int = Field(ge=0)
+    """Steps done when it was saved."""
+
+    path: Text
+    """Where it lies."""
+
+    time: Time
+    """When it was complete."""
+
+
+class RayClusterStatus(Section):
+    """The KubeRay cluster of the present attempt."""
+
+    name: Text
+    """Name of the RayCluster."""
+
+    uid: Text | None = None
+    """Its uid."""
+
+    submission_id: Text | None = None
+    """Id of the Ray job on it."""
+
+    head: Text | None = None
+    """The head's container that the driver was started in; another one knows nothing of it."""
+
+
+class Failure(Section):
+    """Why an attempt ended."""
+
+    attempt: int = Field(ge=0)
+    """Number of the attempt."""
+
+    reason: Reason
+    """Why, as one CamelCase word for programs."""
+
+    message: Text
+    """Why, for people."""
+
+    time: Time
+    """When it was seen."""
+
+    node: Text | None = None
+    """Node, where the failure had one."""
+
+    exit_code: int | None = None
+    """Exit code of the process, where it had one."""
+
+
+class RLJobStatus(Section):
+    """What the operator has observed."""
+
+    observed_generation: int | None = Field(default=None, ge=0)
+    """The generation of the spec that the status is about."""
+
+    phase: Text | None = None
+    """One word for people; programs read `conditions`."""
+
+    conditions: list[Condition] = Field(
+        default_factory=list,
+        max_length=32,
+        json_schema_extra={
+            "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["type"],
+        },
+    )
+    """Aspects of the state, one a type."""
+
+    start_time: Time | None = None
+    """When the job began, or went on after a suspension; activeDeadlineSeconds counts from here."""
+
+    completion_time: Time | None = None
+    """When the job succeeded or failed."""
+
+    attempt: int | None = Field(default=None, ge=0)
+    """Number of the present attempt, from 0."""
+
+    attempt_time: Time | None = None
+    """When the present attempt began."""
+
+    progress_time: Time | None = None
+    """When a step was last seen to end."""
+
+    restarts: int | None = Field(default=None, ge=0)
+    """Attempts that failed and were started again."""
+
+    progress: Progress | None = None
+    """How far training is."""
+
+    last_checkpoint: LastCheckpoint | None = None
+    """The newest complete checkpoint."""
+
+    devices: Text | None = None
+    """Devices that are ready and wanted, e.g. 8/16."""
+
+    dock_data_path: Literal["shared", "tcp", "mixed"] | None = None
+    """How rows reach the workers: through memory that a node's pods share, over TCP, or, with several
+    nodes, by both (spec.dock.sharedMemory)."""
+
+    rollout_replicas: int | None = Field(default=None, ge=0)
+    """Devices that generate now; what `kubectl scale` sets is spec.placement.rolloutDevices."""
+
+    selector: Text | None = None
+    """Labels of the pods with the job's devices, for autoscalers."""
+
+    ray_cluster: RayClusterStatus | None = None
+    """The KubeRay cluster of the present attempt."""
+
+    dashboard_url: Annotated[Text | None, Field(alias="dashboardURL")] = None
+    """Address of Ray's dashboard."""
+
+    failures: list[Failure] = Field(
+        default_factory=list,
+        max_length=10,
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    """The last failures, the newest at the end."""
