@@ -26,7 +26,7 @@ from sample_flow.network import NoNetworks
 from sample_flow.queue_servers import QueueServers
 from sample_flow.wire import compare_with_sockets
 
-from rljob_api.volumes import GB, SampleFlow
+from rljob_api.model.volumes import GB, SampleFlow
 
 NODES, QUICK_NODES, QUICK_QUEUE_NODES = (1, 2, 4, 8), (1, 2, 4), (2,)
 PROMPTS_A_NODE, QUICK_PROMPTS, WARM_UP_PROMPTS = 64, 16, 8

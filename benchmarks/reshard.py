@@ -34,8 +34,8 @@ from reshard_sides import (
 )
 from reshard_step import measure_step
 
-from rljob_api.architecture import Shape
-from rljob_api.volumes import GB
+from rljob_api.model.architecture import Shape
+from rljob_api.model.volumes import GB
 from rljob_plan.resharding.figures import count_bytes
 from rljob_runtime.devices.cpu import CpuBackend
 

@@ -7,8 +7,8 @@ from figures import Figures
 from ranks import on_ranks
 from reshard_sides import dense, plan_of, slices, sparse, traced
 
-from rljob_api.architecture import Shape
-from rljob_api.volumes import redundant_bytes
+from rljob_api.model.architecture import Shape
+from rljob_api.model.volumes import redundant_bytes
 from rljob_plan.resharding.figures import count_bytes, largest_bucket
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.cpu import CpuBackend

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.architecture import Experts, Shape
+from rljob_api.model.architecture import Experts, Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout

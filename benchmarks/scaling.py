@@ -27,7 +27,7 @@ from engine import MOST_APART, SETTINGS, weighted, works
 from figures import Figures
 from models import SIZES, make_model
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_plan.traffic import Work as PlannedWork
 from rljob_plan.update_traffic import stage_traffic

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_api.volumes import GB, SampleFlow
+from rljob_api.model.volumes import GB, SampleFlow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

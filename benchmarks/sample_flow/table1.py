@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from rljob_api.volumes import SampleFlow
+from rljob_api.model.volumes import SampleFlow
 
 K = 1024
 TABLE1 = tuple(

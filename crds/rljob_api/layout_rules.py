@@ -6,6 +6,7 @@ Pure functions from a spec to problems, called by `load` after those of `rules`.
 import math
 from collections.abc import Iterator
 
+from rljob_api.model.volumes import BYTES_PER_ITEM
 from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.spec.environment import OUTCOME_BYTES
 from rljob_api.spec.problems import Problem
@@ -22,7 +23,6 @@ from rljob_api.topology import (
     total_devices,
     update_replicas,
 )
-from rljob_api.volumes import BYTES_PER_ITEM
 
 REPLICAS = "spec.dock.replicas"
 

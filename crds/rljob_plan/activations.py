@@ -9,8 +9,8 @@ evenly.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from rljob_api.architecture import Experts, Parameters, Shape
-from rljob_api.layout import layers_alike, stages, stages_apart
+from rljob_api.model.architecture import Experts, Parameters, Shape
+from rljob_api.model.layout import layers_alike, stages, stages_apart
 from rljob_api.spec.engines import Recompute, UpdateParallelism
 from rljob_api.spec.workload import Batch
 

@@ -4,8 +4,8 @@ Called by `performance`. Counts follow the runtime's `parallelize` and `parallel
 backward; rings count each of their hops.
 """
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import layers_alike, stages
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import layers_alike, stages
 from rljob_api.spec.engines import Recompute, RolloutParallelism, UpdateParallelism
 
 TENSOR_PAIRS = 2

@@ -6,8 +6,8 @@ A decoding step takes as long as reading the weights or as the products with the
 
 from functools import lru_cache
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import stages
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import stages
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Batch
 from rljob_plan.collectives import meetings_of_token

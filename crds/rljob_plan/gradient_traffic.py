@@ -5,11 +5,11 @@ Called by `traffic`. Collectives count as a ring moves them.
 
 from collections.abc import Iterator
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part, held_items
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part, held_items
+from rljob_api.model.tensors import Cut
 from rljob_api.spec.engines import Dtype, UpdateParallelism
 from rljob_api.spec.lora import Lora
-from rljob_api.tensors import Cut
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import GRADIENT_BYTES, trained_items
 

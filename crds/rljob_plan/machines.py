@@ -7,8 +7,8 @@ from.
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 
+from rljob_api.model.volumes import GB, MB
 from rljob_api.spec.problems import InvalidJob, Problem
-from rljob_api.volumes import GB, MB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

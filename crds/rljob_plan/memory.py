@@ -7,8 +7,8 @@ of this project's engines, without what allocators and collectives keep beside t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import stages
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import stages
 from rljob_api.spec.reward_services import RewardModel
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
+from rljob_api.model.volumes import GB, MB
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.volumes import GB, MB
 from rljob_plan.host_memory import HostMemory, on_hosts
 from rljob_plan.memory import KvCache, Memory, Phase, fullest_with_cache
 

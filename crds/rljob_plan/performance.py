@@ -8,11 +8,11 @@ reached. What no rate explains is `Shares.fixed_seconds`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
+from rljob_api.model.volumes import GB, SampleFlow
 from rljob_api.spec.engines import Recompute
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import num_warehouses
-from rljob_api.volumes import GB, SampleFlow
 from rljob_plan.collectives import meetings_of_step
 from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
 from rljob_plan.machines import Machine, Shares

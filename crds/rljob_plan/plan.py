@@ -9,10 +9,11 @@ from typing import Any
 
 from rljob_api import annotations
 from rljob_api.annotations import planned
-from rljob_api.architecture import Shape, find_shape
 from rljob_api.elastic import device_notes
 from rljob_api.evaluation_rules import evaluation_notes
 from rljob_api.layout_rules import group_bytes, held_prompts
+from rljob_api.model.architecture import Shape, find_shape
+from rljob_api.model.volumes import SampleFlow, redundant_bytes
 from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
@@ -29,7 +30,6 @@ from rljob_api.topology import (
     rollout_mesh,
     update_mesh,
 )
-from rljob_api.volumes import SampleFlow, redundant_bytes
 from rljob_plan.host_memory import HostMemory, plan_host
 from rljob_plan.memory import Memory, plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
-from rljob_api.adapters import adapter_tensors
-from rljob_api.architecture import Parameters, Shape
-from rljob_api.layout import (
+from rljob_api.model.adapters import adapter_tensors
+from rljob_api.model.architecture import Parameters, Shape
+from rljob_api.model.layout import (
     Held,
     Part,
     Slice,
@@ -20,10 +20,10 @@ from rljob_api.layout import (
     slices,
     stages_apart,
 )
+from rljob_api.model.tensors import Cut
 from rljob_api.spec.engines import Dtype, Optimizer, Recompute, UpdateParallelism
 from rljob_api.spec.lora import Lora
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.tensors import Cut
 from rljob_plan.activations import Activations, Packed, plan_activations
 from rljob_plan.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 

@@ -9,7 +9,7 @@ the sum of a tied embedding's gradients over two stages. Tokens are taken to go 
 
 from dataclasses import dataclass, fields
 
-from rljob_api.architecture import Experts, Shape
+from rljob_api.model.architecture import Experts, Shape
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_plan.gradient_traffic import summed
 

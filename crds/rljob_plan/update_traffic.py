@@ -5,8 +5,8 @@ Called by `plan` and `performance`: `traffic` of all micro-batches, with gradien
 
 from functools import lru_cache
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part, layers_alike, stages, stages_apart
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part, layers_alike, stages, stages_apart
 from rljob_api.spec.engines import Dtype, Recompute, UpdateParallelism
 from rljob_api.spec.lora import Lora
 from rljob_api.spec.rljob import RLJobSpec

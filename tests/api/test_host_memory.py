@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.architecture import BUILTINS
+from rljob_api.model.architecture import BUILTINS
 from rljob_api.topology import resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.memory import plan_memory

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from model_configs import CONFIGS, SMALL
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rljob_api.architecture import Shape, read_shape
-from rljob_api.layout import Part, Slice, slices
-from rljob_api.tensors import EMBEDDING, Cut, tensors_of
+from rljob_api.model.architecture import Shape, read_shape
+from rljob_api.model.layout import Part, Slice, slices
+from rljob_api.model.tensors import EMBEDDING, Cut, tensors_of
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper" / "models"
 STACK = re.compile(r"(.*\.experts)\.(gate_up_proj|down_proj)")

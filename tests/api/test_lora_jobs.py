@@ -3,7 +3,7 @@
 import pytest
 from small_shapes import DENSE, SPARSE
 
-from rljob_api.architecture import Experts, Shape
+from rljob_api.model.architecture import Experts, Shape
 from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology import resolve

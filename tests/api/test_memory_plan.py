@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_shapes import DENSE, SPARSE
 
-from rljob_api.architecture import BUILTINS
-from rljob_api.layout import stages
+from rljob_api.model.architecture import BUILTINS
+from rljob_api.model.layout import stages
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.topology import resolve
 from rljob_plan.activations import Packed, plan_activations

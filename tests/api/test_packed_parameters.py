@@ -8,9 +8,9 @@ from model_configs import SMALL
 from reshards import SHAPES
 from torch import Tensor
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
+from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.packing import Packed, packed_slices

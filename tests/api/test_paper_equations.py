@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.architecture import find_shape
 from rljob_api.load import load_job
-from rljob_api.volumes import SampleFlow, redundant_bytes, tokens_per_second
+from rljob_api.model.architecture import find_shape
+from rljob_api.model.volumes import SampleFlow, redundant_bytes, tokens_per_second
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rljob_api.architecture import BUILTINS, Experts
+from rljob_api.model.architecture import BUILTINS, Experts
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.topology import resolve
 from rljob_plan.collectives import meetings_of_step, meetings_of_token

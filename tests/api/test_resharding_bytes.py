@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshards import SHAPES, WIDTHS, plans
 
-from rljob_api.architecture import find_shape
-from rljob_api.layout import slices
 from rljob_api.load import load_job
+from rljob_api.model.architecture import find_shape
+from rljob_api.model.layout import slices
+from rljob_api.model.tensors import TensorSpec
+from rljob_api.model.volumes import GB, redundant_bytes
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import TensorSpec
 from rljob_api.topology import resolve
-from rljob_api.volumes import GB, redundant_bytes
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshards import SHAPES, elements, elements_held, executed, plans
 
-from rljob_api.architecture import find_shape
 from rljob_api.load import load_job
+from rljob_api.model.architecture import find_shape
+from rljob_api.model.tensors import tensors_of
+from rljob_api.model.volumes import GB
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_api.topology import resolve
-from rljob_api.volumes import GB
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.figures import count_bytes
 from rljob_plan.resharding.job_layouts import plan_of_job

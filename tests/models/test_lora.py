@@ -8,7 +8,7 @@ import pytest
 import torch
 from reference_models import make_reference
 
-from rljob_api.adapters import legal_targets
+from rljob_api.model.adapters import legal_targets
 from rljob_api.spec.lora import Lora
 from rljob_runtime.models.adapter_files import PREFIX, read_adapter, save_adapter
 from rljob_runtime.models.decoder import Decoder

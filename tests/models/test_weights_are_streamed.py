@@ -12,8 +12,8 @@ from reference_models import make_reference, weights_of
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from rljob_api.architecture import read_shape
-from rljob_api.layout import Part, Slice, slices
+from rljob_api.model.architecture import read_shape
+from rljob_api.model.layout import Part, Slice, slices
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder

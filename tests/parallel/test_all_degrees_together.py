@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from forked_ranks import on_ranks
 from torch import Tensor, distributed
 
-from rljob_api.layout import share
+from rljob_api.model.layout import share
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs

@@ -12,7 +12,7 @@ from forked_ranks import RanksFailed, on_ranks
 from sent_bytes import SentBytes
 from torch import Tensor, distributed
 
-from rljob_api.layout import share
+from rljob_api.model.layout import share
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
 from rljob_runtime.parallel.pipeline_schedule import Schedule

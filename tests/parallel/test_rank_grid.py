@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.architecture import Experts, Shape
-from rljob_api.layout import Slice, slices
+from rljob_api.model.architecture import Experts, Shape
+from rljob_api.model.layout import Slice, slices
+from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 

@@ -20,7 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.qwen3 import Qwen3Config
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_plan.traffic import Work
 from rljob_plan.update_traffic import stage_traffic

@@ -16,7 +16,7 @@ from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.qwen3 import Qwen3Config
 from transformers.models.qwen3_moe import Qwen3MoeConfig
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology import resolve

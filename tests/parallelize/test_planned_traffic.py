@@ -12,7 +12,7 @@ from parallel_training import SETTINGS, grid_of, said_of, shape_of, undivided_lo
 from reference_models import make_reference
 from sent_bytes import SentBytes
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import Recompute, UpdateParallelism
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import resolve

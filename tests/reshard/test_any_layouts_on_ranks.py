@@ -10,7 +10,7 @@ from forked_ranks import on_ranks
 from reshard_ranks import slices_of, whole_weights
 from reshards import SHAPES
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan

@@ -10,8 +10,8 @@ from forked_ranks import on_ranks
 from reshards import SHAPES
 from torch import Tensor
 
+from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan

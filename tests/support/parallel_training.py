@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.algorithms.grpo import GRPOParams
 from rljob_api.spec.engines import Optimizer, UpdateParallelism
 from rljob_runtime.algorithms import ALGORITHMS

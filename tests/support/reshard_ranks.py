@@ -6,9 +6,9 @@ import torch
 from reshards import SHAPES
 from torch import Tensor
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
+from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from rljob_api.architecture import Experts, Latent, Shape
+from rljob_api.model.architecture import Experts, Latent, Shape
+from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import tensors_of
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan

@@ -1,6 +1,6 @@
 """Shapes of models that are small enough to count by hand: dense, and with experts."""
 
-from rljob_api.architecture import Experts, Shape
+from rljob_api.model.architecture import Experts, Shape
 
 DENSE = Shape(
     family="llama", vocab=1000, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=4,

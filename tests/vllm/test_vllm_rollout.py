@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rljob_api.architecture import read_shape
+from rljob_api.model.architecture import read_shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import make_reshard_plan

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from rljob_api.layout import Slice
-from rljob_api.tensors import TensorSpec
+from rljob_api.model.layout import Slice
+from rljob_api.model.tensors import TensorSpec
 
 
 class Box(NamedTuple):

@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology import update_mesh

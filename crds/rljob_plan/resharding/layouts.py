@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part, share, slice_of, slices
-from rljob_api.parts import rollout_part, update_part
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part, share, slice_of, slices
+from rljob_api.model.parts import rollout_part, update_part
+from rljob_api.model.tensors import EMBEDDING, TensorSpec
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.tensors import EMBEDDING, TensorSpec
 from rljob_api.topology import Mesh, rollout_mesh, update_mesh
 from rljob_plan.resharding.boxes import Box, Piece, box_of
 

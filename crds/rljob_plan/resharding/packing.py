@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_plan.resharding.boxes import Piece
 
 Packing = Literal["vllm", "megatron"]

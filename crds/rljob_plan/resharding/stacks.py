@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from rljob_api.tensors import TensorSpec, layer_tensors, tensors_outside_layers
+from rljob_api.model.tensors import TensorSpec, layer_tensors, tensors_outside_layers
 from rljob_plan.resharding.layouts import Layout
 
 Stages = tuple[tuple[int, ...], tuple[int, ...]]

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from math import prod
 
+from rljob_api.model.tensors import TensorSpec
 from rljob_api.spec.engines import Dtype
-from rljob_api.tensors import TensorSpec
 
 ITEM_BYTES: dict[Dtype, int] = {"float32": 4, "bfloat16": 2}
 SCALE_BYTES = 4

@@ -10,7 +10,6 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from rljob_api.architecture import Shape
 from rljob_api.layout_rules import (
     placement_rule,
     rollout_degrees_rule,
@@ -19,6 +18,7 @@ from rljob_api.layout_rules import (
     update_share_rule,
 )
 from rljob_api.load import rule_problems
+from rljob_api.model.architecture import Shape
 from rljob_api.rules import divisors
 from rljob_api.run_rules import refusals
 from rljob_api.shape_rules import shape_problems

@@ -6,7 +6,7 @@ Called by `ranking`, which looks at pairs of them.
 from dataclasses import replace
 from functools import cached_property
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity

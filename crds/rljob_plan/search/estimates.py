@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import Placement, Rollout, RolloutParallelism
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec

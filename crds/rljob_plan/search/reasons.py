@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
+from rljob_api.model.volumes import GB
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.volumes import GB
 from rljob_plan.memory import Memory, Phase
 from rljob_plan.search.candidates import Layout
 from rljob_plan.search.estimates import Found

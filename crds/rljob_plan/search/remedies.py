@@ -1,7 +1,7 @@
 """What would make a job fit where no layout does, with numbers. Called by `text` and `as_json`."""
 
+from rljob_api.model.volumes import GB
 from rljob_api.spec.rljob import RLJob
-from rljob_api.volumes import GB
 from rljob_plan.memory import Memory
 from rljob_plan.search.candidates import Layout, Placements, Setting
 from rljob_plan.search.degrees import Degrees

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from rljob_api.volumes import GB
+from rljob_api.model.volumes import GB
 from rljob_plan.memory import Memory
 from rljob_plan.search.candidates import Layout
 from rljob_plan.search.estimates import Found

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rljob_api.architecture import SEQUENCE_SCORER
+from rljob_api.model.architecture import SEQUENCE_SCORER
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.rope import Rope
 

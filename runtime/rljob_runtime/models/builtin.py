@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from rljob_api.model_places import model_folder
+from rljob_api.model.model_places import model_folder
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 

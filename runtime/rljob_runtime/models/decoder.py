@@ -14,7 +14,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from rljob_api.adapters import is_adapter
+from rljob_api.model.adapters import is_adapter
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.attention import Attention
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.model_places import model_folder
+from rljob_api.model.model_places import model_folder
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, ADAPTER_FOLDER, CONFIG_FILE
 from rljob_runtime.models.expert_names import held_dtype

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rljob_api.tensors import HEAD, SCORE, SCORE_BIAS
+from rljob_api.model.tensors import HEAD, SCORE, SCORE_BIAS
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config

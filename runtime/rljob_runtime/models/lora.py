@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from rljob_api.adapters import LORA_A, is_adapter
+from rljob_api.model.adapters import LORA_A, is_adapter
 from rljob_api.spec.lora import ALL_LINEAR, Lora
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.blocks.matrix import Matrix

@@ -7,7 +7,7 @@ differ by a token at most: nothing is padded. Without torch.
 from dataclasses import dataclass
 from itertools import accumulate
 
-from rljob_api.layout import share
+from rljob_api.model.layout import share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ ranks take milliseconds.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part
-from rljob_api.parts import update_part
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part
+from rljob_api.model.parts import update_part
+from rljob_api.model.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.topology import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.layout import share
+from rljob_api.model.layout import share
 from rljob_runtime.devices.collectives import max_over_ranks, rank_of, size_of, sum_over_ranks
 from rljob_runtime.devices.kernels.linear import embedding
 from rljob_runtime.parallel.sequence import scatter_sum_rows

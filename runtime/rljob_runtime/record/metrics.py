@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rljob_api.model.volumes import tokens_per_second
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology import off_policy
-from rljob_api.volumes import tokens_per_second
 from rljob_runtime.record.reports import (
     GameFigures,
     InFlightFigures,

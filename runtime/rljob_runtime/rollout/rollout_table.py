@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_plan.memory import plan_memory

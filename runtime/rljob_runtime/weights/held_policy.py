@@ -11,8 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from rljob_api.architecture import Shape, read_shape
-from rljob_api.layout import Slice
+from rljob_api.model.architecture import Shape, read_shape
+from rljob_api.model.layout import Slice
 from rljob_api.spec.lora import Lora
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.adapter_files import read_adapter

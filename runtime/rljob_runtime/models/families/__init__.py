@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from rljob_api.architecture import SEQUENCE_SCORER, TOKEN_SCORER
+from rljob_api.model.architecture import SEQUENCE_SCORER, TOKEN_SCORER
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import CAUSAL, Architecture
 from rljob_runtime.models.config import Config, UnsupportedArchitecture

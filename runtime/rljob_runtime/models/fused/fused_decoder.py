@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from rljob_api.tensors import EMBEDDING, HEAD, NORM
+from rljob_api.model.tensors import EMBEDDING, HEAD, NORM
 from rljob_runtime.devices.kernels.product import product
 from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin

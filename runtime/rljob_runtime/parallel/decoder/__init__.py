@@ -4,7 +4,7 @@ Called by whoever trains with several ranks a model: `policy.load_parallel` make
 Techniques are applied in this order, each to what the ones before left:
 
 1. `parameters`: layers and ends of this rank's pipeline stages, and of every tensor the slice that
-   `rljob_api.layout` gives this rank.
+   `rljob_api.model.layout` gives this rank.
 2. `tensor_linears`: tensor parallel matrices with sequence parallel tokens between them.
 3. `expert_layers`: expert parallel feed-forwards, or experts that are cut as matrices are.
 4. `context_attention`: context parallel attention, by Ulysses or in a ring.

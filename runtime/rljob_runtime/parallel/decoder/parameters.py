@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from rljob_api.adapters import adapter_tensors, is_adapter
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part, Slice, slice_of, slices
+from rljob_api.model.adapters import adapter_tensors, is_adapter
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part, Slice, slice_of, slices
+from rljob_api.model.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_api.spec.lora import Lora
-from rljob_api.tensors import EMBEDDING, TensorSpec, tensors_of
 from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.decoder import Decoder

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.layout import stages
+from rljob_api.model.layout import stages
 from rljob_runtime.devices.collectives import size_of
 from rljob_runtime.devices.wire import broadcast, start_sum
 from rljob_runtime.models.architecture import Experts

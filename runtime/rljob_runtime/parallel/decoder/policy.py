@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from rljob_api.architecture import Shape, read_shape
+from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.lora import Lora
 from rljob_runtime.models.blocks.attention import Attention
 from rljob_runtime.models.blocks.experts import StackedExperts

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from rljob_api.layout import share
+from rljob_api.model.layout import share
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.devices.wire import broadcast, start_gather, start_sum
 from rljob_runtime.rollout.parallel_rollout.grid import Purpose

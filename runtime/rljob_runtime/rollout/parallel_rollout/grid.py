@@ -7,9 +7,9 @@ expert degree is larger than the tensor degree, also among models, which have to
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part
-from rljob_api.parts import rollout_part
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part
+from rljob_api.model.parts import rollout_part
 from rljob_api.spec.engines import RolloutParallelism
 from rljob_api.topology import Mesh, expert_degrees
 from rljob_runtime.errors import ConfigError

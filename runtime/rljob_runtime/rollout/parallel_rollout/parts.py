@@ -1,6 +1,6 @@
 """A rollout rank's part of a model: its sizes, and its slices of files and of whole tensors.
 
-Called by `rank_share`. Which slices these are is `rljob_api.layout`.
+Called by `rank_share`. Which slices these are is `rljob_api.model.layout`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part, Slice, share, slices
-from rljob_api.tensors import tensors_of
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part, Slice, share, slices
+from rljob_api.model.tensors import tensors_of
 from rljob_runtime.devices.wire import broadcast
 from rljob_runtime.models.architecture import Architecture, Experts
 from rljob_runtime.models.expert_names import held_dtype

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rljob_api.architecture import read_shape
+from rljob_api.model.architecture import read_shape
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.fused.fused_decoder import FusedDecoder

@@ -1,7 +1,7 @@
 """Which degrees of the rollout layout a model cannot have. Called by `rank_share` before it makes
 anything."""
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism
 from rljob_runtime.errors import ConfigError
 

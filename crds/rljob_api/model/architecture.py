@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rljob_api.model_places import model_folder
+from rljob_api.model.model_places import model_folder
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.workload import Model
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rljob_api.architecture import Experts, Latent, Shape
+from rljob_api.model.architecture import Experts, Latent, Shape
 
 EMBEDDING = "model.embed_tokens.weight"
 NORM = "model.norm.weight"

@@ -11,8 +11,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import prod
 
-from rljob_api.architecture import Shape
-from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_outside_layers
+from rljob_api.model.architecture import Shape
+from rljob_api.model.tensors import Cut, TensorSpec, layer_tensors, tensors_outside_layers
 
 
 def share(number: int, rank: int, ranks: int) -> range:

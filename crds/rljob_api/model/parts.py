@@ -3,8 +3,8 @@
 Called by the runtime's grids, which also know whom a rank works with, and by `resharding`.
 """
 
-from rljob_api.architecture import Shape
-from rljob_api.layout import Part
+from rljob_api.model.architecture import Shape
+from rljob_api.model.layout import Part
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.topology import rollout_mesh, update_mesh
 

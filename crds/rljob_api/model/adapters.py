@@ -7,9 +7,9 @@ PEFT's: `lora_A.weight` is A [rank, columns of W], `lora_B.weight` is B [rows of
 from collections.abc import Iterator
 from dataclasses import replace
 
-from rljob_api.architecture import Shape
+from rljob_api.model.architecture import Shape
+from rljob_api.model.tensors import Cut, TensorSpec, layer_tensors, tensors_of
 from rljob_api.spec.lora import ALL_LINEAR, Lora
-from rljob_api.tensors import Cut, TensorSpec, layer_tensors, tensors_of
 
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
 ROUTER = ".mlp.gate.weight"
