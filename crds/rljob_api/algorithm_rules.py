@@ -10,7 +10,7 @@ from rljob_api.spec.algorithms import PackageAlgorithm
 from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import off_policy
+from rljob_api.topology.devices import off_policy
 
 PATH = "spec.algorithm.params"
 

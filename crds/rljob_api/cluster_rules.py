@@ -11,7 +11,7 @@ from rljob_api.spec.problems import Problem
 from rljob_api.spec.products import legal_devices
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.scheduling import QUEUE_NEEDED, QUEUED
-from rljob_api.topology import num_nodes
+from rljob_api.topology.devices import num_nodes
 
 
 def deadline_rule(spec: RLJobSpec) -> Iterator[Problem]:

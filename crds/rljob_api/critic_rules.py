@@ -15,7 +15,7 @@ from rljob_api.spec.algorithms.dpo import UNUSED, DPOParams
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import roles, update_replicas
+from rljob_api.topology.devices import roles, update_replicas
 
 
 def critic_rule(spec: RLJobSpec) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rljob_api.rules import Rule
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import open_prompts
+from rljob_api.topology.devices import open_prompts
 
 
 def flow_rule(spec: RLJobSpec) -> Iterator[Problem]:

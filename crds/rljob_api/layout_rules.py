@@ -12,7 +12,7 @@ from rljob_api.spec.environment import OUTCOME_BYTES
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology import (
+from rljob_api.topology.devices import (
     expert_degrees,
     num_nodes,
     num_warehouses,

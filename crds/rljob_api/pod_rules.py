@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from rljob_api.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_api.rules import Rule
 from rljob_api.spec.pods import EnvironmentVariable, PodTemplate, Resources, Volume, parse_amount
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 
 KEY_PATTERN = (
     r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"

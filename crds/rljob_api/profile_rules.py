@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rljob_api.rules import Rule
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import used_devices
+from rljob_api.topology.devices import used_devices
 
 
 def profile_rule(spec: RLJobSpec) -> Iterator[Problem]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import can_reshard
+from rljob_api.topology.devices import can_reshard
 
 WHEN = "rljob run cannot do that yet (rljob plan can)"
 SHARES = {"torch": ("tensor", "pipeline", "expert"), "vllm": ("tensor",)}

@@ -1,10 +1,10 @@
 """Which number of rollout devices a job that trains can have. Called by the runtime that is asked
 for one."""
 
-from rljob_api.elastic import is_elastic, scaled
 from rljob_api.load import rule_problems
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
+from rljob_api.topology.elastic import is_elastic, scaled
 
 COUNT_PATH = "spec.placement.rolloutDevices"
 

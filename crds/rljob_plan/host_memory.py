@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import roles
-from rljob_api.worker_pods import HOST_GIB
+from rljob_api.topology.devices import roles
+from rljob_api.topology.worker_pods import HOST_GIB
 from rljob_plan.memory import Memory
 
 GIB = 2**30

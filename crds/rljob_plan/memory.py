@@ -13,7 +13,7 @@ from rljob_api.spec.reward_services import RewardModel
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.teacher import Teacher
-from rljob_api.topology import updates_in_flight
+from rljob_api.topology.devices import updates_in_flight
 from rljob_plan.activations import Activations
 from rljob_plan.resharding.figures import fullest, streamed
 from rljob_plan.resharding.job_layouts import plan_of_job

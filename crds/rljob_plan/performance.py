@@ -12,7 +12,7 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.volumes import GB, SampleFlow
 from rljob_api.spec.engines import Recompute
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import num_warehouses
+from rljob_api.topology.devices import num_warehouses
 from rljob_plan.collectives import meetings_of_step
 from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
 from rljob_plan.machines import Machine, Shares

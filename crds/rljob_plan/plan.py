@@ -9,7 +9,6 @@ from typing import Any
 
 from rljob_api import annotations
 from rljob_api.annotations import planned
-from rljob_api.elastic import device_notes
 from rljob_api.evaluation_rules import evaluation_notes
 from rljob_api.layout_rules import group_bytes, held_prompts
 from rljob_api.model.architecture import Shape, find_shape
@@ -19,7 +18,7 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.workload import Model
-from rljob_api.topology import (
+from rljob_api.topology.devices import (
     Mesh,
     Pods,
     Roles,
@@ -30,6 +29,7 @@ from rljob_api.topology import (
     rollout_mesh,
     update_mesh,
 )
+from rljob_api.topology.elastic import device_notes
 from rljob_plan.host_memory import HostMemory, plan_host
 from rljob_plan.memory import Memory, plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems

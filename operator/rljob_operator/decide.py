@@ -5,7 +5,7 @@ status before the action is taken, so that a repeated action meets its own first
 """
 
 from rljob_api.spec.status import RayClusterStatus
-from rljob_api.topology import pods
+from rljob_api.topology.devices import pods
 from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
 from rljob_operator.build.names import cluster_name
 from rljob_operator.draft import Draft, holds, rfc3339

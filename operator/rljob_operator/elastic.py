@@ -4,8 +4,8 @@ Used by `attempt`. The driver is told the wanted number; a pod is given back onl
 device of the job is in it.
 """
 
-from rljob_api.elastic import is_elastic
-from rljob_api.topology import pods as pods_of
+from rljob_api.topology.devices import pods as pods_of
+from rljob_api.topology.elastic import is_elastic
 from rljob_operator.build.names import pod_selector
 from rljob_operator.draft import Draft
 from rljob_operator.model import MakeChildren, ScaleRollout

@@ -6,11 +6,11 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from rljob_api.elastic import RolloutReport
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
+from rljob_api.topology.elastic import RolloutReport
 from rljob_operator.identity import Identity
 from rljob_operator.ray_jobs import RayJob
 

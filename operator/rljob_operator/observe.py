@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from rljob_api.layout_rules import copies_on_one_node
 from rljob_api.load import read_job
-from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
+from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL
 from rljob_operator.cache import Cache, JobKey
 from rljob_operator.draft import unix
 from rljob_operator.errors import OperatorError

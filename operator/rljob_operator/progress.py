@@ -10,9 +10,9 @@ from typing import Literal
 import aiohttp
 from pydantic import BaseModel, Field, ValidationError
 
-from rljob_api.elastic import RolloutReport
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.status import LastCheckpoint, Progress
+from rljob_api.topology.elastic import RolloutReport
 from rljob_operator.errors import Unreachable
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from rljob_api.topology import pods, total_devices
-from rljob_api.worker_pods import is_ascend
+from rljob_api.topology.devices import pods, total_devices
+from rljob_api.topology.worker_pods import is_ascend
 from rljob_operator.draft import Draft
 
 SHOWN_PROBLEMS = 3

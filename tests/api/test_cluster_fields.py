@@ -7,7 +7,7 @@ from rljob_api.load import read_job
 from rljob_api.run_rules import refusals
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJobSpec
-from rljob_api.topology import Pods, pods
+from rljob_api.topology.devices import Pods, pods
 
 WORKER = "spec.podTemplates.worker"
 DEADLINES = {"spec.activeDeadlineSeconds": 600, "spec.startDeadlineSeconds": 60}

@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from rljob_api.load import read_job
 from rljob_api.spec.engines import MAX_STALENESS
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology import Mesh, Pods, Roles, pods, resolve, roles, rollout_mesh, update_mesh
+from rljob_api.topology.devices import (
+    Mesh,
+    Pods,
+    Roles,
+    pods,
+    resolve,
+    roles,
+    rollout_mesh,
+    update_mesh,
+)
 
 DEVICES = "spec.accelerator.devicesPerNode"
 

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from chart_manifests import CHART, EVERYTHING, ROOT, only
 
-from rljob_api.pod_names import JOB_LABEL, JOB_UID_LABEL
+from rljob_api.topology.pod_names import JOB_LABEL, JOB_UID_LABEL
 from rljob_operator.build.pods import HEAD_PORTS
 from rljob_operator.metrics import Metrics
 from rljob_runtime.report.prometheus.families import families

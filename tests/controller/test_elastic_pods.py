@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from cluster_jobs import make_job
 
-from rljob_api.elastic import RolloutReport
 from rljob_api.spec.status import RayClusterStatus, RLJobStatus
+from rljob_api.topology.elastic import RolloutReport
 from rljob_operator.decide import decide
 from rljob_operator.draft import condition, rfc3339
 from rljob_operator.identity import Identity

@@ -25,7 +25,7 @@ exit 7
 @pytest.fixture
 def pod(tmp_path, monkeypatch):
     """A head pod of this test's own: run folder, log of the pod, Ray's log file."""
-    monkeypatch.setattr("rljob_api.pod_names.RUNS_DIRECTORY", str(tmp_path / "runs"))
+    monkeypatch.setattr("rljob_api.topology.pod_names.RUNS_DIRECTORY", str(tmp_path / "runs"))
     monkeypatch.setattr(module, "POD_LOG", str(tmp_path / "pod.log"))
     (tmp_path / "bin").mkdir()
     driver = tmp_path / "bin" / "rljob"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rljob_api.worker_pods import USER
+from rljob_api.topology.worker_pods import USER
 from rljob_operator.settings import Settings
 
 ROOT = Path(__file__).parents[2]

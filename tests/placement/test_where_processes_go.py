@@ -8,8 +8,8 @@ import pytest
 from whole_runs import SMALL_JOB
 
 from rljob_api.load import read_job
-from rljob_api.ray_resources import device_resource
 from rljob_api.spec.infrastructure import Accelerator
+from rljob_api.topology.ray_resources import device_resource
 from rljob_runtime.processes.device_roles import device_roles, role_of
 from rljob_runtime.processes.placement import controller_nodes
 from rljob_runtime.processes.warehouse_homes import go_round

@@ -8,7 +8,7 @@ from rljob_api.model.architecture import Experts, Shape
 from rljob_api.model.layout import slices
 from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism
-from rljob_api.topology import rollout_mesh
+from rljob_api.topology.devices import rollout_mesh
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.parallel_rollout.grid import Purpose, RolloutGrid
 

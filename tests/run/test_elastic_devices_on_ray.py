@@ -10,7 +10,7 @@ import stand_in_devices
 import workers_here
 from stand_in_devices import Plan, Run, StandInProcess
 
-from rljob_api.ray_resources import EMULATED
+from rljob_api.topology.ray_resources import EMULATED
 from rljob_runtime.processes.casualties import dead_devices
 from rljob_runtime.processes.local_ray import start_ray
 from rljob_runtime.processes.on_ray import RayWorkers

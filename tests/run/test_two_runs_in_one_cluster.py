@@ -9,7 +9,7 @@ from ray.cluster_utils import Cluster
 from ray.util import list_named_actors
 from whole_runs import finish, start, wait_for_event
 
-from rljob_api.ray_resources import EMULATED
+from rljob_api.topology.ray_resources import EMULATED
 
 pytestmark = [pytest.mark.ray]
 

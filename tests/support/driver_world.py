@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from whole_runs import SMALL_JOB
 
-from rljob_api.elastic import DevicePlace
 from rljob_api.load import read_job
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Cast, Member

@@ -4,7 +4,7 @@ import copy
 from datetime import UTC, datetime
 from typing import Any
 
-from rljob_api.pod_names import CLUSTER_LABEL, JOB_UID_LABEL, ROLE_LABEL
+from rljob_api.topology.pod_names import CLUSTER_LABEL, JOB_UID_LABEL, ROLE_LABEL
 
 Manifest = dict[str, Any]
 

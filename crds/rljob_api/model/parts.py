@@ -6,7 +6,7 @@ Called by the runtime's grids, which also know whom a rank works with, and by `r
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology import rollout_mesh, update_mesh
+from rljob_api.topology.devices import rollout_mesh, update_mesh
 
 
 def update_part(shape: Shape, degrees: UpdateParallelism, rank: int) -> Part:

@@ -5,7 +5,7 @@ from functools import lru_cache
 from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import update_mesh
+from rljob_api.topology.devices import update_mesh
 from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import FLOAT32_BYTES, ITEM_BYTES, Widths

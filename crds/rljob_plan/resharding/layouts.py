@@ -13,7 +13,7 @@ from rljob_api.model.layout import Part, share, slice_of, slices
 from rljob_api.model.parts import rollout_part, update_part
 from rljob_api.model.tensors import EMBEDDING, TensorSpec
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology import Mesh, rollout_mesh, update_mesh
+from rljob_api.topology.devices import Mesh, rollout_mesh, update_mesh
 from rljob_plan.resharding.boxes import Box, Piece, box_of
 
 Holder = tuple[Part, int, list[int]]

@@ -25,7 +25,7 @@ from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.engines import Placement, Recompute, RolloutParallelism, UpdateParallelism
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.topology import resolve, roles, total_devices
+from rljob_api.topology.devices import resolve, roles, total_devices
 
 Placements = Literal["job", "colocated", "separated", "any"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "full")

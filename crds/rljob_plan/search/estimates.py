@@ -8,7 +8,7 @@ from rljob_api.spec.engines import Placement, Rollout, RolloutParallelism
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.spec.workload import Batch
-from rljob_api.topology import resolve
+from rljob_api.topology.devices import resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.memory import Memory, plan_memory

@@ -4,9 +4,9 @@ KubeRay maps no Ascend resource to Ray's, so the Ray resource is always given. W
 devices a product allows is in `rljob_api.spec.products`.
 """
 
-from rljob_api.ray_resources import device_resource
 from rljob_api.spec.infrastructure import Accelerator
-from rljob_api.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
+from rljob_api.topology.ray_resources import device_resource
+from rljob_api.topology.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
 from rljob_operator.build.names import Manifest, child_name, metadata
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings

@@ -7,8 +7,8 @@ cluster rather than suspend it.
 from dataclasses import dataclass
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import pods
-from rljob_api.worker_pods import is_ascend, object_store_bytes
+from rljob_api.topology.devices import pods
+from rljob_api.topology.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports
 from rljob_operator.build.accelerators import ray_resources
 from rljob_operator.build.gang import gang

@@ -7,7 +7,7 @@ no file under a run.
 import yaml
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
-from rljob_api.topology import resolve
+from rljob_api.topology.devices import resolve
 from rljob_operator.build.names import CONFIG_KEY, Manifest, child_name, metadata
 from rljob_operator.identity import Identity
 

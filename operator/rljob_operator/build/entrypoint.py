@@ -2,8 +2,8 @@
 
 import shlex
 
-from rljob_api.pod_names import driver_log
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.pod_names import driver_log
 from rljob_operator.build.names import CONFIG_FILE, run_directory
 from rljob_operator.identity import Identity
 

@@ -6,9 +6,9 @@ jobs of a namespace ever meet. KubeRay takes names of at most 53 characters; our
 
 from typing import Any, Literal
 
-from rljob_api import pod_names
-from rljob_api.pod_names import CONFIG_DIRECTORY, JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
 from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJobSpec
+from rljob_api.topology import pod_names
+from rljob_api.topology.pod_names import CONFIG_DIRECTORY, JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
 from rljob_operator.identity import Identity
 
 Manifest = dict[str, Any]

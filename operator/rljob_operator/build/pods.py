@@ -3,11 +3,11 @@
 Called by `cluster`. containers[0] is Ray's, whose command KubeRay writes.
 """
 
-from rljob_api.pod_names import ROLE_LABEL, RUNS_DIRECTORY
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.worker_pods import ASCEND_POD_LABELS, PULL_POLICY, USER, is_ascend
+from rljob_api.topology.pod_names import ROLE_LABEL, RUNS_DIRECTORY
+from rljob_api.topology.worker_pods import ASCEND_POD_LABELS, PULL_POLICY, USER, is_ascend
 from rljob_operator.build import ports
 from rljob_operator.build.accelerators import (
     NO_DEVICES,

@@ -7,8 +7,8 @@ and keeps room for the optimizer's state and for weights that are swapped to the
 from rljob_api.spec.pods import Resources
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology import num_warehouses, pods
-from rljob_api.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
+from rljob_api.topology.devices import num_warehouses, pods
+from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_operator.build.names import Manifest, Role
 
 HEAD_CPU, HEAD_GIB = 8, 32

@@ -3,9 +3,9 @@
 Called by `pods`. The user's own volumes come after these.
 """
 
-from rljob_api.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_operator.build.names import Manifest, Role, child_name
 from rljob_operator.identity import Identity
 from rljob_operator.settings import Settings

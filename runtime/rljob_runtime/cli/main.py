@@ -79,9 +79,9 @@ def validate(file: JobFile) -> None:
     """Check a job and print every problem, each with its path; what holds for this machine alone, such as
     data or a package that is not here, is a note."""
     from rljob_api.cluster_rules import deadline_notes
-    from rljob_api.elastic import device_notes
     from rljob_api.evaluation_rules import evaluation_notes
     from rljob_api.load import load_job
+    from rljob_api.topology.elastic import device_notes
     from rljob_plan.plan import model_problems
 
     try:

@@ -12,7 +12,7 @@ from rljob_api.model.layout import Part
 from rljob_api.model.parts import update_part
 from rljob_api.model.tensors import EMBEDDING, Cut, TensorSpec
 from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.topology import Mesh, update_mesh
+from rljob_api.topology.devices import Mesh, update_mesh
 from rljob_runtime.errors import ConfigError
 
 

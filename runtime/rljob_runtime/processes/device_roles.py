@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import roles, used_devices
+from rljob_api.topology.devices import roles, used_devices
 from rljob_runtime.worker.device_role import DeviceRole
 
 

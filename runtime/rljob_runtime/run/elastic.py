@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import roles
+from rljob_api.topology.devices import roles
 from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.processes.device_roles import role_of
 from rljob_runtime.processes.placement import Cast, Member

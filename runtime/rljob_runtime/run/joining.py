@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.elastic import DevicePlace
+from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.errors import RljobError, describe
 from rljob_runtime.processes.calls import START_DEADLINE_SECONDS, ended_of, results
 from rljob_runtime.processes.device_pool import DevicePool

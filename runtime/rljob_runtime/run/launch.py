@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import resolve
+from rljob_api.topology.devices import resolve
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import (
     DeadlineError,

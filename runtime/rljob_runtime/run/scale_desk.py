@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rljob_api.elastic import DevicePlace, RolloutReport, is_elastic
 from rljob_api.scale_rules import scale_problems
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import roles
+from rljob_api.topology.devices import roles
+from rljob_api.topology.elastic import DevicePlace, RolloutReport, is_elastic
 from rljob_runtime.errors import ScaleRefused
 
 

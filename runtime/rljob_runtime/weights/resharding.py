@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import can_reshard
+from rljob_api.topology.devices import can_reshard
 from rljob_plan.resharding.job_layouts import plan_of_job
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rljob_api.environment_rules import environments
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import updates_in_flight
+from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.host_swap import HostSwap, SwappedOut

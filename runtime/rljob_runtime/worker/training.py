@@ -13,7 +13,7 @@ import torch
 
 from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import off_policy
+from rljob_api.topology.devices import off_policy
 from rljob_runtime.algorithms.filtering import filtered
 from rljob_runtime.algorithms.functional import groups_with_signal
 from rljob_runtime.algorithms.kl_control import KlControl

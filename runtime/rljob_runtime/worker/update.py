@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology import most_stale
+from rljob_api.topology.devices import most_stale
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share

@@ -14,8 +14,8 @@ from kubernetes.client import CoreV1Api, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-from rljob_api.pod_names import HEAD_CONTAINER, JOB_UID_LABEL
 from rljob_api.spec.rljob import GROUP, VERSION
+from rljob_api.topology.pod_names import HEAD_CONTAINER, JOB_UID_LABEL
 from rljob_runtime.cli.cluster.connect import Connection
 from rljob_runtime.cli.cluster.refusals import Asked, no_answer, refusal
 

@@ -14,7 +14,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
 
-from rljob_api.pod_names import HEAD_CONTAINER
+from rljob_api.topology.pod_names import HEAD_CONTAINER
 from rljob_runtime.cli.cluster.api_calls import CALL_SECONDS, Calls
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rljob_api import pod_names
-from rljob_api.pod_names import CLUSTER_LABEL, ROLE_LABEL, RUNS_DIRECTORY
+from rljob_api.topology import pod_names
+from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL, RUNS_DIRECTORY
 
 Manifest = dict[str, Any]
 ROLES = ("head", "worker", "warehouse")

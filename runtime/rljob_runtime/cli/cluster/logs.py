@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from rljob_api.pod_names import driver_log
+from rljob_api.topology.pod_names import driver_log
 from rljob_runtime.cli.cluster.job_facts import (
     Manifest,
     ending,

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rljob_api.pod_names import JOB_LABEL
+from rljob_api.topology.pod_names import JOB_LABEL
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
 from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn
 from rljob_runtime.cli.doctor.need import Need

@@ -108,7 +108,7 @@ def _probed(
     findings: "list[Finding]",
 ) -> "list[Finding]":
     """Say which pods are made, make them, and judge what they saw."""
-    from rljob_api.worker_pods import object_store_bytes
+    from rljob_api.topology.worker_pods import object_store_bytes
     from rljob_runtime.cli.doctor.findings import Status, fail, skipped
     from rljob_runtime.cli.doctor.probe.course import probe
     from rljob_runtime.cli.doctor.probe.judge import judge

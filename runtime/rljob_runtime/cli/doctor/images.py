@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rljob_api.worker_pods import PULL_POLICY
+from rljob_api.topology.worker_pods import PULL_POLICY
 from rljob_runtime.cli.doctor.cluster_facts import Facts
 from rljob_runtime.cli.doctor.findings import Finding, ok, skipped, warn
 from rljob_runtime.cli.doctor.need import ROLES, Need

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology import num_nodes
-from rljob_api.worker_pods import is_ascend
+from rljob_api.topology.devices import num_nodes
+from rljob_api.topology.worker_pods import is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference
 from rljob_runtime.cli.doctor.installed import Installed
 

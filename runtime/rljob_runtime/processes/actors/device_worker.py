@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.elastic import DevicePlace
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.processes.actors.whereabouts import LiveAddress, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.pools import Round

@@ -11,7 +11,7 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part
 from rljob_api.model.parts import rollout_part
 from rljob_api.spec.engines import RolloutParallelism
-from rljob_api.topology import Mesh, expert_degrees
+from rljob_api.topology.devices import Mesh, expert_degrees
 from rljob_runtime.errors import ConfigError
 
 

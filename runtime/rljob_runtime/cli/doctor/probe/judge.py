@@ -6,7 +6,7 @@
 from collections.abc import Iterator
 from importlib.metadata import version
 
-from rljob_api.pod_names import RUNS_DIRECTORY
+from rljob_api.topology.pod_names import RUNS_DIRECTORY
 from rljob_runtime.cli.doctor.findings import Finding, fail, ok, warn
 from rljob_runtime.cli.doctor.probe.judge_network import networks, sums
 from rljob_runtime.cli.doctor.probe.plan import Plan

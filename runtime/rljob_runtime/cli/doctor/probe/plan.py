@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.section import parse_quantity
-from rljob_api.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
+from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
 from rljob_runtime.cli.doctor.devices import offers_of
 from rljob_runtime.cli.doctor.installed import Installed

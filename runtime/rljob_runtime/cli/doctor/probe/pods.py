@@ -2,8 +2,14 @@
 
 from pathlib import Path
 
-from rljob_api.pod_names import RUNS_DIRECTORY
-from rljob_api.worker_pods import ASCEND_POD_LABELS, DRIVER_PATHS, HCCL_PORT, PULL_POLICY, USER
+from rljob_api.topology.pod_names import RUNS_DIRECTORY
+from rljob_api.topology.worker_pods import (
+    ASCEND_POD_LABELS,
+    DRIVER_PATHS,
+    HCCL_PORT,
+    PULL_POLICY,
+    USER,
+)
 from rljob_runtime.cli.doctor.cluster_facts import Manifest
 from rljob_runtime.cli.doctor.probe.plan import Plan
 

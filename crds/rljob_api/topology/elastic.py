@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.spec.section import Section
-from rljob_api.topology import num_nodes, roles, total_devices
+from rljob_api.topology.devices import num_nodes, roles, total_devices
 
 
 class DevicePlace(Section):
