@@ -17,7 +17,7 @@ from typing import Any
 
 from figures import Figures
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import GB, tokens_per_second
 from rljob_api.spec.rljob import RLJobSpec

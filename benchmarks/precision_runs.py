@@ -11,7 +11,7 @@ import yaml
 from precision_sides import PRECISIONS, Precision
 from runs import quarters, steps_of
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.models.export import find_model
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.samples.sample import SampleBatch

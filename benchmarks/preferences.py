@@ -22,7 +22,7 @@ from reward_model import train_reward_model
 from runs import QUARTERS, events_of, quarters
 from win_rate import held_out_rewards, win_rate
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.models.builtin import policy_path
 from rljob_runtime.models.export import find_model
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.volumes import GB
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism

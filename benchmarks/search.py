@@ -25,7 +25,7 @@ from models import SIZES, make_model
 from ranks import on_ranks
 from scaling import shape_of
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec

@@ -12,8 +12,8 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rljob_api.annotations import CONTROLLERS, RESPONSE_ITEMS, SCALARS
 from rljob_api.cel import MUTABLE
+from rljob_api.check.annotations import CONTROLLERS, RESPONSE_ITEMS, SCALARS
 from rljob_api.crd import structural
 from rljob_api.generated import write_or_check
 from rljob_api.spec.algorithms.policy_params import PolicyParams

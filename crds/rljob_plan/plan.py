@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rljob_api import annotations
-from rljob_api.annotations import planned
-from rljob_api.evaluation_rules import evaluation_notes
-from rljob_api.layout_rules import group_bytes, held_prompts
+from rljob_api.check import annotations
+from rljob_api.check.annotations import planned
+from rljob_api.check.evaluation_rules import evaluation_notes
+from rljob_api.check.layout_rules import group_bytes, held_prompts
+from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import SampleFlow, redundant_bytes
-from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.spec.section import parse_quantity

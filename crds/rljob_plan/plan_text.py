@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rljob_api.annotations import PREFIX
+from rljob_api.check.annotations import PREFIX
 from rljob_api.model.volumes import GB, dispatch_seconds
 from rljob_api.topology.devices import Mesh
 from rljob_plan.host_memory import HostMemory

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rljob_api.layout_rules import copies_on_one_node
-from rljob_api.load import read_job
+from rljob_api.check.layout_rules import copies_on_one_node
+from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus

@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 from typing_extensions import get_protocol_members
 
-from rljob_api.environment_rules import environments
+from rljob_api.check.environment_rules import environments
 from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem

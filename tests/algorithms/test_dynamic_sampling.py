@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.algorithms.dapo import DAPOParams
 from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.dock.rows import RowMeta

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import resolve
 from rljob_runtime.report.analysis.step_figures import PARTS, StepFigures

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.algorithms import PARAMS as ALGORITHMS
 from rljob_api.spec.problems import InvalidJob
 

@@ -8,8 +8,8 @@ import torch
 from model_configs import CONFIGS, MOE, SMALL
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import BUILTINS, find_shape, read_shape
-from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.workload import Model
 

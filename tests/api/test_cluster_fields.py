@@ -2,9 +2,9 @@
 
 import pytest
 
-from rljob_api.cluster_rules import deadline_notes
-from rljob_api.load import read_job
-from rljob_api.run_rules import refusals
+from rljob_api.check.cluster_rules import deadline_notes
+from rljob_api.check.load import read_job
+from rljob_api.check.run_rules import refusals
 from rljob_api.spec.pods import parse_amount
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJobSpec
 from rljob_api.topology.devices import Pods, pods

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rljob_api.run_rules import refusals
+from rljob_api.check.run_rules import refusals
 from rljob_runtime.cli.main import app
 
 PAPER = Path(__file__).parents[2] / "examples" / "paper"

@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from rljob_api import cel, crd, spec_docs
+from rljob_api.check.scale_rules import COUNT_PATH
+from rljob_api.check.yaml_text import parse_yaml
 from rljob_api.generated import write_or_check
-from rljob_api.scale_rules import COUNT_PATH
 from rljob_api.spec import patterns
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.yaml_text import parse_yaml
 
 ROOT = Path(__file__).parents[2]
 JOBS = sorted((ROOT / "examples").glob("**/*.yaml"))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 
 DEVICES = "spec.accelerator.devicesPerNode"

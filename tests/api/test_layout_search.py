@@ -10,7 +10,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rljob_api.load import load_job, read_job
+from rljob_api.check.load import load_job, read_job
 from rljob_api.model.architecture import BUILTINS, find_shape
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.devices import resolve

@@ -3,8 +3,8 @@
 import pytest
 from small_shapes import DENSE, SPARSE
 
+from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Experts, Shape
-from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.devices import resolve
 from rljob_plan.memory import plan_memory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.volumes import SampleFlow, redundant_bytes, tokens_per_second
 from rljob_plan.plan import make_plan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reshards import SHAPES, elements, elements_held, executed, plans
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.tensors import tensors_of
 from rljob_api.model.volumes import GB

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.engines import MAX_STALENESS
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import (

@@ -2,9 +2,9 @@
 
 import pytest
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
+from rljob_api.check.yaml_text import parse_yaml
 from rljob_api.spec.problems import InvalidJob
-from rljob_api.yaml_text import parse_yaml
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from chart_manifests import EVERYTHING, of_kind, only, pod_of
 from cluster_jobs import JOB, SETTINGS, TOKEN, identity, merged
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_operator.build import children
 from rljob_operator.kube_resources import PLURALS
 from rljob_operator.main import LEASE_NAME

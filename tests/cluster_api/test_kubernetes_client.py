@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cluster_jobs import SETTINGS, TOKEN
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_operator.build import children
 from rljob_operator.errors import Conflict, Invalid, NotFound, Unavailable
 from rljob_operator.events import event_about

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from cluster_jobs import JOB, SETTINGS, TOKEN, identity, merged
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_operator.build import children
 from rljob_operator.build.names import cluster_name
 

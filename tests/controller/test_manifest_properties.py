@@ -8,7 +8,7 @@ import pytest
 import yaml
 from cluster_jobs import JOB, SETTINGS, TOKEN, identity, merged
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.topology.devices import resolve
 from rljob_operator.build import names
 

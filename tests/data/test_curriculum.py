@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.model_places import model_folder
 from rljob_api.spec.problems import InvalidJob

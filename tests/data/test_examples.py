@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rljob_api.load import load_job
-from rljob_api.run_rules import refusals
+from rljob_api.check.load import load_job
+from rljob_api.check.run_rules import refusals
 from rljob_api.topology.devices import resolve
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.source import PromptSource

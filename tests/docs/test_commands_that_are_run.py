@@ -10,7 +10,7 @@ from documented import PAGES, ROOT, SHELLS, Command, blocks_of, commands_of
 from run_events import make_events
 from typer.testing import CliRunner
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_api.topology.devices import resolve
 from rljob_runtime.cli.main import app
 

@@ -8,7 +8,7 @@ from cluster_jobs import JOB, SETTINGS, identity, merged
 from clusters import ASCEND, HEALTHY, NPU, RUNTIME, cluster, deployment, need, node, pod
 from probe_world import ProbeWorld, unplaced, waiting
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
 from rljob_runtime.cli.doctor.cluster_facts import Unseen

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.evaluation import Evaluation
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun

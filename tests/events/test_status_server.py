@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures

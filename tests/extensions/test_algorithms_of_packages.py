@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import resolve

@@ -8,8 +8,8 @@ import pytest
 import torch
 from example_plugin import PLUGIN, path_with
 
-from rljob_api.load import load_job, read_job
-from rljob_api.run_rules import refusals
+from rljob_api.check.load import load_job, read_job
+from rljob_api.check.run_rules import refusals
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Data, Reward
 from rljob_api.topology.devices import resolve

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.guards import Guards, steps_of
 from rljob_runtime.run.guards import Alarm, AlarmWatch, Metrics
 

@@ -14,7 +14,7 @@ from reference_models import make_reference
 from shared_steps import make_engine, ranks_of, train, whole
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.lora import Lora
 from rljob_api.topology.devices import resolve
 from rljob_plan.memory import plan_memory

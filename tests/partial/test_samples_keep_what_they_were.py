@@ -9,7 +9,7 @@ import pytest
 from forked_docks import ForkedDock
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import resolve
 from rljob_runtime.errors import DockLost

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.topology.ray_resources import device_resource
 from rljob_runtime.processes.device_roles import device_roles, role_of

@@ -15,7 +15,7 @@ from rollouts import make_groups, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import resolve
 from rljob_runtime.dock.client import DockClient

@@ -12,7 +12,7 @@ from parallel_training import shape_of
 from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import resolve
 from rljob_plan.memory import plan_memory

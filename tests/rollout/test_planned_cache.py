@@ -11,7 +11,7 @@ from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import engine_on_rank, grid_of
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.model.architecture import read_shape
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import resolve

@@ -11,7 +11,7 @@ from slow_jobs import SLOW_JOBS, slow_answers, slow_service, write_job
 from typer.testing import CliRunner
 from whole_runs import run
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.cli.main import app
 from rljob_runtime.report.analysis.advice import merged
 

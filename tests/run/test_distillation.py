@@ -8,7 +8,7 @@ import pytest
 import torch
 from whole_runs import SMALL_JOB, run
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.tiny import CONFIG, make_tiny
 from rljob_runtime.models.weights import save_hf

@@ -20,7 +20,7 @@ from whole_runs import (
     wait_for_text,
 )
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.tokenizer import ByteTokenizer
 

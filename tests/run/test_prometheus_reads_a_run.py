@@ -18,7 +18,7 @@ from prometheus_server import (
 from tracked_job import TRACKED
 from whole_runs import RunsOfAll, free_port, run
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_operator.metrics import Metrics
 from rljob_runtime.report.prometheus.families import families
 from rljob_runtime.report.run_figures import RunFigures

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.topology.devices import resolve
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.record.checkpoint import RunState, check_resumes

@@ -5,7 +5,7 @@ from typing import Any
 
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.span_events import write_spans
 from rljob_runtime.record.spans import Span

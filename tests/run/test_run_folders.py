@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from rljob_api.load import load_job
+from rljob_api.check.load import load_job
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.run.run_place import run_place
 from rljob_runtime.run.run_request import RunRequest

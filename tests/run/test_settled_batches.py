@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.events import EventLog

@@ -12,7 +12,7 @@ import pytest
 from cluster_jobs import JOB, merged
 from remote_runs import save
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.record.remote import open_remote

@@ -4,7 +4,7 @@ import pytest
 from cluster_jobs import JOB, merged
 from remote_runs import save
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run import run_place as module

@@ -7,7 +7,7 @@ from typing import Any
 import torch.distributed as dist
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import resolve
 from rljob_runtime.devices.backend_table import open_backend

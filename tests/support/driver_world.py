@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.errors import DockLost, WorkerError

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from whole_runs import SMALL_JOB
 from workers_here import Dies, Hangs
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts

@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy

@@ -8,7 +8,7 @@ import pytest
 from cluster_jobs import SETTINGS, identity, make_job
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_operator.build.cluster import Groups, ray_cluster
 from rljob_runtime.report.tracking.tracker_table import PACKAGES, tracking_problems

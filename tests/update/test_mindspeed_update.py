@@ -15,7 +15,7 @@ from forked_ranks import on_ranks
 from model_configs import SMALL
 from torch import Tensor
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import CheckpointError, ConfigError

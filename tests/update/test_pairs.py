@@ -7,7 +7,7 @@ from forked_docks import ForkedDock
 from made_samples import RANKS
 from whole_runs import SMALL_JOB
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import resolve
 from rljob_runtime.algorithms.kl_control import KlControl

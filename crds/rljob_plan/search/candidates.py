@@ -10,18 +10,18 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from rljob_api.layout_rules import (
+from rljob_api.check.layout_rules import (
     placement_rule,
     rollout_degrees_rule,
     rollout_share_rule,
     update_degrees_rule,
     update_share_rule,
 )
-from rljob_api.load import rule_problems
+from rljob_api.check.load import rule_problems
+from rljob_api.check.rules import divisors
+from rljob_api.check.run_rules import refusals
+from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape
-from rljob_api.rules import divisors
-from rljob_api.run_rules import refusals
-from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.engines import Placement, Recompute, RolloutParallelism, UpdateParallelism
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec

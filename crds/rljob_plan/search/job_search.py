@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import find_shape
-from rljob_api.shape_rules import shape_problems
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import resolve

@@ -78,9 +78,9 @@ JobFile = Annotated[Path, typer.Argument(metavar="FILE", help="The RLJob, a YAML
 def validate(file: JobFile) -> None:
     """Check a job and print every problem, each with its path; what holds for this machine alone, such as
     data or a package that is not here, is a note."""
-    from rljob_api.cluster_rules import deadline_notes
-    from rljob_api.evaluation_rules import evaluation_notes
-    from rljob_api.load import load_job
+    from rljob_api.check.cluster_rules import deadline_notes
+    from rljob_api.check.evaluation_rules import evaluation_notes
+    from rljob_api.check.load import load_job
     from rljob_api.topology.elastic import device_notes
     from rljob_plan.plan import model_problems
 
@@ -406,7 +406,7 @@ def _status_endpoint() -> tuple[int, str] | None:
 
 
 def _load(file: Path) -> "RLJob":
-    from rljob_api.load import load_job
+    from rljob_api.check.load import load_job
 
     try:
         return load_job(file)
@@ -415,7 +415,7 @@ def _load(file: Path) -> "RLJob":
 
 
 def _refusals(job: "RLJob") -> list[Problem]:
-    from rljob_api.run_rules import refusals
+    from rljob_api.check.run_rules import refusals
 
     return refusals(job)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from rljob_api.rules import VLLM_TEMPERATURES
+from rljob_api.check.rules import VLLM_TEMPERATURES
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.rollout_engine import PromptGroup, Sampling
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rljob_api.scale_rules import scale_problems
+from rljob_api.check.scale_rules import scale_problems
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import roles
 from rljob_api.topology.elastic import DevicePlace, RolloutReport, is_elastic

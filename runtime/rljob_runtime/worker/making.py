@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from rljob_api.environment_rules import environments
+from rljob_api.check.environment_rules import environments
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl

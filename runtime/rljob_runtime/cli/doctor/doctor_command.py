@@ -148,9 +148,9 @@ def _means(calls: "Calls") -> Any:
 
 def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":
     """The job, and its manifest as it is written."""
-    from rljob_api.load import load_job
+    from rljob_api.check.load import load_job
+    from rljob_api.check.yaml_text import parse_yaml
     from rljob_api.spec.problems import InvalidJob
-    from rljob_api.yaml_text import parse_yaml
 
     try:
         return load_job(file), parse_yaml(file.read_text(encoding="utf-8"), name=str(file))

@@ -1,7 +1,7 @@
 """Which degrees of the update layout a model cannot have. Called by `policy` before it makes anything."""
 
+from rljob_api.check.rules import divisors, use_one_of
 from rljob_api.model.architecture import Shape
-from rljob_api.rules import divisors, use_one_of
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.parallel.decoder.tokens import is_ring

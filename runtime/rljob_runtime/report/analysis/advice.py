@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from rljob_api.load import read_job
-from rljob_api.run_rules import refusals
+from rljob_api.check.load import read_job
+from rljob_api.check.run_rules import refusals
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.report.analysis.remedies import REMEDIES, Advice, Now, Price

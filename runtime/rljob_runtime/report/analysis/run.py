@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from rljob_api.load import read_job
+from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import read_events

@@ -10,26 +10,26 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from rljob_api.algorithm_rules import ALGORITHM_RULES
-from rljob_api.annotations import annotation_problems
-from rljob_api.cluster_rules import CLUSTER_RULES
-from rljob_api.critic_rules import CRITIC_RULES
-from rljob_api.environment_rules import ENVIRONMENT_RULES
-from rljob_api.evaluation_rules import EVALUATION_RULES
-from rljob_api.flow_rules import FLOW_RULES
-from rljob_api.guard_rules import GUARD_RULES
-from rljob_api.layout_rules import LAYOUT_RULES
-from rljob_api.lora_rules import LORA_RULES
-from rljob_api.pod_rules import POD_RULES
-from rljob_api.profile_rules import PROFILE_RULES
-from rljob_api.rules import RULES
+from rljob_api.check.algorithm_rules import ALGORITHM_RULES
+from rljob_api.check.annotations import annotation_problems
+from rljob_api.check.cluster_rules import CLUSTER_RULES
+from rljob_api.check.critic_rules import CRITIC_RULES
+from rljob_api.check.environment_rules import ENVIRONMENT_RULES
+from rljob_api.check.evaluation_rules import EVALUATION_RULES
+from rljob_api.check.flow_rules import FLOW_RULES
+from rljob_api.check.guard_rules import GUARD_RULES
+from rljob_api.check.layout_rules import LAYOUT_RULES
+from rljob_api.check.lora_rules import LORA_RULES
+from rljob_api.check.pod_rules import POD_RULES
+from rljob_api.check.profile_rules import PROFILE_RULES
+from rljob_api.check.rules import RULES
+from rljob_api.check.tool_rules import TOOL_RULES
+from rljob_api.check.tracking_rules import TRACKING_RULES
+from rljob_api.check.turn_rules import TURN_RULES
+from rljob_api.check.yaml_text import parse_yaml
 from rljob_api.spec.messages import problem_of, show
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.tool_rules import TOOL_RULES
-from rljob_api.tracking_rules import TRACKING_RULES
-from rljob_api.turn_rules import TURN_RULES
-from rljob_api.yaml_text import parse_yaml
 
 
 def load_job(path: Path) -> RLJob:

@@ -5,8 +5,8 @@ Pure functions from a spec to problems, called by `load`; `pod_rules` holds thos
 
 from collections.abc import Iterator
 
-from rljob_api.pod_rules import key_problems
-from rljob_api.rules import Rule, use_one_of
+from rljob_api.check.pod_rules import key_problems
+from rljob_api.check.rules import Rule, use_one_of
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.products import legal_devices
 from rljob_api.spec.rljob import RLJobSpec

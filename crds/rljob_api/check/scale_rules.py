@@ -1,7 +1,7 @@
 """Which number of rollout devices a job that trains can have. Called by the runtime that is asked
 for one."""
 
-from rljob_api.load import rule_problems
+from rljob_api.check.load import rule_problems
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 from rljob_api.topology.elastic import is_elastic, scaled

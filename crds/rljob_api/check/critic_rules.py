@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from pydantic.alias_generators import to_camel
 
-from rljob_api.layout_rules import update_degrees_rule, update_share_rule
-from rljob_api.rules import Rule, schedule_rule
+from rljob_api.check.layout_rules import update_degrees_rule, update_share_rule
+from rljob_api.check.rules import Rule, schedule_rule
 from rljob_api.spec.algorithms.dpo import UNUSED, DPOParams
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.spec.problems import Problem

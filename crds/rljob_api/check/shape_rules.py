@@ -6,9 +6,9 @@ first stages take one more, as DeepSeek-R1's 61 layers on 6 stages do in the pap
 
 from collections.abc import Iterator, Mapping
 
-from rljob_api.lora_rules import lora_shape_problems
+from rljob_api.check.lora_rules import lora_shape_problems
+from rljob_api.check.rules import divisors, use_one_of
 from rljob_api.model.architecture import Shape
-from rljob_api.rules import divisors, use_one_of
 from rljob_api.spec.critic import Critic
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.problems import Problem

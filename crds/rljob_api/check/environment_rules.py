@@ -5,7 +5,7 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.rules import Rule
+from rljob_api.check.rules import Rule
 from rljob_api.spec.environment import Environment
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from rljob_api.rules import Rule
+from rljob_api.check.rules import Rule
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import used_devices

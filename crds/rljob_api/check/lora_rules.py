@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from rljob_api.check.rules import Rule
 from rljob_api.model.adapters import adapted_in_every_layer, legal_targets, smallest_target
 from rljob_api.model.architecture import Shape
-from rljob_api.rules import Rule
 from rljob_api.spec.lora import ALL_LINEAR
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec

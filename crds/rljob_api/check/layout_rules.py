@@ -6,8 +6,8 @@ Pure functions from a spec to problems, called by `load` after those of `rules`.
 import math
 from collections.abc import Iterator
 
+from rljob_api.check.rules import Rule, divisors, use_one_of
 from rljob_api.model.volumes import BYTES_PER_ITEM
-from rljob_api.rules import Rule, divisors, use_one_of
 from rljob_api.spec.environment import OUTCOME_BYTES
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from rljob_api.rules import Rule
+from rljob_api.check.rules import Rule
 from rljob_api.spec.pods import EnvironmentVariable, PodTemplate, Resources, Volume, parse_amount
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec

@@ -5,7 +5,7 @@ Pure functions from a spec to problems, called by `load`. What merely trains bad
 
 from collections.abc import Iterator
 
-from rljob_api.rules import Rule
+from rljob_api.check.rules import Rule
 from rljob_api.spec.algorithms import PackageAlgorithm
 from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_api.spec.problems import Problem

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rljob_api.rules import Rule
+from rljob_api.check.rules import Rule
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 

@@ -5,7 +5,7 @@ Pure functions from a spec to problems, called by `load`.
 
 from collections.abc import Iterator
 
-from rljob_api.rules import Rule, exactly_one
+from rljob_api.check.rules import Rule, exactly_one
 from rljob_api.spec.evaluation import Evaluation
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
