@@ -21,8 +21,8 @@ check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generate
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
-	$(PY) -m rljob_api.crd --check
-	$(PY) -m rljob_api.spec_docs --check
+	$(PY) -m rljob_api.schema.crd --check
+	$(PY) -m rljob_api.schema.spec_docs --check
 	$(PY) scripts/chart_docs.py --check
 	scripts/check_chart.sh
 	scripts/check_images.sh
@@ -46,8 +46,8 @@ images:  ## All images, with docker or buildah
 	images/build.sh
 
 generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the models, the chart's from its values
-	$(PY) -m rljob_api.crd
-	$(PY) -m rljob_api.spec_docs
+	$(PY) -m rljob_api.schema.crd
+	$(PY) -m rljob_api.schema.spec_docs
 	$(PY) scripts/chart_docs.py
 
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)

@@ -9,10 +9,10 @@ import jsonschema
 import pytest
 import yaml
 
-from rljob_api import cel, crd, spec_docs
 from rljob_api.check.scale_rules import COUNT_PATH
 from rljob_api.check.yaml_text import parse_yaml
-from rljob_api.generated import write_or_check
+from rljob_api.schema import cel, crd, spec_docs
+from rljob_api.schema.generated import write_or_check
 from rljob_api.spec import patterns
 from rljob_api.spec.rljob import RLJobSpec
 

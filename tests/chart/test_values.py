@@ -10,7 +10,7 @@ import pytest
 import yaml
 from chart_manifests import CHART, EVERYTHING, KUBERNETES, ROOT, of_kind, only, pod_of
 
-from rljob_api import crd
+from rljob_api.schema import crd
 
 OF_OTHERS = {"PodMonitor", "PrometheusRule", "ServiceMonitor"}
 

@@ -9,8 +9,8 @@ import yaml
 from cluster_jobs import merged
 from documented import PAGES, ROOT, Block, blocks_of, code_of, name_of
 
-from rljob_api import crd
 from rljob_api.check.load import read_job
+from rljob_api.schema import crd
 from rljob_api.spec.rljob import RLJobSpec
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"

@@ -6,7 +6,7 @@ from importlib.metadata import version
 import pytest
 from clusters import HEALTHY, cluster, deployment, found, need, only
 
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 from rljob_runtime.cli.doctor.cluster_facts import Right, Unseen
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Status

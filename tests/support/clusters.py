@@ -7,7 +7,7 @@ from typing import Any
 from cluster_jobs import JOB, merged
 
 from rljob_api.check.load import read_job
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 from rljob_api.topology.pod_names import JOB_LABEL
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest
 from rljob_runtime.cli.doctor.examine import examine

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from rljob_api.crd import crd
+from rljob_api.schema.crd import crd
 from rljob_api.spec.rljob import GROUP, VERSION
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen
 from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn

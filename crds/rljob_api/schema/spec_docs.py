@@ -1,4 +1,4 @@
-"""The reference of the resource, generated: `python -m rljob_api.spec_docs [--check]`.
+"""The reference of the resource, generated: `python -m rljob_api.schema.spec_docs [--check]`.
 
 One table a section, one row a field, from the same models and docstrings as the CRD.
 """
@@ -12,10 +12,10 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rljob_api.cel import MUTABLE
 from rljob_api.check.annotations import CONTROLLERS, RESPONSE_ITEMS, SCALARS
-from rljob_api.crd import structural
-from rljob_api.generated import write_or_check
+from rljob_api.schema.cel import MUTABLE
+from rljob_api.schema.crd import structural
+from rljob_api.schema.generated import write_or_check
 from rljob_api.spec.algorithms.policy_params import PolicyParams
 from rljob_api.spec.messages import models_in
 from rljob_api.spec.pods import PodTemplates

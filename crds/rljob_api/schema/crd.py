@@ -1,4 +1,4 @@
-"""The CustomResourceDefinition, generated: `python -m rljob_api.crd [--check]`.
+"""The CustomResourceDefinition, generated: `python -m rljob_api.schema.crd [--check]`.
 
 Field docstrings become what `kubectl explain` shows, bounds and defaults the structural schema,
 `cel` the rules. The committed files are compared byte by byte in `make check`.
@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from rljob_api.cel import RULES, immutable_fields, optional_immutable_fields
-from rljob_api.generated import write_or_check
+from rljob_api.schema.cel import RULES, immutable_fields, optional_immutable_fields
+from rljob_api.schema.generated import write_or_check
+from rljob_api.schema.union_schema import by_name
 from rljob_api.spec.algorithms import DEFAULT
 from rljob_api.spec.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
 from rljob_api.spec.status import RLJobStatus
-from rljob_api.union_schema import by_name
 
 CRDS = Path(__file__).parents[1]
 # Helm reads no file outside of a chart, so the chart has a copy.
