@@ -15,7 +15,7 @@ RUN /opt/rljob/bin/python requirements.py device-plugin > requirements.txt \
 COPY README.md LICENSE ./
 COPY operator/rljob_device_plugin operator/rljob_device_plugin
 COPY operator/rljob_operator/__init__.py operator/rljob_operator/log.py operator/rljob_operator/
-RUN mkdir -p crds/rljob_api runtime/rljob_runtime \
+RUN mkdir -p crds/rljob_api crds/rljob_plan runtime/rljob_runtime \
     && /opt/rljob/bin/uv pip install -q --no-config --no-deps --compile-bytecode -p /opt/rljob . \
     && /opt/rljob/bin/uv pip uninstall -q -p /opt/rljob uv pip setuptools
 

@@ -15,7 +15,7 @@ RUN /opt/rljob/bin/python requirements.py operator > requirements.txt \
 COPY README.md LICENSE ./
 COPY crds/rljob_api crds/rljob_api
 COPY operator/rljob_operator operator/rljob_operator
-RUN mkdir -p runtime/rljob_runtime operator/rljob_device_plugin \
+RUN mkdir -p crds/rljob_plan runtime/rljob_runtime operator/rljob_device_plugin \
     && /opt/rljob/bin/uv pip install -q --no-config --no-deps --compile-bytecode -p /opt/rljob . \
     && /opt/rljob/bin/uv pip uninstall -q -p /opt/rljob uv pip setuptools
 

@@ -31,6 +31,7 @@ RUN /opt/rljob/bin/python beside_installed.py requirements > requirements.txt \
     && /opt/rljob/bin/pip install -q --no-cache-dir -c beside.txt -r requirements.txt
 COPY README.md LICENSE ./
 COPY crds/rljob_api crds/rljob_api
+COPY crds/rljob_plan crds/rljob_plan
 COPY runtime/rljob_runtime runtime/rljob_runtime
 RUN mkdir -p operator/rljob_operator operator/rljob_device_plugin \
     && /opt/rljob/bin/pip install -q --no-cache-dir --no-deps . \

@@ -26,6 +26,7 @@ RUN command -v wget >/dev/null || (apt-get update -q \
     && apt-get install -qy --no-install-recommends wget && rm -rf /var/lib/apt/lists/*)
 COPY --from=build /opt/rljob /opt/rljob
 COPY crds/rljob_api /opt/rljob/crds/rljob_api
+COPY crds/rljob_plan /opt/rljob/crds/rljob_plan
 COPY runtime/rljob_runtime /opt/rljob/runtime/rljob_runtime
 RUN /opt/rljob/.venv/bin/python -m compileall -q /opt/rljob/crds /opt/rljob/runtime
 ENV PATH=/opt/rljob/.venv/bin:$PATH HOME=/tmp PYTHONUNBUFFERED=1

@@ -18,7 +18,7 @@ from rljob_api.spec.algorithms import DEFAULT
 from rljob_api.spec.rljob import GROUP, KIND, VERSION, Metadata, RLJob, RLJobSpec
 from rljob_api.spec.status import RLJobStatus
 
-CRDS = Path(__file__).parents[1]
+CRDS = Path(__file__).parents[2]
 # Helm reads no file outside of a chart, so the chart has a copy.
 FILES = (
     CRDS / "rljobs.rljob.io.yaml",

@@ -22,7 +22,7 @@ from rljob_api.spec.pods import PodTemplates
 from rljob_api.spec.rljob import Metadata, RLJobSpec
 from rljob_api.spec.status import RLJobStatus
 
-FILE = Path(__file__).parents[2] / "docs" / "spec.md"
+FILE = Path(__file__).parents[3] / "docs" / "spec.md"
 SHARED_PATH, ANCHOR = "spec.algorithm.params", "specalgorithmparams"
 EXCEPT = {
     "placement": " (`rolloutDevices` alone, and only where `updateDevices` is given)",

@@ -88,8 +88,8 @@ def validate(file: JobFile) -> None:
         job = load_job(file)
     except InvalidJob as invalid:
         told = {problem.path for problem in invalid.problems}
-        read = isinstance(invalid.job, RLJob)
-        for note in _local_notes(invalid.job, file.parent) if read else ():
+        read = invalid.job
+        for note in _local_notes(read, file.parent) if isinstance(read, RLJob) else ():
             if note.path not in told:
                 _note(f"on this machine: {note}")
         _invalid(invalid.problems)
