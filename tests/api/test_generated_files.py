@@ -32,7 +32,9 @@ def parts(schema, path=()):
 @pytest.mark.parametrize("module", ["crd", "spec_docs"])
 def test_the_committed_file_is_what_the_models_say(module):
     done = subprocess.run(
-        [sys.executable, "-m", f"rljob_api.{module}", "--check"], capture_output=True, text=True
+        [sys.executable, "-m", f"rljob_api.schema.{module}", "--check"],
+        capture_output=True,
+        text=True,
     )
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -6,8 +6,6 @@ Filled by `load`, `rules`, `layout_rules` and `run_rules`; shown by the CLI and 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
@@ -22,8 +20,8 @@ class Problem:
 
 class InvalidJob(Exception):
     """A job that cannot be run or planned; `problems` holds every fault that was found. job: the RLJob,
-    where each field could be read, and rules between fields refuse it."""
+    where each field could be read, and rules between fields refuse it; None elsewhere."""
 
-    def __init__(self, problems: Iterable[Problem], job: BaseModel | None = None) -> None:
+    def __init__(self, problems: Iterable[Problem], job: object = None) -> None:
         self.problems, self.job = list(dict.fromkeys(problems)), job
         super().__init__("\n".join(str(problem) for problem in self.problems))

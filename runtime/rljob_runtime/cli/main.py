@@ -81,6 +81,7 @@ def validate(file: JobFile) -> None:
     from rljob_api.check.cluster_rules import deadline_notes
     from rljob_api.check.evaluation_rules import evaluation_notes
     from rljob_api.check.load import load_job
+    from rljob_api.spec.rljob import RLJob
     from rljob_api.topology.elastic import device_notes
     from rljob_plan.plan import model_problems
 
