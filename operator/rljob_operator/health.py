@@ -12,7 +12,7 @@ from typing import Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from rljob_operator.informers import WATCH_SECONDS
+from rljob_operator.watch.informers import WATCH_SECONDS
 
 LAG_LIMIT_SECONDS = 5.0
 WATCH_LIMIT_SECONDS = 2 * WATCH_SECONDS

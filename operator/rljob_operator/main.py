@@ -23,17 +23,17 @@ from kopf._core.engines import peering
 
 from rljob_operator import log
 from rljob_operator.arguments import ProcessOptions, parse
-from rljob_operator.cache import Cache, JobKey
 from rljob_operator.errors import OperatorError
 from rljob_operator.health import Health, LoopLag, application
-from rljob_operator.informers import WatchAges, configure, register, watch_session
-from rljob_operator.kube import Kube
-from rljob_operator.lease import LeaderLease
+from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
-from rljob_operator.queue import KeyedQueue
-from rljob_operator.reconcile import Reconciler, head_url, states
-from rljob_operator.resync import keep_in_step
+from rljob_operator.reconcile.reconcile import Reconciler, head_url, states
 from rljob_operator.settings import Settings
+from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.informers import WatchAges, configure, register, watch_session
+from rljob_operator.watch.lease import LeaderLease
+from rljob_operator.watch.queue import KeyedQueue
+from rljob_operator.watch.resync import keep_in_step
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from cluster_jobs import JOB, SETTINGS, TOKEN, identity, merged
 
 from rljob_api.check.load import read_job
 from rljob_operator.build import children
-from rljob_operator.kube_resources import PLURALS
+from rljob_operator.kube.kube_resources import PLURALS
 from rljob_operator.main import LEASE_NAME
 
 # (group, resource): verbs. `informers` and `resync` watch and list; `apply`, `reconcile` and `events` do the

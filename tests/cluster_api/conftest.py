@@ -14,10 +14,10 @@ from fake_kuberay import FakeKubeRay
 from fake_ray import FakeRay
 from job_client import Jobs
 
-from rljob_operator.cache import JobKey
-from rljob_operator.kube import Kube
+from rljob_operator.kube.kube_client import Kube
 from rljob_operator.main import Operator, parse
 from rljob_operator.metrics import Metrics
+from rljob_operator.watch.cache import JobKey
 
 NUMBERS = itertools.count()
 

@@ -14,11 +14,11 @@ import aiohttp
 from cluster_jobs import SETTINGS
 from job_client import condition, phase
 
-from rljob_operator.cache import Cache, JobKey
 from rljob_operator.errors import Temporary
 from rljob_operator.metrics import Metrics
-from rljob_operator.reconcile import Reconciler
-from rljob_operator.resync import resync
+from rljob_operator.reconcile.reconcile import Reconciler
+from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.resync import resync
 
 NAME = "spell-backward"
 KILLS = 12

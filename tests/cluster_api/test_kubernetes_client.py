@@ -8,9 +8,9 @@ from cluster_jobs import SETTINGS, TOKEN
 from rljob_api.check.load import read_job
 from rljob_operator.build import children
 from rljob_operator.errors import Conflict, Invalid, NotFound, Unavailable
-from rljob_operator.events import event_about
-from rljob_operator.kube import Kube
-from rljob_operator.observe import identity_of
+from rljob_operator.kube.events import event_about
+from rljob_operator.kube.kube_client import Kube
+from rljob_operator.reconcile.observe import identity_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 RLJOB = ("rljob.io/v1alpha1", "RLJob")
@@ -111,7 +111,7 @@ async def test_the_same_event_is_counted_and_another_is_not(kube, job, jobs):
 async def test_a_list_of_several_pages_is_whole_and_says_what_its_items_are(
     kube, make_job, namespace, monkeypatch
 ):
-    monkeypatch.setattr("rljob_operator.kube.PAGE_SIZE", 2)
+    monkeypatch.setattr("rljob_operator.kube.kube_client.PAGE_SIZE", 2)
     for number in range(5):
         await kube.create(make_job(f"job-{number}"))
 

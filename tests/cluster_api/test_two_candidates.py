@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 from job_client import until
 
-from rljob_operator.lease import LeaderLease, LeaseTimes
+from rljob_operator.watch.lease import LeaderLease, LeaseTimes
 
 TIMES = LeaseTimes(duration=2.0, deadline=1.5, retry=0.2)
 

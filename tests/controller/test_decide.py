@@ -10,10 +10,10 @@ from cluster_jobs import make_job
 from rljob_api.spec.guards import AlarmReport, Guards
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.status import Progress, RayClusterStatus, RLJobStatus
-from rljob_operator.decide import decide
-from rljob_operator.draft import Draft, condition, holds, rfc3339
-from rljob_operator.identity import Identity
-from rljob_operator.model import (
+from rljob_operator.decide.decide import decide
+from rljob_operator.decide.draft import Draft, condition, holds, rfc3339
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import (
     AskStacks,
     Cluster,
     DeleteCluster,
@@ -26,9 +26,9 @@ from rljob_operator.model import (
     StopSubmission,
     Submit,
 )
-from rljob_operator.progress import ask_driver, ask_stacks
-from rljob_operator.ray_jobs import RayJob, RayJobStatus
-from rljob_operator.reconcile import new_failure
+from rljob_operator.driver.progress import ask_driver, ask_stacks
+from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.reconcile.reconcile import new_failure
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures

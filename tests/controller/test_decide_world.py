@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
-from rljob_operator.decide import decide
-from rljob_operator.draft import condition, holds, rfc3339
-from rljob_operator.identity import Identity
-from rljob_operator.model import (
+from rljob_operator.decide.decide import decide
+from rljob_operator.decide.draft import condition, holds, rfc3339
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import (
     Action,
     Cluster,
     DeleteCluster,
@@ -28,7 +28,7 @@ from rljob_operator.model import (
     StopSubmission,
     Submit,
 )
-from rljob_operator.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
 
 FINAL = ("SUCCEEDED", "FAILED", "STOPPED")
 

@@ -6,10 +6,10 @@ from cluster_jobs import make_job
 
 from rljob_api.spec.status import RayClusterStatus, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
-from rljob_operator.decide import decide
-from rljob_operator.draft import condition, rfc3339
-from rljob_operator.identity import Identity
-from rljob_operator.model import (
+from rljob_operator.decide.decide import decide
+from rljob_operator.decide.draft import condition, rfc3339
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import (
     Cluster,
     MakeChildren,
     Observed,
@@ -17,7 +17,7 @@ from rljob_operator.model import (
     RayAnswer,
     ScaleRollout,
 )
-from rljob_operator.ray_jobs import RayJob, RayJobStatus
+from rljob_operator.driver.ray_jobs import RayJob, RayJobStatus
 
 NOW = 1_000_000.0
 

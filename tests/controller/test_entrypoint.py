@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from cluster_jobs import identity, make_job
 
-from rljob_operator.attempt import attempt_of, submission_id
 from rljob_operator.build import entrypoint as module
 from rljob_operator.build.entrypoint import entrypoint
+from rljob_operator.decide.attempt import attempt_of, submission_id
 
 DRIVER = """#!/bin/sh
 trap 'echo stopped; exit 3' TERM

@@ -5,7 +5,7 @@ import inspect
 from typing import get_args
 
 from rljob_api.spec.lifecycle import FailureReason
-from rljob_operator import attempt
+from rljob_operator.decide import attempt
 
 
 def test_the_operator_gives_every_reason_that_a_policy_may_name_and_no_other():

@@ -5,9 +5,9 @@ import contextlib
 
 import pytest
 
-from rljob_operator.cache import Cache, JobKey
 from rljob_operator.errors import NotFound, Unavailable
-from rljob_operator.resync import keep_in_step
+from rljob_operator.watch.cache import Cache, JobKey
+from rljob_operator.watch.resync import keep_in_step
 
 JOB = {"metadata": {"namespace": "ns", "name": "job", "uid": "u", "resourceVersion": "1"}}
 

@@ -20,9 +20,9 @@ from rljob_operator.errors import (
     Unavailable,
     Unreachable,
 )
-from rljob_operator.events import event_about
-from rljob_operator.kube import Kube
-from rljob_operator.kube_answers import error_of_answer, merge_patch
+from rljob_operator.kube.events import event_about
+from rljob_operator.kube.kube_answers import error_of_answer, merge_patch
+from rljob_operator.kube.kube_client import Kube
 
 JOB = {
     "apiVersion": "rljob.io/v1alpha1",

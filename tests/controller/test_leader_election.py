@@ -7,7 +7,7 @@ import pytest
 from virtual_time import VirtualTime, settle
 
 from rljob_operator.errors import Conflict, NotFound, Unavailable
-from rljob_operator.lease import LeaderLease, Sighting, decide, seen
+from rljob_operator.watch.lease import LeaderLease, Sighting, decide, seen
 
 
 class Server:

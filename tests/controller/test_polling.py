@@ -3,9 +3,9 @@
 import pytest
 from memory_world import KEY, MemoryKube, World, make_operator
 
-from rljob_operator.draft import condition
-from rljob_operator.observe import status_of
-from rljob_operator.reconcile import poll_seconds
+from rljob_operator.decide.draft import condition
+from rljob_operator.reconcile.observe import status_of
+from rljob_operator.reconcile.reconcile import poll_seconds
 
 
 @pytest.mark.parametrize(("jobs", "seconds"), [(1, 5), (250, 5), (1000, 20), (5000, 30)])

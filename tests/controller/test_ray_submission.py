@@ -7,9 +7,9 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator import ray_jobs
+from rljob_operator.driver import ray_jobs
+from rljob_operator.driver.ray_jobs import RayJobs, RayJobStatus, Submitted
 from rljob_operator.errors import Invalid, Unauthorized, Unavailable, Unreachable
-from rljob_operator.ray_jobs import RayJobs, RayJobStatus, Submitted
 
 TRACEBACK = "Traceback (most recent call last):\n  File ...\n"
 

@@ -8,8 +8,8 @@ import kopf
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator.cache import JOB_LABEL, Cache, JobKey
-from rljob_operator.informers import WATCHED, WatchAges, configure, register, watch_session
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
+from rljob_operator.watch.informers import WATCHED, WatchAges, configure, register, watch_session
 
 ALL_VERBS = ["get", "list", "watch", "patch", "create", "update", "delete"]
 OTHERS = {

@@ -5,9 +5,9 @@ from typing import Any
 
 from cluster_jobs import JOB, SETTINGS
 
-from rljob_operator.cache import Cache
-from rljob_operator.model import Cluster, RayAnswer
-from rljob_operator.observe import cluster_of, job_of, observed, pod_of, status_of
+from rljob_operator.decide.model import Cluster, RayAnswer
+from rljob_operator.reconcile.observe import cluster_of, job_of, observed, pod_of, status_of
+from rljob_operator.watch.cache import Cache
 
 UID = "0b9dd3a5-2d4c-4e6f-8a51-7c6f1d2e3f40"
 OWNER = {"apiVersion": "rljob.io/v1alpha1", "kind": "RLJob", "name": "spell-backward", "uid": UID}

@@ -4,9 +4,9 @@ import kopf
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 
-from rljob_operator.cache import JOB_LABEL, Cache, JobKey
-from rljob_operator.informers import WatchAges, configure, register, watch_trace
-from rljob_operator.resync import resync
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey
+from rljob_operator.watch.informers import WatchAges, configure, register, watch_trace
+from rljob_operator.watch.resync import resync
 
 JOB = JobKey("ns", "job")
 

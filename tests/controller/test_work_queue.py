@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from virtual_time import VirtualTime, settle
 
 from rljob_operator.errors import Invalid, Temporary
-from rljob_operator.queue import Backoff, KeyedQueue, Surroundings
+from rljob_operator.watch.queue import Backoff, KeyedQueue, Surroundings
 
 
 class Count:

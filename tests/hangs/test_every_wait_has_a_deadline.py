@@ -21,7 +21,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "operator/rljob_device_plugin/service.py": {
         "Service._list_and_watch": "the kubelet's call, which the kubelet ends"
     },
-    "operator/rljob_operator/lease.py": {
+    "operator/rljob_operator/watch/lease.py": {
         "LeaderLease.run": "a second operator waits as long as the first works",
         "LeaderLease._within": "for a pause, too, which is the deadline",
     },
@@ -30,7 +30,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "Operator._work": "until a part breaks or a signal stops it",
         "_first": "until the first of what it is given",
     },
-    "operator/rljob_operator/queue.py": {
+    "operator/rljob_operator/watch/queue.py": {
         "KeyedQueue.run": "until it is stopped or a part breaks",
         "KeyedQueue._work_on": "for the next job; `run` wakes it with STOP",
         "KeyedQueue._release": "for the next timer; `run` cancels it",
@@ -88,7 +88,7 @@ RIGHT: dict[str, dict[str, str]] = {
         "RewardPool.score": "each score has its reward's timeoutSeconds"
     },
     # What does not wait, and has the name of what does.
-    "operator/rljob_operator/kube.py": {"Kube.__init__": "a setting"},
+    "operator/rljob_operator/kube/kube_client.py": {"Kube.__init__": "a setting"},
     "operator/rljob_operator/log.py": {"JsonLines.format": "a context variable"},
     "runtime/rljob_runtime/dock/aio.py": {"AsyncDockClient._return": "it is done"},
     "runtime/rljob_runtime/update/update_mindspeed/engine.py": {

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from rljob_operator.errors import NotFound
-from rljob_operator.kube import Kube
+from rljob_operator.kube.kube_client import Kube
 
 RLJOB = ("rljob.io/v1alpha1", "RLJob")
 WAIT_SECONDS = 40.0

@@ -12,11 +12,11 @@ from memory_ray import MemoryRay
 from pauses import Pauses
 
 import rljob_operator
-from rljob_operator.cache import KINDS, Cache, JobKey
-from rljob_operator.draft import rfc3339
-from rljob_operator.kube import Kube
+from rljob_operator.decide.draft import rfc3339
+from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
-from rljob_operator.reconcile import Reconciler
+from rljob_operator.reconcile.reconcile import Reconciler
+from rljob_operator.watch.cache import KINDS, Cache, JobKey
 
 PACKAGE = Path(rljob_operator.__file__).parent
 KEY = JobKey("team", "spell-backward")

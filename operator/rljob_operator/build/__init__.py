@@ -12,7 +12,7 @@ from rljob_operator.build.config import config_map
 from rljob_operator.build.names import Manifest
 from rljob_operator.build.network import network_policy
 from rljob_operator.build.secret import token_secret
-from rljob_operator.identity import Identity
+from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 

@@ -15,7 +15,7 @@ from rljob_operator.build.gang import gang
 from rljob_operator.build.names import Manifest, Role, child_name, metadata
 from rljob_operator.build.pods import pod_template
 from rljob_operator.build.resources import warehouses_per_pod
-from rljob_operator.identity import Identity
+from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 RAY_WAREHOUSE = "rljob_warehouse"

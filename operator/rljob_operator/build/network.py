@@ -11,7 +11,7 @@ from rljob_operator.build.names import (
     metadata,
     pod_selector,
 )
-from rljob_operator.identity import Identity
+from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"

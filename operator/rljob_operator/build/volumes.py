@@ -7,7 +7,7 @@ from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
 from rljob_operator.build.names import Manifest, Role, child_name
-from rljob_operator.identity import Identity
+from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 CONFIG_VOLUME = "rljob-config"

@@ -14,15 +14,15 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL
-from rljob_operator.cache import Cache, JobKey
-from rljob_operator.draft import unix
+from rljob_operator.decide.draft import unix
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import Cluster, Observed, Pod, RayAnswer
+from rljob_operator.driver.progress import Report
+from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import OperatorError
-from rljob_operator.identity import Identity
-from rljob_operator.kube_answers import Manifest
-from rljob_operator.model import Cluster, Observed, Pod, RayAnswer
-from rljob_operator.progress import Report
-from rljob_operator.ray_jobs import RayJobs
+from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.settings import Settings
+from rljob_operator.watch.cache import Cache, JobKey
 
 LOG_LINES = 20
 JOB_FIELDS = ("name", "namespace", "labels", "annotations")

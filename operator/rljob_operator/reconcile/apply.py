@@ -12,14 +12,11 @@ from typing import Any, Protocol
 
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
-from rljob_operator.attempt import attempt_of
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint
-from rljob_operator.errors import OperatorError
-from rljob_operator.events import event_about
-from rljob_operator.identity import Identity
-from rljob_operator.kube_answers import Manifest
-from rljob_operator.model import (
+from rljob_operator.decide.attempt import attempt_of
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import (
     Action,
     AskStacks,
     Decision,
@@ -32,7 +29,10 @@ from rljob_operator.model import (
     StopSubmission,
     Submit,
 )
-from rljob_operator.ray_jobs import RayJobs
+from rljob_operator.driver.ray_jobs import RayJobs
+from rljob_operator.errors import OperatorError
+from rljob_operator.kube.events import event_about
+from rljob_operator.kube.kube_answers import Manifest
 from rljob_operator.settings import Settings
 
 logger = logging.getLogger(__name__)

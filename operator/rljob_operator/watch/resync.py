@@ -9,10 +9,10 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Never, Protocol
 
-from rljob_operator.cache import JOB_LABEL, KINDS, Cache, JobKey
 from rljob_operator.errors import NotFound, Temporary
-from rljob_operator.informers import LABELLED, WATCHED, Queue
-from rljob_operator.kube_answers import Manifest
+from rljob_operator.kube.kube_answers import Manifest
+from rljob_operator.watch.cache import JOB_LABEL, KINDS, Cache, JobKey
+from rljob_operator.watch.informers import LABELLED, WATCHED, Queue
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, Protocol, TypeVar
 
 from rljob_operator.errors import Conflict, LeadershipLost, NotFound, OperatorError, Unreachable
-from rljob_operator.kube_answers import Manifest
+from rljob_operator.kube.kube_answers import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Literal
 
-from rljob_operator.kube_answers import Manifest
+from rljob_operator.kube.kube_answers import Manifest
 
 REPORTER = "rljob-operator"
 NOTE_BYTES = 1024  # the API server refuses longer ones

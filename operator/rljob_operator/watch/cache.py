@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from rljob_operator.kube_answers import Manifest
+from rljob_operator.kube.kube_answers import Manifest
 
 JOB_LABEL = "rljob.io/job"
 

@@ -7,8 +7,8 @@ device of the job is in it.
 from rljob_api.topology.devices import pods as pods_of
 from rljob_api.topology.elastic import is_elastic
 from rljob_operator.build.names import pod_selector
-from rljob_operator.draft import Draft
-from rljob_operator.model import MakeChildren, ScaleRollout
+from rljob_operator.decide.draft import Draft
+from rljob_operator.decide.model import MakeChildren, ScaleRollout
 
 
 def keep_scale(draft: Draft) -> None:

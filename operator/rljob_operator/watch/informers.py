@@ -11,8 +11,8 @@ from urllib.parse import parse_qs
 import aiohttp
 import kopf
 
-from rljob_operator.cache import JOB_LABEL, Cache, JobKey, Kind
-from rljob_operator.kopf_storage import NothingCompared, NothingRemembered
+from rljob_operator.watch.cache import JOB_LABEL, Cache, JobKey, Kind
+from rljob_operator.watch.kopf_storage import NothingCompared, NothingRemembered
 
 # How kopf names what is watched: group (none for core), version, plural.
 WATCHED: dict[Kind, tuple[str, str, str]] = {

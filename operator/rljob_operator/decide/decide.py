@@ -6,10 +6,10 @@ status before the action is taken, so that a repeated action meets its own first
 
 from rljob_api.spec.status import RayClusterStatus
 from rljob_api.topology.devices import pods
-from rljob_operator.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
 from rljob_operator.build.names import cluster_name
-from rljob_operator.draft import Draft, holds, rfc3339
-from rljob_operator.model import (
+from rljob_operator.decide.attempt import POLL_SECONDS, fail, start, supervise, told_of_deadline
+from rljob_operator.decide.draft import Draft, holds, rfc3339
+from rljob_operator.decide.model import (
     Decision,
     DeleteCluster,
     DeleteJob,

@@ -18,9 +18,9 @@ from lightkube.config.models import User
 from lightkube.types import CascadeType, PatchType
 
 from rljob_operator.errors import Conflict, NotFound, OperatorError
-from rljob_operator.kube_answers import Manifest, error_of_answer, merge_patch, no_answer
-from rljob_operator.kube_resources import RESOURCES, RLJOB_STATUS, Resource
-from rljob_operator.kube_transport import AiohttpTransport
+from rljob_operator.kube.kube_answers import Manifest, error_of_answer, merge_patch, no_answer
+from rljob_operator.kube.kube_resources import RESOURCES, RLJOB_STATUS, Resource
+from rljob_operator.kube.kube_transport import AiohttpTransport
 
 FIELD_MANAGER = "rljob-operator"
 TIMEOUT_SECONDS = 30.0

@@ -6,9 +6,9 @@ is known to have ended.
 
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.lifecycle import FailureReason
-from rljob_operator.draft import Draft, condition, holds, rfc3339, unix
-from rljob_operator.elastic import keep_scale
-from rljob_operator.failures import (
+from rljob_operator.decide.draft import Draft, condition, holds, rfc3339, unix
+from rljob_operator.decide.elastic import keep_scale
+from rljob_operator.decide.failures import (
     EXIT_HUNG,
     EXIT_STOPPED,
     AttemptFailure,
@@ -16,9 +16,9 @@ from rljob_operator.failures import (
     backoff_seconds,
     recorded,
 )
-from rljob_operator.model import AskStacks, DeleteCluster, Pod, Submit
-from rljob_operator.ray_jobs import RayJob
-from rljob_operator.readiness import missing_pods, tell_devices
+from rljob_operator.decide.model import AskStacks, DeleteCluster, Pod, Submit
+from rljob_operator.decide.readiness import missing_pods, tell_devices
+from rljob_operator.driver.ray_jobs import RayJob
 
 POLL_SECONDS = 5.0
 SUBMITTED_POLL_SECONDS = 1.0

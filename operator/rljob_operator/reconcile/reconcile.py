@@ -13,22 +13,22 @@ from typing import Protocol
 import aiohttp
 
 from rljob_api.spec.status import RLJobStatus
-from rljob_operator.apply import Applier
 from rljob_operator.build import ports
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
-from rljob_operator.cache import Cache, JobKey
-from rljob_operator.decide import decide
-from rljob_operator.draft import condition, holds
+from rljob_operator.decide.decide import decide
+from rljob_operator.decide.draft import condition, holds
+from rljob_operator.decide.identity import Identity
+from rljob_operator.decide.model import AskStacks, Observed, RayAnswer
+from rljob_operator.driver.progress import Report, ask_driver, ask_stacks, scale_driver
+from rljob_operator.driver.ray_jobs import RayJobs
 from rljob_operator.errors import NotFound
-from rljob_operator.identity import Identity
-from rljob_operator.kube import Kube
-from rljob_operator.kube_answers import Manifest
+from rljob_operator.kube.kube_answers import Manifest
+from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
-from rljob_operator.model import AskStacks, Observed, RayAnswer
-from rljob_operator.observe import ask_ray, identity_of, job_of, observed, status_of
-from rljob_operator.progress import Report, ask_driver, ask_stacks, scale_driver
-from rljob_operator.ray_jobs import RayJobs
+from rljob_operator.reconcile.apply import Applier
+from rljob_operator.reconcile.observe import ask_ray, identity_of, job_of, observed, status_of
 from rljob_operator.settings import Settings
+from rljob_operator.watch.cache import Cache, JobKey
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
-from rljob_operator.identity import Identity
-from rljob_operator.ray_jobs import RayJob
+from rljob_operator.decide.identity import Identity
+from rljob_operator.driver.ray_jobs import RayJob
 
 Role = Literal["head", "worker", "warehouse"]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rljob_api.topology.devices import pods, total_devices
 from rljob_api.topology.worker_pods import is_ascend
-from rljob_operator.draft import Draft
+from rljob_operator.decide.draft import Draft
 
 SHOWN_PROBLEMS = 3
 

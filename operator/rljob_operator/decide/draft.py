@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rljob_api.spec.status import Condition, RayClusterStatus, RLJobStatus
-from rljob_operator.model import Action, Decision, Event, Observed
+from rljob_operator.decide.model import Action, Decision, Event, Observed
 
 MESSAGE_CHARACTERS = 1000
 BAD_NEWS = (("Validated", "False"), ("GuardAlarm", "True"))
