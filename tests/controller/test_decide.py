@@ -10,9 +10,9 @@ from cluster_jobs import make_job
 from rljob_api.spec.guards import AlarmReport, Guards
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.status import Progress, RayClusterStatus, RLJobStatus
+from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import (
     AskStacks,
     Cluster,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
+from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds, rfc3339
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import (
     Action,
     Cluster,

@@ -6,9 +6,9 @@ from cluster_jobs import make_job
 
 from rljob_api.spec.status import RayClusterStatus, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
+from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, rfc3339
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import (
     Cluster,
     MakeChildren,

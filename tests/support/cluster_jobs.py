@@ -5,7 +5,7 @@ from typing import Any
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
-from rljob_operator.decide.identity import Identity
+from rljob_operator.build.identity import Identity
 from rljob_operator.settings import Settings
 
 SETTINGS = Settings(

@@ -9,10 +9,10 @@ from rljob_operator.build.accelerators import claim_template
 from rljob_operator.build.account import service_account
 from rljob_operator.build.cluster import Groups, ray_cluster
 from rljob_operator.build.config import config_map
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest
 from rljob_operator.build.network import network_policy
 from rljob_operator.build.secret import token_secret
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 

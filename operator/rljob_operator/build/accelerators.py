@@ -7,8 +7,8 @@ devices a product allows is in `rljob_api.spec.products`.
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.topology.ray_resources import device_resource
 from rljob_api.topology.worker_pods import DRIVER_PATHS, HCCL_PORT, is_ascend
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, child_name, metadata
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 DEVICE_CLASS = "npu.huawei.com"

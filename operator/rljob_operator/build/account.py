@@ -4,8 +4,8 @@ Whoever wants to give the pods a right (to pull images, to reach a cloud's stora
 `podTemplates`, or binds a role to this one.
 """
 
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, child_name, metadata
-from rljob_operator.decide.identity import Identity
 
 
 def service_account(identity: Identity) -> Manifest:

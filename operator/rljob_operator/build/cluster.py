@@ -12,10 +12,10 @@ from rljob_api.topology.worker_pods import is_ascend, object_store_bytes
 from rljob_operator.build import ports
 from rljob_operator.build.accelerators import ray_resources
 from rljob_operator.build.gang import gang
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, Role, child_name, metadata
 from rljob_operator.build.pods import pod_template
 from rljob_operator.build.resources import warehouses_per_pod
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 RAY_WAREHOUSE = "rljob_warehouse"

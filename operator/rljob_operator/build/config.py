@@ -8,8 +8,8 @@ import yaml
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology.devices import resolve
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import CONFIG_KEY, Manifest, child_name, metadata
-from rljob_operator.decide.identity import Identity
 
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's writes a job ten times faster than PyYAML's own, which a wheel may lack."""

@@ -4,8 +4,8 @@ import shlex
 
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.pod_names import driver_log
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import CONFIG_FILE, run_directory
-from rljob_operator.decide.identity import Identity
 
 POD_LOG = "/proc/1/fd/1"
 """What the head's container prints: `kubectl logs` shows it. Its first process has our uid."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJobSpec
 from rljob_api.topology import pod_names
 from rljob_api.topology.pod_names import CONFIG_DIRECTORY, JOB_LABEL, JOB_UID_LABEL, ROLE_LABEL
-from rljob_operator.decide.identity import Identity
+from rljob_operator.build.identity import Identity
 
 Manifest = dict[str, Any]
 Role = Literal["head", "worker", "warehouse"]

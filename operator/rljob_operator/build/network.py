@@ -4,6 +4,7 @@ Ray's token travels in the clear, so nobody else may reach the pods even with on
 """
 
 from rljob_operator.build import ports
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import (
     OPERATOR_LABELS,
     Manifest,
@@ -11,7 +12,6 @@ from rljob_operator.build.names import (
     metadata,
     pod_selector,
 )
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 NAMESPACE_LABEL = "kubernetes.io/metadata.name"

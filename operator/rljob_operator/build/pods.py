@@ -16,6 +16,7 @@ from rljob_operator.build.accelerators import (
     inject,
 )
 from rljob_operator.build.gang import Gang
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import (
     Manifest,
     Role,
@@ -25,7 +26,6 @@ from rljob_operator.build.names import (
 )
 from rljob_operator.build.resources import resources
 from rljob_operator.build.volumes import DOCK_DIRECTORY, mounts, shares_memory, volumes
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 HOSTNAME = "kubernetes.io/hostname"

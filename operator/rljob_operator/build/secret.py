@@ -2,8 +2,8 @@
 
 import base64
 
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import TOKEN_KEY, Manifest, child_name, metadata
-from rljob_operator.decide.identity import Identity
 
 
 def token_secret(identity: Identity, token: str) -> Manifest:

@@ -6,8 +6,8 @@ Called by `pods`. The user's own volumes come after these.
 from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.pod_names import CONFIG_DIRECTORY, RUNS_DIRECTORY
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import Manifest, Role, child_name
-from rljob_operator.decide.identity import Identity
 from rljob_operator.settings import Settings
 
 CONFIG_VOLUME = "rljob-config"

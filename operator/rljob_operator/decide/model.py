@@ -11,7 +11,7 @@ from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
 from rljob_api.topology.elastic import RolloutReport
-from rljob_operator.decide.identity import Identity
+from rljob_operator.build.identity import Identity
 from rljob_operator.driver.ray_jobs import RayJob
 
 Role = Literal["head", "worker", "warehouse"]

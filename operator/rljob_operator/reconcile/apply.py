@@ -14,8 +14,8 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_operator.build import children
 from rljob_operator.build.entrypoint import entrypoint
+from rljob_operator.build.identity import Identity
 from rljob_operator.decide.attempt import attempt_of
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import (
     Action,
     AskStacks,

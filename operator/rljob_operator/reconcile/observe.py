@@ -14,8 +14,8 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.status import RLJobStatus
 from rljob_api.topology.pod_names import CLUSTER_LABEL, ROLE_LABEL
+from rljob_operator.build.identity import Identity
 from rljob_operator.decide.draft import unix
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import Cluster, Observed, Pod, RayAnswer
 from rljob_operator.driver.progress import Report
 from rljob_operator.driver.ray_jobs import RayJobs

@@ -14,10 +14,10 @@ import aiohttp
 
 from rljob_api.spec.status import RLJobStatus
 from rljob_operator.build import ports
+from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import TOKEN_KEY, child_name, head_host
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds
-from rljob_operator.decide.identity import Identity
 from rljob_operator.decide.model import AskStacks, Observed, RayAnswer
 from rljob_operator.driver.progress import Report, ask_driver, ask_stacks, scale_driver
 from rljob_operator.driver.ray_jobs import RayJobs
