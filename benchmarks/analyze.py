@@ -20,7 +20,7 @@ from rljob_runtime.report.analysis.remedies import Advice
 from rljob_runtime.report.analysis.run import Analysis, analyze_run
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "support"))
+sys.path.append(str(ROOT / "tests" / "support" / "driver"))
 
 from slow_jobs import SLOW_JOBS, slow_answers, slow_service, write_job  # noqa: E402
 

@@ -19,7 +19,7 @@ from figures import Figures
 from operators import PACKAGES, OperatorProcess, be_operator_if_told, quantile, total
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "support"))
+sys.path.append(str(ROOT / "tests" / "support" / "cluster"))
 
 from api_server import ApiServer, ApiServerMissing, api_server  # noqa: E402
 from cluster_jobs import JOB, merged  # noqa: E402

@@ -27,7 +27,7 @@ from lightkube.resources.core_v1 import Namespace, Pod, Secret
 from operators import PACKAGES, OperatorProcess, be_operator_if_told, quantile, total
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "tests" / "support"))
+sys.path.append(str(ROOT / "tests" / "support" / "cluster"))
 
 from cluster_jobs import JOB, merged  # noqa: E402
 from fake_ray import FakeRay  # noqa: E402

@@ -1,6 +1,6 @@
 """The operator's Prometheus instruments, on a registry of their own.
 
-`queue`, `kube` and `ray_jobs` report through the small methods; `main` and `apply` use the instruments
+`queue`, `kube_client` and `ray_jobs` report through the small methods; `main` and `apply` use the instruments
 themselves; `health` serves the registry.
 """
 

@@ -22,7 +22,10 @@ pytestmark = pytest.mark.xdist_group("killed-at-every-await")
 
 PASSES = 80  # more than any life takes
 
-FILES = ("reconcile", "apply", "observe", "progress", "kube", "ray_jobs")
+FILES = (
+    "reconcile/reconcile", "reconcile/apply", "reconcile/observe", "driver/progress", "kube/kube_client",
+    "driver/ray_jobs",
+)  # fmt: skip
 NOT_OF_A_PASS = {
     "Kube.close": "when the process ends",
     "Kube.list": "of resync",

@@ -120,7 +120,7 @@ for words in json.load(sys.stdin):
 
 def refused(invocations: Sequence[Sequence[str]]) -> str:
     """Which of these each script's own parser does not take, with what it says."""
-    paths = [str(ROOT / "benchmarks"), str(ROOT / "tests" / "support")]
+    paths = [str(ROOT / "benchmarks"), *map(str, (ROOT / "tests" / "support").iterdir())]
     program = f"import sys; sys.path[:0] = {paths!r}{READ_ALL}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, input=json.dumps(invocations), capture_output=True,

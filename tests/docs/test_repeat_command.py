@@ -16,12 +16,12 @@ def test_a_failed_test_is_told_with_its_command(tmp_path: Path) -> None:
         "@pytest.mark.parametrize('words', ['two words', 'one'])\n"
         "def test_one_word(words):\n    assert ' ' not in words\n"
     )
-    support = f"pythonpath={ROOT / 'tests/support'}"
+    support = f"pythonpath={ROOT / 'tests/support/suite'}"
     options = ["-p", "repeat", "-p", "no:cacheprovider", "-o", support]
 
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "-c", "/dev/null", str(tmp_path)],
-        capture_output=True, text=True, check=False, cwd=ROOT / "tests/support",
+        capture_output=True, text=True, check=False, cwd=ROOT / "tests/support/suite",
     )  # fmt: skip
 
     (told,) = [line for line in done.stdout.splitlines() if line.startswith(".venv/bin/pytest")]

@@ -76,7 +76,7 @@ def imports(file: Path) -> frozenset[str]:
 
 def importers(module: str) -> list[Path]:
     """Test files that import it, themselves or through a helper of tests/support or a conftest."""
-    support = {f.stem: f for f in (ROOT / "tests/support").glob("*.py")}
+    support = {f.stem: f for f in (ROOT / "tests/support").rglob("*.py")}
 
     def does(file: Path, seen: frozenset[Path] = frozenset()) -> bool:
         if module in imports(file):

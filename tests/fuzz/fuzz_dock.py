@@ -14,7 +14,7 @@ from typing import Any
 
 import atheris
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "support"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "support" / "dock"))
 
 with atheris.instrument_imports(include=["rljob_runtime.dock"]):
     from dock_conversations import GRAPH, TOKEN, spoil, with_controller, with_warehouse

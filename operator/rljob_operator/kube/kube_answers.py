@@ -1,4 +1,4 @@
-"""What `kube` makes of manifests and of refusals, without a network: merge patches and errors."""
+"""What `kube_client` makes of manifests and of refusals, without a network: merge patches and errors."""
 
 import json
 from typing import Any

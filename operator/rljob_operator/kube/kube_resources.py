@@ -1,4 +1,4 @@
-"""The kinds that the operator reads or writes, as lightkube wants to be told. Used by `kube` only."""
+"""The kinds that the operator reads or writes, as lightkube wants to be told. Used by `kube_client` only."""
 
 from lightkube.core.resource import ApiInfo
 from lightkube.generic_resource import (

@@ -1,7 +1,7 @@
 """Carries lightkube's requests over aiohttp, which the operator has anyway for Ray.
 
 httpx2's own transport takes about five times the processor time a request, and was a third of what a
-thousand jobs cost. Used by `kube` alone.
+thousand jobs cost. Used by `kube_client` alone.
 """
 
 import ssl

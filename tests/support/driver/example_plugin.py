@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PLUGIN = Path(__file__).parents[2] / "examples" / "plugin"
+PLUGIN = Path(__file__).parents[3] / "examples" / "plugin"
 
 
 def install(folder: Path) -> Path:

@@ -29,7 +29,7 @@ WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION")
 ADMIN = "admin-of-this-test"
 NOBODY = "nobody-of-this-test"
 """Token of a user without any role."""
-RLJOB_CRD = Path(__file__).parents[2] / "crds" / "rljobs.rljob.io.yaml"
+RLJOB_CRD = Path(__file__).parents[3] / "crds" / "rljobs.rljob.io.yaml"
 RAYCLUSTER_CRD = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",

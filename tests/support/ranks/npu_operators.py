@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-SCHEMAS = Path(__file__).parents[1] / "fixtures" / "torch_npu"
+SCHEMAS = Path(__file__).parents[2] / "fixtures" / "torch_npu"
 VERSIONS = sorted(path.stem for path in SCHEMAS.glob("*.txt"))
 UNSEEN = torch.ones(2048, 2048, dtype=torch.bool).triu(1)  # what sparse modes 2 and 3 take
 

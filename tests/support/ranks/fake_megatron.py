@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FIXTURE = Path(__file__).parents[1] / "fixtures" / "megatron_core" / "0.12.1.txt"
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "megatron_core" / "0.12.1.txt"
 
 
 def signatures() -> dict[str, inspect.Signature]:

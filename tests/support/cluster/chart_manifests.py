@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "rljob"
 KUBERNETES = "1.34"
 EVERYTHING = f"--values={ROOT}/tests/chart/everything.yaml"
