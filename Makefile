@@ -2,8 +2,8 @@
 .PHONY: run test test-fast check e2e images bench fuzz setup clean generate docs docs-serve
 PY := .venv/bin/python
 # Folders of tests that start no server and take seconds.
-FAST := $(addprefix tests/,algorithms analysis cluster_cli controller data device_plugin display docs evaluation events guards \
-  kernels partial tensors tiny)
+FAST := $(addprefix tests/,algorithms cli/cluster device_plugin devices/kernels docs models/tiny prompts record/events \
+  report/analysis report/display run/guards samples task/data task/evaluation) $(wildcard tests/operator/test_*.py)
 # A run starts a dozen processes: without compiled bytecode each would compile torch and Ray again.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -24,4 +24,4 @@ check() {  # check NAME [OPTION...]
 
 check defaults
 check namespaced --set 'watchNamespaces={team-a,team-b},crds.install=false,rbac.aggregate=false'
-check everything --values tests/chart/everything.yaml
+check everything --values tests/operator/chart/everything.yaml

@@ -1,7 +1,7 @@
 """Bytes that an update rank holds of a micro-batch between its forward and its backward pass, by arithmetic.
 
 Called by `shards`. It is what the engine `torch` keeps, tensor by tensor, and the largest temporary ones
-beside it; `tests/parallelize/test_planned_memory.py` measures both. Left out is what grows with neither
+beside it; `tests/parallel/decoder/test_planned_memory.py` measures both. Left out is what grows with neither
 tokens times features nor the vocabulary (indices, angles, norms' scales). Tokens are taken to go to experts
 evenly.
 """

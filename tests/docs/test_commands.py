@@ -2,7 +2,8 @@
 
 A fenced command is read whole by its program (the command line's own parser, kubectl, Helm, a benchmark's
 argparse). What is cheap is run in `test_commands_that_are_run.py` and, on a real API server, in
-`tests/cluster_api/test_documented_kubectl.py`; continuous integration runs `make run` and `make test`.
+`tests/operator/on_the_server/test_documented_kubectl.py`; continuous integration runs `make run` and
+`make test`.
 """
 
 import json
@@ -143,7 +144,7 @@ def test_an_option_that_a_benchmark_has_not_is_found() -> None:
     "text",
     [
         "rljob plan", "rljob plan job.yaml --serach", "rljob export runs/NAME model --dtype float8",
-        "make tests", "pip install '.[clusters]'", "pytest -m gpu tests/kernels",
+        "make tests", "pip install '.[clusters]'", "pytest -m gpu tests/devices/kernels",
     ],
 )  # fmt: skip
 def test_a_wrong_command_is_found(text: str) -> None:

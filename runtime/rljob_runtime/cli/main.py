@@ -2,7 +2,7 @@
 logs, watch, report, stacks, doctor.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
-job is valid, and torch by `export`. The only place outside `backends/` that reads the environment.
+job is valid, and torch by `export`. The only place outside `devices/` that reads the environment.
 """
 
 import json

@@ -5,7 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "rljob"
 KUBERNETES = "1.34"
-EVERYTHING = f"--values={ROOT}/tests/chart/everything.yaml"
+EVERYTHING = f"--values={ROOT}/tests/operator/chart/everything.yaml"
 
 
 def only(manifests, kind, name=None):

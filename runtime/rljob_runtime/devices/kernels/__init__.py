@@ -5,7 +5,7 @@ which the operation picks by its tensors' device; all other devices run the port
 
 Ascend forms call `torch.ops.npu`. Nothing imports torch_npu for it: an NPU tensor exists only where
 torch_npu is loaded, and loading it registers its operators. They are called with the arguments that
-torch_npu 2.10 to 2.13 have in common; `tests/kernels` runs them on CPU against these schemas.
+torch_npu 2.10 to 2.13 have in common; `tests/devices/kernels` runs them on CPU against these schemas.
 
 How much faster a portable form is than its reference, as its docstring says, was measured forward and
 backward in float32 on one thread of an AMD EPYC, both in turns in one process.

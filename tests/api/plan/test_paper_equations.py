@@ -14,7 +14,7 @@ from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text
 
-PAPER = Path(__file__).parents[2] / "examples" / "paper"
+PAPER = Path(__file__).parents[3] / "examples" / "paper"
 FILES = sorted(PAPER.glob("*.yaml"))
 
 # Table 1: TCV (GB), T100 (s), T1K (s), as printed

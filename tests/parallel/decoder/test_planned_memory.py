@@ -34,7 +34,7 @@ from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.optimizers import StepOptimizer, WholeOptimizer
 from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PROMPTS, SAMPLES, PROMPT, RESPONSE, PASSES = 2, 4, 128, 65, 2
 SIZES: dict[str, Any] = {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 4,

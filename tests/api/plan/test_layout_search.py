@@ -29,7 +29,7 @@ from rljob_plan.search.search_json import search_json
 from rljob_plan.search.search_text import search_text
 from rljob_runtime.cli.main import app
 
-PAPER = Path(__file__).parents[2] / "examples" / "paper"
+PAPER = Path(__file__).parents[3] / "examples" / "paper"
 TINY = BUILTINS["tiny"]
 TWO = {"spec.accelerator.devicesPerNode": 2}
 SMALL = {

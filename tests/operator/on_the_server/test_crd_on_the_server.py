@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/rljobs.rljob.io"
 STRICT = "fieldValidation=Strict&dryRun=All"  # what kubectl asks for
 APPLY, MERGE = "application/apply-patch+yaml", "application/merge-patch+json"

@@ -32,7 +32,7 @@ from rljob_runtime.parallel.ring import ring_attention
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.parallel_optimizer import ParallelOptimizer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 PASSES = 2
 DENSE = Shape(
     family="llama", vocab=96, hidden=64, layers=4, intermediate=128, heads=8, kv_heads=4, head_dim=8

@@ -1,6 +1,6 @@
 """The operator dies again and again in the middle of a job's life, on a real API server with a real Ray API.
 
-`tests/controller/test_killed_at_every_await.py` leaves no await out; this one leaves nothing simulated
+`tests/operator/test_killed_at_every_await.py` leaves no await out; this one leaves nothing simulated
 between the operator and its servers.
 """
 

@@ -25,7 +25,7 @@ from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import CORRECTION_BIAS, Widths
 
-PAPER = Path(__file__).parents[2] / "examples" / "paper"
+PAPER = Path(__file__).parents[3] / "examples" / "paper"
 
 
 def item(tensor: TensorSpec, width: int) -> int:

@@ -14,7 +14,7 @@ from rljob_runtime.task.rewards.reward_problems import reward_problems
 from rljob_runtime.task.rewards.scorers import make_scorer
 from rljob_runtime.task.tokenizer import ByteTokenizer
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 TRAINABLE = sorted(EXAMPLES.glob("*.yaml"))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from waits import unbounded
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHIPPED = ("crds", "operator", "runtime", "images", "examples")
 COLLECTIVES = (
     "devices/wire.py",

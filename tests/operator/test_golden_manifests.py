@@ -1,4 +1,4 @@
-"""The manifests of typical jobs, in full. `RLJOB_WRITE_GOLDEN=1 pytest tests/controller` writes them."""
+"""The manifests of typical jobs, in full. `RLJOB_WRITE_GOLDEN=1 pytest tests/operator` writes them."""
 
 import os
 from pathlib import Path

@@ -22,7 +22,7 @@ from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
 
-PAPER = Path(__file__).parents[2] / "examples" / "paper"
+PAPER = Path(__file__).parents[3] / "examples" / "paper"
 BFLOAT16 = Widths(update=2, rollout=2)
 
 
