@@ -43,9 +43,9 @@ def test_smollm2_has_134_515_008_parameters():
 
 
 def test_tiny_is_the_model_that_the_runtime_makes():
-    from rljob_runtime.models import tiny
+    from rljob_runtime.models import tiny_recipe
 
-    assert read_shape(tiny.CONFIG, name="tiny") == BUILTINS["tiny"]
+    assert read_shape(tiny_recipe.CONFIG, name="tiny") == BUILTINS["tiny"]
 
 
 def test_a_model_of_an_unknown_family_has_no_shape(tmp_path):

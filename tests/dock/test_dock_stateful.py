@@ -19,6 +19,7 @@ from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import Share
+from rljob_runtime.dock.warehouse.batch_record import RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.warehouse.notices import (
     decode_notices,
@@ -26,7 +27,6 @@ from rljob_runtime.dock.warehouse.notices import (
     encode_notices,
     encode_snapshot,
 )
-from rljob_runtime.dock.warehouse.put_rules import RowHead
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.frames import Fields
 from rljob_runtime.errors import DockFull, DockLost
@@ -110,7 +110,9 @@ class Dock(RuleBasedStateMachine):
 
     def subscribe(self, w: int, state: str) -> None:
         needs = frozenset(GRAPH.state(state).needs)
-        snapshot = encode_snapshot(self.stores[w], state=state, needs=needs)
+        snapshot = encode_snapshot(
+            self.stores[w].batches.values(), self.stores[w].rows, state=state, needs=needs
+        )
         self.queues[w, state] = deque([wire({**snapshot, "epoch": self.epochs[w]})])
 
     def broadcast(self, w: int) -> None:

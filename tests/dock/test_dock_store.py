@@ -5,8 +5,9 @@ import pytest
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.warehouse.batch_record import RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.put_rules import RowHead, row_head
+from rljob_runtime.dock.warehouse.put_rules import row_head
 from rljob_runtime.dock.warehouse.store import ROW_BYTES, WarehouseStore
 from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.errors import DockFull, DockLost, DockRefused

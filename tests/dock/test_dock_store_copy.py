@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.warehouse.batch_record import RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.warehouse.notices import encode_snapshot
-from rljob_runtime.dock.warehouse.put_rules import RowHead
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
 from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
@@ -117,7 +117,12 @@ def copy_of(store: WarehouseStore, chunk_bytes: int) -> WarehouseStore:
 def content(store: WarehouseStore) -> object:
     """All that a controller or a reader can learn of a store."""
     snapshots = [
-        encode_snapshot(store, state=state, needs=frozenset(GRAPH.state(state).needs))
+        encode_snapshot(
+            store.batches.values(),
+            store.rows,
+            state=state,
+            needs=frozenset(GRAPH.state(state).needs),
+        )
         for state in GRAPH.names
     ]
     bytes_of = {

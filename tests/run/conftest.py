@@ -13,7 +13,7 @@ from whole_runs import SMALL_JOB, RunsOfAll
 
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tiny_recipe import CONFIG
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 

@@ -10,7 +10,8 @@ from whole_runs import SMALL_JOB, run
 
 from rljob_api.check.load import read_job
 from rljob_runtime.models.loading import load_decoder
-from rljob_runtime.models.tiny import CONFIG, make_tiny
+from rljob_runtime.models.tiny import make_tiny
+from rljob_runtime.models.tiny_recipe import CONFIG
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 

@@ -12,7 +12,7 @@ from rljob_runtime.models.config import read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture, scorer_config
 from rljob_runtime.models.loading import load_scorer
-from rljob_runtime.models.tiny import CONFIG
+from rljob_runtime.models.tiny_recipe import CONFIG
 from rljob_runtime.models.weights import read_weights, save_hf
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
 

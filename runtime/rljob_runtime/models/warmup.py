@@ -12,7 +12,7 @@ from rljob_api.spec.workload import Warmup
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.models.tiny import CONFIG, Recipe, num_held_out
+from rljob_runtime.models.tiny_recipe import CONFIG, Recipe, num_held_out
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.data.games import GameItems

@@ -11,7 +11,8 @@ from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.models.tiny import Recipe, make_tiny
+from rljob_runtime.models.tiny import make_tiny
+from rljob_runtime.models.tiny_recipe import Recipe
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tokenizer import ByteTokenizer, load_tokenizer
 

@@ -150,7 +150,7 @@ def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
 
 def _chunks() -> list[Frame]:
     """A store with a row, as its neighbour gets it."""
-    from rljob_runtime.dock.warehouse.put_rules import RowHead
+    from rljob_runtime.dock.warehouse.batch_record import RowHead
 
     store = WarehouseStore(graph=GRAPH, capacity_bytes=1 << 16)
     head = RowHead(

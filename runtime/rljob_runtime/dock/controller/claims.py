@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_runtime.dock.controller.batch_ledger import Entry
+from rljob_runtime.dock.controller.entries import Entry
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.errors import DockStale
 

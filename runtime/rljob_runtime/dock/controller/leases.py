@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from rljob_runtime.dock.controller.batch_ledger import Entry
+from rljob_runtime.dock.controller.entries import Entry
 
 
 @dataclass(slots=True, kw_only=True)

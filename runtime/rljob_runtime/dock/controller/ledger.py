@@ -7,8 +7,9 @@ asks it for claims, and asks again for parked ones after each change.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Entry
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age
+from rljob_runtime.dock.controller.entries import Entry
 from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
 from rljob_runtime.dock.warehouse.epoch import start_of
 from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, RowNotice

@@ -3,10 +3,8 @@
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from rljob_runtime.dock.controller.batch_ledger import Entry
+from rljob_runtime.dock.controller.entries import Entry
 
 
 class ReadyRows:
@@ -29,7 +27,7 @@ class ReadyRows:
         for queue in self._queues.values():
             yield from queue
 
-    def add(self, entry: "Entry") -> None:
+    def add(self, entry: Entry) -> None:
         """A row became ready for the first time."""
         queue = self._queues.get(entry.warehouse)
         if queue is None:
@@ -37,17 +35,17 @@ class ReadyRows:
             self._turns.append(entry.warehouse)
         queue[entry.uid] = entry
 
-    def add_first(self, entry: "Entry") -> None:
+    def add_first(self, entry: Entry) -> None:
         """A row came back; it goes before all others."""
         self._back[entry.uid] = entry
         self._back.move_to_end(entry.uid, last=False)
 
-    def discard(self, entry: "Entry") -> None:
+    def discard(self, entry: Entry) -> None:
         """The row is given to somebody, or no more. It need not be here."""
         if self._back.pop(entry.uid, None) is None and entry.warehouse in self._queues:
             self._queues[entry.warehouse].pop(entry.uid, None)
 
-    def first(self, limit: int | None) -> list["Entry"]:
+    def first(self, limit: int | None) -> list[Entry]:
         """So many rows, which stay here; the next call begins with the next warehouse."""
         most = len(self) if limit is None else limit
         chosen = list(islice(self._back.values(), most))

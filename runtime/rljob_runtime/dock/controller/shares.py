@@ -5,13 +5,10 @@ Used by `BatchLedger`. A share depends on numbers and lengths alone, never on wh
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rljob_runtime.dock.controller.balance import balanced
+from rljob_runtime.dock.controller.entries import GroupLedger
 from rljob_runtime.dock.rows import Share
-
-if TYPE_CHECKING:
-    from rljob_runtime.dock.controller.batch_ledger import GroupLedger
 
 
 @dataclass(slots=True)
@@ -20,9 +17,7 @@ class Shares:
 
     _ranks: dict[tuple[int, int, int], dict[int, int]] = field(default_factory=dict)
 
-    def groups(
-        self, share: Share, groups: Iterable["GroupLedger"]
-    ) -> tuple[list["GroupLedger"], bool]:
+    def groups(self, share: Share, groups: Iterable[GroupLedger]) -> tuple[list[GroupLedger], bool]:
         """The share's groups out of those that are left, in order, and whether these are all of them.
 
         Of a balanced share, those of the windows that come before the first with a row that is not
@@ -43,7 +38,7 @@ class Shares:
         return found, True
 
     def _ranks_of(
-        self, share: Share, number: int, members: list["GroupLedger"]
+        self, share: Share, number: int, members: list[GroupLedger]
     ) -> dict[int, int] | None:
         """Rank by group's number in a window; None while a length is not known."""
         key = (share.of, share.window, number)

@@ -4,15 +4,12 @@ A warehouse's store emits them; `encode` cuts them down to what one state needs;
 ledger applies what `decode` gives. Both ends of the broadcast are in this file.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
 from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
-
-if TYPE_CHECKING:
-    from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
-    from rljob_runtime.dock.warehouse.store import WarehouseStore
 
 
 class Notice(NamedTuple):
@@ -33,18 +30,18 @@ class Notice(NamedTuple):
         return cls("batch", [batch, total, list(states)])
 
     @classmethod
-    def of_row(cls, row: "StoredRow", record: "BatchRecord") -> "Notice":
+    def of_row(cls, row: StoredRow, record: BatchRecord) -> "Notice":
         """A row is new; its lengths are cut to a state's needs when encoded."""
         return cls("row", row_data(row, record), states=record.states)
 
     @classmethod
-    def of_column(cls, row: "StoredRow", column: str) -> "Notice":
+    def of_column(cls, row: StoredRow, column: str) -> "Notice":
         """A row got a column."""
         data = [row.head.uid, column, row.cells[column].length, row.version]
         return cls("column", data, column=column)
 
     @classmethod
-    def of_ack(cls, row: "StoredRow", state: str) -> "Notice":
+    def of_ack(cls, row: StoredRow, state: str) -> "Notice":
         """A state acknowledged a row."""
         return cls("ack", [row.batch, row.head.uid], state)
 
@@ -54,7 +51,7 @@ class Notice(NamedTuple):
         return cls("drop", [batch])
 
 
-def row_data(row: "StoredRow", record: "BatchRecord") -> list[Any]:
+def row_data(row: StoredRow, record: BatchRecord) -> list[Any]:
     """Wire form of a row's metadata, with the lengths of all its columns now."""
     uid, group, group_index, group_size, sample, *_ = row.head
     lengths = {name: cell.length for name, cell in record.groups[group].cells.items()}
@@ -86,16 +83,21 @@ def encode_notices(
 
 
 def encode_snapshot(
-    store: "WarehouseStore", *, state: str, needs: frozenset[str]
+    records: Iterable[BatchRecord],
+    stored: Mapping[str, StoredRow],
+    *,
+    state: str,
+    needs: frozenset[str],
 ) -> dict[str, Any]:
-    """All that a controller must know of a warehouse: its batches and its unacknowledged rows."""
+    """All that a controller must know of a warehouse: its batches and its unacknowledged rows. stored: by
+    uid."""
     batches, rows = [], []
-    for record in store.batches.values():
+    for record in records:
         counts = [record.known if state in record.states else 0, record.acked.get(state, 0)]
         entry = [record.name, record.total, list(record.states), *counts, record.dropped]
         batches.append(entry)
         for uid in record.live if state in record.states else ():
-            row = store.rows[uid]
+            row = stored[uid]
             if state not in row.acks:
                 rows.append(_cut(row_data(row, record), needs))
     return {"batches": batches, "rows": rows}

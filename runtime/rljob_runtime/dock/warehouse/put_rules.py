@@ -2,26 +2,13 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord, RowHead, StoredRow
 from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.errors import DockLost, DockRefused
-
-
-class RowHead(NamedTuple):
-    """A new row's identity, as a put message carries it."""
-
-    uid: str
-    group: str
-    group_index: int
-    group_size: int
-    sample: int
-    version: int
-    reserve_bytes: int
-
 
 HEAD_TYPES = (str, str, int, int, int, int, int)
 

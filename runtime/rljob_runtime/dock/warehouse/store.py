@@ -13,15 +13,16 @@ from typing import NamedTuple
 from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.rows import Written
-from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES, BatchRecord, GroupCells, StoredRow
+from rljob_runtime.dock.warehouse.batch_record import (
+    ROW_BYTES,
+    BatchRecord,
+    GroupCells,
+    RowHead,
+    StoredRow,
+)
 from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, NoRoom
 from rljob_runtime.dock.warehouse.notices import Notice
-from rljob_runtime.dock.warehouse.put_rules import (
-    RowHead,
-    batch_for_put,
-    check_put,
-    total_row_bytes,
-)
+from rljob_runtime.dock.warehouse.put_rules import batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.errors import DockFull, DockRefused

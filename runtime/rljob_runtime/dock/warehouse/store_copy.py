@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from rljob_runtime.dock.columns import DTYPES, Format, Packed, known_format
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, GroupCells, StoredRow
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord, GroupCells, RowHead, StoredRow
 from rljob_runtime.dock.warehouse.cells import Cell, Cells, runs_of
-from rljob_runtime.dock.warehouse.put_rules import RowHead, row_head
+from rljob_runtime.dock.warehouse.put_rules import row_head
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
 

@@ -216,7 +216,9 @@ class WarehouseServer(DockServer):
         if is_behind(self.epoch, frame.fields.texts("seen")):
             self._start_over()
         snapshot = {
-            **encode_snapshot(self.store, state=state, needs=needs),
+            **encode_snapshot(
+                self.store.batches.values(), self.store.rows, state=state, needs=needs
+            ),
             "epoch": self.epoch,
         }
 
