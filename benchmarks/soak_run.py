@@ -50,7 +50,7 @@ class Run:
             start_new_session=True,
         )
         self.sessions.append(self.process.pid)
-        atexit.register(_kill, self.process)  # its guardian ends the others
+        atexit.register(_kill, self.process)  # its reaper ends the others
         self.wait_for_step()
 
     def lives(self) -> bool:

@@ -101,7 +101,7 @@ import rljob_runtime.devices, rljob_runtime.devices.kernels
 for package in (rljob_runtime.devices, rljob_runtime.devices.kernels):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         __import__(module.name)
-import rljob_runtime.worker.making
+import rljob_runtime.worker.build
 print(len([name for name in sys.modules if name.startswith("rljob_runtime.devices.kernels.")]))
 """
     environment = os.environ | {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}

@@ -14,7 +14,7 @@ from rljob_runtime.algorithms import Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.worker.lessons import policy_lesson
+from rljob_runtime.worker.training_objective import policy_objective
 
 pytestmark = pytest.mark.xdist_group("example-plugin")
 
@@ -102,7 +102,7 @@ def test_a_built_in_algorithm_has_no_parameters_of_a_package():
 @pytest.mark.usefixtures("plugin")
 def test_the_package_s_advantages_and_loss_teach():
     spec = sent(job({"packageParams": {"lengthPower": 1.0}})).spec
-    lesson = policy_lesson(spec, KlControl.of(spec.algorithm.params))
+    objective = policy_objective(spec, KlControl.of(spec.algorithm.params))
     responses = [torch.tensor([1, 2, 3]), torch.tensor([4])]
     samples = SampleBatch(
         prompts=[torch.tensor([1])],
@@ -112,8 +112,8 @@ def test_the_package_s_advantages_and_loss_teach():
         scalars={"reward": torch.tensor([1.0, 0.0])},
     )
 
-    lesson.prepare(samples)
-    output = lesson.loss(torch.full((4,), -1.0), samples, Totals.of([samples]))
+    objective.prepare(samples)
+    output = objective.loss(torch.full((4,), -1.0), samples, Totals.of([samples]))
 
     assert samples.scalars["advantage"].tolist() == [0.25, -0.75]  # 3 of 4 tokens were rewarded
     assert float(output.loss) == pytest.approx(-(3 * 0.25 - 0.75) / 4)

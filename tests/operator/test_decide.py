@@ -33,10 +33,10 @@ from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.run.guarding import Guarding
-from rljob_runtime.run.guards import AlarmWatch
-from rljob_runtime.run.hangs.desk import StacksDesk
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.alarm_actions import AlarmActions
+from rljob_runtime.run.alarm_watch import AlarmWatch
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.status_server import StatusServer
 
 NOW = 1_000_000.0
@@ -344,22 +344,22 @@ async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Pa
     log = EventLog(tmp_path / "events.jsonl")
     watch = AlarmWatch(guards=Guards(), compares=True)
     store = CheckpointStore(folder=tmp_path / "checkpoints", keep=1)
-    guarding = Guarding(watch=watch, log=log, store=store)
+    alarm_actions = AlarmActions(watch=watch, log=log, store=store)
     server = StatusServer(
         port=0,
         token="token",
         total_steps=9,
-        desk=ScaleDesk(make_job(), clock=lambda: NOW),
+        requests=ScaleRequests(make_job(), clock=lambda: NOW),
         figures=RunFigures(),
         run=LocalRun(tmp_path),
-        stacks=StacksDesk(),
+        stacks=StacksRequests(),
         host="127.0.0.1",
     )
     log.subscribe(server.on_event)
     told = []
     async with aiohttp.ClientSession() as session:
         for step, cut in enumerate([0.75] * 5 + [0.0], 1):
-            guarding.look(step, {"response_length/clipped_share": cut})
+            alarm_actions.look(step, {"response_length/clipped_share": cut})
             report = await ask_driver(session, f"http://127.0.0.1:{server.port}", "token")
             assert report is not None
             seen = running() if not told else replace(running(), status=told[-1])
@@ -543,10 +543,10 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
         port=0,
         token="token",
         total_steps=9,
-        desk=ScaleDesk(make_job(), clock=lambda: NOW),
+        requests=ScaleRequests(make_job(), clock=lambda: NOW),
         figures=RunFigures(),
         run=LocalRun(tmp_path),
-        stacks=StacksDesk(dump=dump),
+        stacks=StacksRequests(dump=dump),
         host="127.0.0.1",
     )
     url = f"http://127.0.0.1:{server.port}"

@@ -60,7 +60,7 @@ def test_training_ends_when_evaluations_stop_getting_better(
 
     assert driver.step == 4  # better after 2; after 3 and 4 not
     assert store.last_step() == 4
-    words = driver.standing.last_words(driver.step, 6)
+    words = driver.early_stopping.last_words(driver.step, 6)
     assert "stopped early after step 4: 2 evaluations without a better accuracy" in words
     assert "the best was 0.6 after step 2" in words
     again, _ = make(
@@ -81,7 +81,7 @@ def test_more_patience_lets_a_resumed_run_go_on(boundaries: Boundaries, tmp_path
     more.run()
 
     assert more.step == 6
-    assert more.standing.best.step == 2
+    assert more.early_stopping.best.step == 2
     assert store.path(2).exists()
 
 

@@ -1,6 +1,6 @@
 """A driver that dies at any message or write: its next run goes on, and every sample counts once.
 
-The driver, its flow and its checkpoints are the real ones; the cast is a world of few lines that knows
+The driver, its flow and its checkpoints are the real ones; the actors are a world of few lines that knows
 which samples its weights were trained on. Real processes die in test_resume_is_bitwise.
 """
 

@@ -11,7 +11,7 @@ import workers_here
 from stand_in_devices import Plan, Run, StandInProcess
 
 from rljob_api.topology.ray_resources import EMULATED
-from rljob_runtime.processes.casualties import dead_devices
+from rljob_runtime.processes.dead_devices import dead_devices
 from rljob_runtime.processes.local_ray import start_ray
 from rljob_runtime.processes.on_ray import RayWorkers
 
@@ -57,13 +57,13 @@ def free_devices() -> float:
 def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -> None:
     run = begin()
 
-    run.desk.ask(2)
+    run.requests.ask(2)
     run.elastic.look()
-    joining = run.desk.report()
-    run.step_until(lambda: run.desk.report().ready == 2)
-    grown, group, free = run.desk.report(), run.group(), free_devices()
-    run.desk.ask(1)
-    draining = run.desk.report().draining
+    joining = run.requests.report()
+    run.step_until(lambda: run.requests.report().ready == 2)
+    grown, group, free = run.requests.report(), run.group(), free_devices()
+    run.requests.ask(1)
+    draining = run.requests.report().draining
     run.step()
 
     assert (joining.wanted, joining.ready, joining.joining) == (2, 1, 1)
@@ -72,7 +72,7 @@ def test_a_device_joins_between_two_steps_and_leaves_between_two_others(begin) -
     assert run.synced == [[0, 1, 2]]  # the weights go to who joined; who stays has them
     assert [place.device for place in draining] == [2]
     assert run.group() == [0, 1]
-    assert run.desk.report().hosts == ["host-0", "host-1"]
+    assert run.requests.report().hosts == ["host-0", "host-1"]
     events = run.events("resize")
     assert [(e["from"], e["to"], e["given_up"]) for e in events] == [(1, 2, 0), (2, 1, 0)]
     assert events[1]["step"] == run.steps
@@ -89,34 +89,34 @@ def wait_for_death(worker) -> None:
 
 def test_a_failed_run_names_the_devices_whose_processes_died(begin) -> None:
     run = begin()
-    before = dead_devices(run.cast)
+    before = dead_devices(run.actors)
 
-    run.pool.workers.end(run.cast.members[1].worker)
-    wait_for_death(run.cast.members[1].worker)
+    run.pool.workers.end(run.actors.members[1].worker)
+    wait_for_death(run.actors.members[1].worker)
 
-    assert (before, dead_devices(run.cast)) == ("", "device 1 (host-1) died")
+    assert (before, dead_devices(run.actors)) == ("", "device 1 (host-1) died")
 
 
 def test_steps_go_on_while_ray_has_no_place(begin) -> None:
     run = begin()
 
-    run.desk.ask(4)
-    run.step_until(lambda: run.desk.report().ready == 2)  # 8 prompts are not for 3
-    waiting = run.desk.report()
-    run.desk.ask(1)
+    run.requests.ask(4)
+    run.step_until(lambda: run.requests.report().ready == 2)  # 8 prompts are not for 3
+    waiting = run.requests.report()
+    run.requests.ask(1)
     run.step()
 
     assert (waiting.wanted, waiting.ready, waiting.joining) == (4, 2, 2)
-    assert run.desk.report().joining == 0
+    assert run.requests.report().joining == 0
     assert len(run.group()) == 2
 
 
 def test_a_device_that_dies_on_its_way_in_is_tried_again_and_given_up(begin) -> None:
     run = begin({2: "dies"})
 
-    run.desk.ask(2)
-    run.step_until(lambda: bool(run.desk.report().message))
+    run.requests.ask(2)
+    run.step_until(lambda: bool(run.requests.report().message))
 
-    assert run.desk.report().message == "3 devices failed to join; see the warnings"
+    assert run.requests.report().message == "3 devices failed to join; see the warnings"
     assert run.group() == [0, 1]
     assert all("Died" in event["message"] for event in run.events("warning"))

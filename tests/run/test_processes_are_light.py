@@ -14,7 +14,7 @@ PROCESSES = {
     "the driver, and every Ray actor until it is made": ("rljob_runtime.run.launch", set()),
     "the dock's servers": ("rljob_runtime.processes.actors.dock_worker", {"pydantic", "rich"}),
     "the rewards' children": ("rljob_runtime.task.rewards.scorer_child", {"numpy", "ray", "rich"}),
-    "the guardian": ("rljob_runtime.processes.guardian", {"numpy", "pydantic", "ray", "rich"}),
+    "the reaper": ("rljob_runtime.processes.reaper", {"numpy", "pydantic", "ray", "rich"}),
 }
 
 

@@ -23,8 +23,8 @@ from rljob_operator.metrics import Metrics
 from rljob_runtime.report.prometheus.families import families
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.run.hangs.desk import StacksDesk
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.status_server import StatusServer
 
 pytest.importorskip("tensorboard")
@@ -62,15 +62,15 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     job, told = job_file(**TRACKED), RunFigures()
     for event in run_of_all(job).events:
         told.on_event(event)
-    desk, here = ScaleDesk(load_job(job)), LocalRun(tmp_path)
+    requests, here = ScaleRequests(load_job(job)), LocalRun(tmp_path)
     server = StatusServer(
         port=0,
         token="t",
         total_steps=2,
-        desk=desk,
+        requests=requests,
         figures=told,
         run=here,
-        stacks=StacksDesk(),
+        stacks=StacksRequests(),
     )
     yield server.port
     server.close()

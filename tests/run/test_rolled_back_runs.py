@@ -1,4 +1,4 @@
-"""A driver that is rolled back, on a cast of few lines: what its weights were trained on at the end.
+"""A driver that is rolled back, on actors of few lines: what its weights were trained on at the end.
 
 The driver, its flow and its checkpoints are the real ones, as in test_driver_every_boundary.
 """
@@ -24,7 +24,7 @@ class CollapsingDriver(ToldDriver):
         super().tell_step(calls, seconds)
         draw = calls.batch.draw
         self.log.write("progress", message=f"draw {draw}")
-        self.guarding.look(self.step, {"entropy": 0.0 if draw == BAD else 0.5})
+        self.alarm_actions.look(self.step, {"entropy": 0.0 if draw == BAD else 0.5})
 
 
 @pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])
@@ -67,5 +67,5 @@ def test_a_run_that_goes_on_after_a_rollback_knows_of_it(
 
     again.resume(store.path(4))
 
-    assert (again.guarding.rollbacks, again.guarding.skipped) == (1, 2)
+    assert (again.alarm_actions.rollbacks, again.alarm_actions.skipped) == (1, 2)
     assert str(again.begin_batch(5, 0).batch) == "train/5+2"

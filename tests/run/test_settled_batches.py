@@ -59,7 +59,7 @@ def settle(tmp_path: Path) -> Iterator[Any]:
         actor = StandIn()
         stages = Stages(
             job=read_job(SMALL_JOB),
-            cast=StandInCast(actor, [actor]),  # type: ignore[arg-type]
+            actors=StandInCast(actor, [actor]),  # type: ignore[arg-type]
             log=log,
             stop=lambda: True,
         )

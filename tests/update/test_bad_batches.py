@@ -16,9 +16,9 @@ from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog, read_events
-from rljob_runtime.run import guarding as guarding_module
-from rljob_runtime.run.guarding import Guarding
-from rljob_runtime.run.guards import AlarmWatch
+from rljob_runtime.run import alarm_actions as guarding_module
+from rljob_runtime.run.alarm_actions import AlarmActions
+from rljob_runtime.run.alarm_watch import AlarmWatch
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.samples.sample import SampleBatch
@@ -158,7 +158,7 @@ def test_rows_and_tokens_are_bounded_and_the_bad_ones_stay(both, monkeypatch):
 
 
 def guarding_of(folder, **guards):
-    return Guarding(
+    return AlarmActions(
         watch=AlarmWatch(guards=Guards.model_validate(guards), compares=True),
         log=EventLog(folder / "events.jsonl"),
         store=CheckpointStore(folder=folder / "checkpoints", keep=1),
@@ -170,26 +170,26 @@ def test_the_alarm_names_the_file_with_the_rows(both, tmp_path):
     reports = train(both[0], samples)
     rows = [row for report in reports for row in report.bad_rows]
     file = tmp_path / "bad-batches" / "step-000001.json"
-    guarding = guarding_of(tmp_path)
+    alarm_actions = guarding_of(tmp_path)
 
     with pytest.raises(GuardStop, match=f"nonFinite: not finite: .*; its batch: {file}"):
-        guarding.look(1, reports[0].metrics, rows)
+        alarm_actions.look(1, reports[0].metrics, rows)
 
     content = json.loads(file.read_text())
     assert content["step"] == 1
     assert content["rows"][0]["uid"] == samples.batch.row(BAD_GROUP, BAD_SAMPLE)
     assert len(content["rows"]) == GROUPS * SAMPLES
-    (alarm,) = read_events(guarding.log.path)
+    (alarm,) = read_events(alarm_actions.log.path)
     assert str(file) in alarm["message"]
 
 
 def test_of_the_files_the_last_ones_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(guarding_module, "MOST_FILES", 2)
-    guarding = guarding_of(tmp_path, non_finite={"policy": "warn"})
+    alarm_actions = guarding_of(tmp_path, non_finite={"policy": "warn"})
 
     for step in range(1, 9):  # raised at every other step
         loss = math.nan if step % 2 else 0.1
-        guarding.look(step, {"loss": loss}, [{"not_finite": ["loss"]}])
+        alarm_actions.look(step, {"loss": loss}, [{"not_finite": ["loss"]}])
 
     names = sorted(file.name for file in (tmp_path / "bad-batches").iterdir())
     assert names == ["step-000005.json", "step-000007.json"]
@@ -197,10 +197,10 @@ def test_of_the_files_the_last_ones_stay(tmp_path, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path, caplog):
     (tmp_path / "bad-batches").write_text("in the way")
-    guarding = guarding_of(tmp_path, non_finite={"policy": "warn"})
+    alarm_actions = guarding_of(tmp_path, non_finite={"policy": "warn"})
 
-    guarding.look(1, {"loss": math.nan}, [{"not_finite": ["loss"]}])
+    alarm_actions.look(1, {"loss": math.nan}, [{"not_finite": ["loss"]}])
 
-    (alarm,) = read_events(guarding.log.path)
+    (alarm,) = read_events(alarm_actions.log.path)
     assert "its batch" not in alarm["message"]
     assert "were not written" in caplog.text

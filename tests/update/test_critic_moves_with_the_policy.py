@@ -10,7 +10,7 @@ from rljob_runtime.errors import DockError
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.lessons import critic_lesson
+from rljob_runtime.worker.training_objective import critic_objective
 from rljob_runtime.worker.update import Update
 
 
@@ -27,7 +27,7 @@ class Bench:
             ranks=UpdateRanks(),
             spec=spec.of_critic(),
             control=control,
-            teaches=critic_lesson,
+            teaches=critic_objective,
         )
         self.policy = Update(
             engine=self.engines[0],

@@ -17,7 +17,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.lessons import critic_lesson
+from rljob_runtime.worker.training_objective import critic_objective
 from rljob_runtime.worker.update import Update
 
 UNWEIGHTED = {"rolloutCorrection": {"weight": "none"}}
@@ -81,7 +81,7 @@ def make_update(bench, dock, spec):
             ranks=ranks,
             spec=spec.of_critic(),
             control=control,
-            teaches=critic_lesson,
+            teaches=critic_objective,
         )
     return Update(
         engine=bench.make_engine(bench.make_model()),

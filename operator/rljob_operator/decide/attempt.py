@@ -65,16 +65,16 @@ def start(draft: Draft) -> None:
                 f"not ready after startDeadlineSeconds, {limit}: {missing}",
             )
             return
-        draft.look_again([left, STARTING_POLL_SECONDS])
+        draft.requeue_after([left, STARTING_POLL_SECONDS])
         return
     draft.set("ClusterReady", "True", "PodsReady")
     pause = backoff_seconds(status.restarts or 0)
     wait = pause - (draft.now - unix(status.attempt_time or rfc3339(draft.now)))
     if wait > 0:
-        draft.look_again(wait)
+        draft.requeue_after(wait)
         return
     if _older_head_lives(draft):
-        draft.look_again(POLL_SECONDS)
+        draft.requeue_after(POLL_SECONDS)
         return
     head = seen.head
     assert head is not None, "all pods are ready"
@@ -82,7 +82,7 @@ def start(draft: Draft) -> None:
     submission = submission_id(seen.identity.uid, attempt)
     draft.update_cluster(submission_id=submission, head=head.incarnation)
     draft.do(Submit(submission=submission))
-    draft.look_again(SUBMITTED_POLL_SECONDS)
+    draft.requeue_after(SUBMITTED_POLL_SECONDS)
 
 
 def supervise(draft: Draft) -> None:
@@ -92,14 +92,14 @@ def supervise(draft: Draft) -> None:
         _end_attempt(draft, lost)
         return
     if draft.seen.ray.hiccup:
-        draft.look_again(POLL_SECONDS)
+        draft.requeue_after(POLL_SECONDS)
         return
     if not draft.seen.ray.reached:
         draft.set("ClusterReady", "False", "HeadSilent", "the head does not answer")
         if draft.since("ClusterReady") >= HEAD_SILENT_SECONDS:
             message = f"the head did not answer for {HEAD_SILENT_SECONDS:.0f} s"
             _end_attempt(draft, _head_lost(draft, message))
-        draft.look_again(POLL_SECONDS)
+        draft.requeue_after(POLL_SECONDS)
         return
     draft.set("ClusterReady", "True", "PodsReady")
     job, cluster = draft.seen.ray.job, draft.status.ray_cluster
@@ -109,7 +109,7 @@ def supervise(draft: Draft) -> None:
         _end_attempt(draft, _head_lost(draft, message))
     elif job is None:  # the status was written and the submission did not arrive
         draft.do(Submit(submission=cluster.submission_id))
-        draft.look_again(SUBMITTED_POLL_SECONDS)
+        draft.requeue_after(SUBMITTED_POLL_SECONDS)
     elif not job.status.is_final:
         _watch(draft)
     elif job.status == "SUCCEEDED":
@@ -176,7 +176,7 @@ def _watch(draft: Draft) -> None:
         if message is not None:
             _end_attempt(draft, AttemptFailure(reason="NoProgress", message=message, lost=True))
         return
-    draft.look_again([left, seen.poll_seconds])
+    draft.requeue_after([left, seen.poll_seconds])
 
 
 def told_of_deadline(draft: Draft, deadline: str, message: str) -> str | None:
@@ -187,7 +187,7 @@ def told_of_deadline(draft: Draft, deadline: str, message: str) -> str | None:
         return "; ".join(filter(None, (message, missing_pods(draft))))
     if draft.seen.stacks is None:
         draft.do(AskStacks(deadline=deadline, message=message))
-        draft.look_again(0.5)
+        draft.requeue_after(0.5)
         return None
     return f"{message}; {draft.seen.stacks or NO_STACKS}"
 
@@ -272,7 +272,7 @@ def _end_attempt(draft: Draft, failure: AttemptFailure) -> None:
         draft.update(ray_cluster=None)
     else:
         draft.update_cluster(submission_id=None, head=None)
-    draft.look_again(0.5)
+    draft.requeue_after(0.5)
 
 
 def _succeed(draft: Draft) -> None:
@@ -292,7 +292,7 @@ def _succeed(draft: Draft) -> None:
     if stops_early:
         message += ", or evaluations stopped getting better"
     draft.set("Succeeded", "True", "StepsDone", message)
-    draft.look_again(0.5)
+    draft.requeue_after(0.5)
 
 
 def fail(draft: Draft, reason: str, message: str) -> None:
@@ -301,7 +301,7 @@ def fail(draft: Draft, reason: str, message: str) -> None:
     draft.update(phase="Failed", completion_time=rfc3339(draft.now))
     draft.set("Running", "False", reason, tell=False)
     draft.set("Failed", "True", reason, message)
-    draft.look_again(0.5)
+    draft.requeue_after(0.5)
 
 
 def _older_head_lives(draft: Draft) -> bool:

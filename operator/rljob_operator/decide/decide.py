@@ -61,7 +61,7 @@ def _run(draft: Draft) -> None:
         if message is not None:
             fail(draft, "DeadlineExceeded", message)
         return
-    draft.look_again([left])
+    draft.requeue_after([left])
     _keep_cluster(draft)
     cluster = draft.status.ray_cluster
     if cluster is not None and cluster.submission_id is not None:
@@ -103,7 +103,7 @@ def _suspend(draft: Draft) -> None:
         draft.update(phase="Suspended", devices=None, start_time=None, attempt_time=None)
         return
     draft.update(phase="Suspending")
-    draft.look_again(POLL_SECONDS)
+    draft.requeue_after(POLL_SECONDS)
     if cluster is None or _stop(draft, "Suspending"):
         return
     if seen.checkpoint is not None:
@@ -133,7 +133,7 @@ def _clean_up(draft: Draft) -> None:
     if spec is None:
         return
     if _stop(draft, "Ended"):
-        draft.look_again(POLL_SECONDS)
+        draft.requeue_after(POLL_SECONDS)
         return
     if seen.cluster is not None and not seen.cluster.deleting:
         if spec.cleanup_policy == "DeleteCluster":
@@ -144,4 +144,4 @@ def _clean_up(draft: Draft) -> None:
     if left is not None and left <= 0:
         draft.do(DeleteJob())
     elif left is not None:
-        draft.look_again(left)
+        draft.requeue_after(left)

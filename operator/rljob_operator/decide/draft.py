@@ -107,7 +107,7 @@ class Draft:
         """Add actions, each once."""
         self.actions += [action for action in actions if action not in self.actions]
 
-    def look_again(self, seconds: Iterable[float | None] | float) -> None:
+    def requeue_after(self, seconds: Iterable[float | None] | float) -> None:
         """Come back after so many seconds at the latest."""
         times = [seconds] if isinstance(seconds, (int, float)) else list(seconds)
         wanted = [max(0.5, time) for time in [*times, self.again] if time is not None]

@@ -1,4 +1,4 @@
-"""When a process started, which tells another of its number from it. Called by `guardian` and `hangs`."""
+"""When a process started, which tells another of its number from it. Called by `reaper` and `hangs`."""
 
 import psutil
 

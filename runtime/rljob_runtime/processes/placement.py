@@ -1,6 +1,6 @@
 """From topology to processes: which actors a run has, where they sit, and their addresses.
 
-Called by `launch`; the driver then talks to the `Cast` alone. On a cluster, warehouses go to the pods that
+Called by `launch`; the driver then talks to the `Actors` alone. On a cluster, warehouses go to the pods that
 are theirs, one each, and a controller goes to the node of its state's first worker. With separated placement
 nothing else sits where devices may leave.
 """
@@ -15,15 +15,15 @@ from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
-from rljob_runtime.processes.actors.dock_worker import ControllerActor, WarehouseActor
-from rljob_runtime.processes.actors.feeder import PromptFeeder
-from rljob_runtime.processes.actors.reward_worker import RewardWorker
-from rljob_runtime.processes.actors.whereabouts import (
+from rljob_runtime.processes.actors.addresses import (
     UNKNOWN,
     LiveAddress,
     Warehouses,
     warehouse_name,
 )
+from rljob_runtime.processes.actors.dock_worker import ControllerActor, WarehouseActor
+from rljob_runtime.processes.actors.feeder import PromptFeeder
+from rljob_runtime.processes.actors.reward_worker import RewardWorker
 from rljob_runtime.processes.calls import answers
 from rljob_runtime.processes.device_pool import DevicePool
 from rljob_runtime.processes.device_roles import device_roles, prepare
@@ -46,7 +46,7 @@ class Member:
 
 
 @dataclass(slots=True, kw_only=True)
-class Cast:
+class Actors:
     """The workers of a run. members: the devices; those that generate may come and go.
 
     ports: the dock's, kept for servers that start again.
@@ -108,7 +108,7 @@ def place(
     dock_directory: Path,
     run: DockAddress,
     num_threads: int,
-) -> Cast:
+) -> Actors:
     """Start every worker and wait until each answers. Raises WorkerError naming who does not.
 
     workers: where. models: directories by name. dock_directory: where warehouses put their sockets, on
@@ -138,7 +138,7 @@ def place(
     if job.spec.rewards:
         rewards = [workers.start(RewardWorker, *shared, 0, home=beside)]
     places = answers("device worker", prepare(devices, roles))
-    cast = Cast(
+    actors = Actors(
         members=[
             Member(role=role, worker=worker, place=where)
             for role, worker, where in zip(roles, devices, places, strict=True)
@@ -151,8 +151,8 @@ def place(
         dock=dock,
         ports=ports,
     )
-    cast.meet()
-    return cast
+    actors.meet()
+    return actors
 
 
 def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:

@@ -18,8 +18,8 @@ from typing import Any
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import total_devices
 from rljob_api.topology.ray_resources import device_resource
-from rljob_runtime.processes.guardian import Guardian
 from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver
+from rljob_runtime.processes.reaper import Reaper
 from rljob_runtime.processes.workers import Workers
 
 OBJECT_STORE_BYTES = 128 * 2**20
@@ -35,10 +35,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """workers: where those of the run are started. guardian: ends what is left of them."""
+    """workers: where those of the run are started. reaper: ends what is left of them."""
 
     workers: Workers
-    guardian: Guardian
+    reaper: Reaper
 
 
 @contextlib.contextmanager
@@ -48,26 +48,26 @@ def worker_session(
     """For one run. local: processes without Ray, which write what they say into `logs`; else Ray, see
     `ray_session`."""
     if local:
-        start_forkserver()  # before the guardian, as it serves later runs, too
-        guardian = Guardian()
+        start_forkserver()  # before the reaper, as it serves later runs, too
+        reaper = Reaper()
         try:
             with LocalWorkers(folder=logs) as workers:
-                yield Session(workers=workers, guardian=guardian)
+                yield Session(workers=workers, reaper=reaper)
         finally:
-            guardian.dismiss()
+            reaper.dismiss()
         return
     from rljob_runtime.processes.on_ray import RayWorkers
 
-    with ray_session(job, ray_address) as guardian:
+    with ray_session(job, ray_address) as reaper:
         accelerator = job.spec.accelerator
         actors = RayWorkers(
             per_node=accelerator.devices_per_node, resource=device_resource(accelerator)
         )
-        yield Session(workers=actors, guardian=guardian)
+        yield Session(workers=actors, reaper=reaper)
 
 
 @contextlib.contextmanager
-def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
+def ray_session(job: RLJob, address: str | None) -> Iterator[Reaper]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
     from rljob_runtime.processes.local_ray import start_ray
     from rljob_runtime.processes.versions import check_nodes, connect
@@ -76,7 +76,7 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
     options: dict[str, Any] = {"namespace": namespace, **QUIET}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a run reports to nobody unasked
     logging.getLogger("ray").setLevel(logging.ERROR)  # it greets with its way of authentication
-    guardian = Guardian()  # before Ray: what it starts is to be ended
+    reaper = Reaper()  # before Ray: what it starts is to be ended
     try:
         if address is None:
             devices = total_devices(job.spec.placement, job.spec.accelerator)
@@ -91,15 +91,15 @@ def ray_session(job: RLJob, address: str | None) -> Iterator[Guardian]:
         else:
             connect(address=address, **options)
             check_nodes()
-        guardian.watch_descendants()
-        yield guardian
+        reaper.watch_descendants()
+        yield reaper
     finally:
-        guardian.watch_descendants()  # actors that were started again, too
+        reaper.watch_descendants()  # actors that were started again, too
         if end_ray():
-            guardian.dismiss()
+            reaper.dismiss()
         else:
             # The run's end is told first: Ray takes this process along when it is killed.
-            atexit.register(guardian.dismiss)
+            atexit.register(reaper.dismiss)
 
 
 def end_ray(seconds: float = SHUTDOWN_SECONDS) -> bool:

@@ -27,12 +27,12 @@ class RunState:
     Everything random derives from (seed, step), and data order from the same, so that these two are
     the position of the data and of the random numbers. A checkpoint holds no rows of the dock;
     dock_rows says so. weight_version: version of the weights, which is the number of steps that made them.
-    spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which
-    the optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by
-    their positions in the training stream: first_new_prompt, the first that was never begun, and
-    open_prompts, those that were begun and not trained on; a resumed run begins them anew. rollbacks, and
-    skipped_steps whose prompts they left behind (`guarding`). difficulty: what a difficulty filter knows of
-    prompts (`difficulty`); first_new_prompt then is the first that it has not looked at.
+    spec_digest: digest of the fields that a resumed run must share. degrees: of the update layout, which the
+    optimizer's state is cut by; empty for one that is not. Of a partial rollout, prompts by their positions
+    in the training stream: first_new_prompt, the first that was never begun, and open_prompts, those that
+    were begun and not trained on; a resumed run begins them anew. rollbacks, and skipped_steps whose prompts
+    they left behind (`alarm_actions`). difficulty: what a difficulty filter knows of prompts (`difficulty`);
+    first_new_prompt then is the first that it has not looked at.
     """
 
     step: int

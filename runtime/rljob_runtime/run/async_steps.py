@@ -1,4 +1,4 @@
-"""Steps whose generation runs ahead of the update: what `run_ahead` decides, carried out on the cast.
+"""Steps whose generation runs ahead of the update: what `run_ahead` decides, carried out on the actors.
 
 Called by the driver where the job's flow is `async`. Whenever something ends, the decision is asked for
 again; nothing here chooses what to do next.
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
+from rljob_runtime.run.alarm_actions import RollBack
 from rljob_runtime.run.delivery import Delivery
-from rljob_runtime.run.guarding import RollBack
 from rljob_runtime.run.run_ahead import Action, RunAhead
 from rljob_runtime.run.stages import BatchCalls, Interrupted
 
@@ -46,7 +46,8 @@ class AsyncSteps:
         RollBack, with nothing on its way."""
         try:
             while (
-                self.run_ahead.done < self.run_ahead.steps and not self.driver.standing.ends_early
+                self.run_ahead.done < self.run_ahead.steps
+                and not self.driver.early_stopping.ends_early
             ):
                 self._advance()
         except Interrupted:
@@ -98,12 +99,12 @@ class AsyncSteps:
             calls = self.driver.begin_batch(number, self.attempts[number])
             self.batches[number] = calls
             self._start(number, (*GENERATION, "reward"))
-            cast = self.driver.cast
-            stages.account(calls, cast.rollout_members(), [cast.feeder, *cast.rewards])
+            actors = self.driver.actors
+            stages.account(calls, actors.rollout_members(), [actors.feeder, *actors.rewards])
         else:
             scored = [s for s in self.driver.scoring_stages if s != "reward"]
             self._start(number, (*scored, *self.driver.training_stages))
-            stages.account(self.batches[number], self.driver.cast.update_members(), [])
+            stages.account(self.batches[number], self.driver.actors.update_members(), [])
         self.run_ahead.begun(action)
 
     def _start(self, number: int, names: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.errors import DockError
-from rljob_runtime.processes.placement import Cast
+from rljob_runtime.processes.placement import Actors
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.pools import Pools
@@ -30,16 +30,16 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
 from rljob_runtime.record.profiles.writing import write_traces
+from rljob_runtime.run.alarm_actions import AlarmActions, RollBack, roll_back
+from rljob_runtime.run.alarm_watch import AlarmWatch
 from rljob_runtime.run.async_steps import AsyncSteps
 from rljob_runtime.run.dynamic_sampling import draw_candidates
+from rljob_runtime.run.early_stopping import EarlyStopping
 from rljob_runtime.run.elastic import Elastic
-from rljob_runtime.run.guarding import Guarding, RollBack, roll_back
-from rljob_runtime.run.guards import AlarmWatch
 from rljob_runtime.run.row_watch import RowWatch
 from rljob_runtime.run.run_ahead import RunAhead
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import BatchCalls, Interrupted, Stages
-from rljob_runtime.run.standing import Standing
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     INFERENCE_STATES,
@@ -53,10 +53,10 @@ MAX_STEP_ATTEMPTS = 3
 
 @dataclass(slots=True, kw_only=True)
 class Driver:
-    """Runs the steps of one job on a cast of actors.
+    """Runs the steps of one job on the actors of a run.
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
-    whole step. shared: all pods see the store's folder. desk: where other numbers of rollout devices
+    whole step. shared: all pods see the store's folder. requests: where other numbers of rollout devices
     are asked for. joined: called when new processes belong to the run. hung: looks into an error that a
     step starts over for, while those who failed to come are there. watch: of the dock. step: steps that are
     done, which is also the version of the weights. moves: rises for as long as the driver is not stuck.
@@ -64,13 +64,13 @@ class Driver:
     """
 
     job: RLJob
-    cast: Cast
+    actors: Actors
     log: EventLog
     store: CheckpointStore
     shared: bool
     spec_digest: str
     stop: Callable[[], bool]
-    desk: ScaleDesk
+    requests: ScaleRequests
     joined: Callable[[], None]
     watch: RowWatch
     hung: Callable[[Exception], object] = lambda _: None
@@ -84,18 +84,18 @@ class Driver:
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
     elastic: Elastic = field(init=False)
-    guarding: Guarding = field(init=False)
-    standing: Standing = field(init=False)
+    alarm_actions: AlarmActions = field(init=False)
+    early_stopping: EarlyStopping = field(init=False)
 
     def __post_init__(self) -> None:
         self.pools = Pools.of(self.job.spec)
         self.candidates = Candidates.of(self.job.spec)
         self.difficulty = Difficulty.of(self.job.spec)
-        self.stages = Stages(job=self.job, cast=self.cast, log=self.log, stop=self.stop)
+        self.stages = Stages(job=self.job, actors=self.actors, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
-            cast=self.cast,
-            desk=self.desk,
+            actors=self.actors,
+            requests=self.requests,
             log=self.log,
             sync=lambda: self.stages.sync(self.step),
             joined=self.joined,
@@ -103,19 +103,19 @@ class Driver:
         )
         self.stages.look = self.look
         watch = AlarmWatch.of(self.job.spec)
-        self.guarding = Guarding(watch=watch, log=self.log, store=self.store)
-        self.standing = Standing.of(self.job.spec, log=self.log, store=self.store)
+        self.alarm_actions = AlarmActions(watch=watch, log=self.log, store=self.store)
+        self.early_stopping = EarlyStopping.of(self.job.spec, log=self.log, store=self.store)
 
     def run(self) -> None:
         """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
-        self.standing.read(self.step)
+        self.early_stopping.read(self.step)
         if self.difficulty:
-            (facts,) = self.stages.wait("feed", [self.cast.feeder.facts()])
+            (facts,) = self.stages.wait("feed", [self.actors.feeder.facts()])
             self.difficulty.size = facts["train_size"]
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
-        while self.step < self.job.spec.steps and not self.standing.ends_early:
+        while self.step < self.job.spec.steps and not self.early_stopping.ends_early:
             try:
                 self._train()
             except RollBack as back:
@@ -130,7 +130,7 @@ class Driver:
         """All steps that are left. Raises RollBack."""
         if self.job.spec.flow.mode == "async":
             self._run_ahead()
-        while self.step < self.job.spec.steps and not self.standing.ends_early:
+        while self.step < self.job.spec.steps and not self.early_stopping.ends_early:
             if self.stop():  # stages that end at once look at it nowhere
                 raise Interrupted(f"step {self.step + 1}")
             self.elastic.apply(self.step)
@@ -156,7 +156,7 @@ class Driver:
     @property
     def save_due(self) -> bool:
         """Whether the last step asks for a checkpoint."""
-        return self.standing.ends_early or self._comes_now(self.job.spec.checkpoint.every)
+        return self.early_stopping.ends_early or self._comes_now(self.job.spec.checkpoint.every)
 
     @property
     def scoring_stages(self) -> list[str]:
@@ -197,16 +197,18 @@ class Driver:
         if self.difficulty:
             self.difficulty.learn(calls.reports("reward"))
         self.stages.sync(self.step)
-        self.stages.account(calls, self.cast.members, [self.cast.feeder, *self.cast.rewards])
+        self.stages.account(calls, self.actors.members, [self.actors.feeder, *self.actors.rewards])
         self.tell_step(calls, time.time() - started)
 
     def begin_batch(self, step: int, attempt: int) -> BatchCalls:
         """A training batch whose stages can be started."""
         if self.candidates:
             each = self.job.spec.rollout.parallelism.replica_devices
-            self.candidates.begin(replicas=len(self.cast.generating()) // each)
+            self.candidates.begin(replicas=len(self.actors.generating()) // each)
             attempt = self.candidates.lives
-        skipped = 0 if self.candidates else self.guarding.skipped  # they count on by themselves
+        skipped = (
+            0 if self.candidates else self.alarm_actions.skipped
+        )  # they count on by themselves
         name = BatchName(kind="train", step=step, attempt=attempt, skipped=skipped)
         return BatchCalls(
             batch=name,
@@ -232,14 +234,16 @@ class Driver:
         evaluated = replace(own, suites=tuple(suites))
         self.evaluations.append(evaluated)
         self.log.write("evaluation", **evaluated.event(), seconds=time.time() - started)
-        if self.standing.count(evaluated) and self.step:
+        if self.early_stopping.count(evaluated) and self.step:
             if not self.store.path(self.step).exists():
                 self.save()
-            self.standing.keep()
+            self.early_stopping.keep()
 
     def _evaluated(self, name: str) -> Evaluated:
         """Of one set of held-out prompts."""
-        batch = BatchName(kind="eval", step=self.step, suite=name, skipped=self.guarding.skipped)
+        batch = BatchName(
+            kind="eval", step=self.step, suite=name, skipped=self.alarm_actions.skipped
+        )
         calls = BatchCalls(batch=batch)
         self._carry_out(calls, [["feed", *evaluation_states(self.job.spec)]])
         self.stages.tell(calls)
@@ -310,14 +314,14 @@ class Driver:
         self.log.write(
             "dock",
             step=self.step,
-            **dock_fields(moved, self.cast.warehouses, state_graph(self.job.spec)),
+            **dock_fields(moved, self.actors.warehouses, state_graph(self.job.spec)),
             rows=self.watch.take(),
             **again_fields(self.dropped.pop(self.step, {})),
         )
         for traces in stages.wait("profile", calls.traces, interruptible=False):
             write_traces(traces, folder=self.log.path.parent, log=self.log)
         bad_rows = [row for report in calls.reports("update") for row in report.bad_rows]
-        self.guarding.look(self.step, metrics["metrics"], bad_rows)
+        self.alarm_actions.look(self.step, metrics["metrics"], bad_rows)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
@@ -325,9 +329,12 @@ class Driver:
         degrees = degrees_of(self.job.spec)
         check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
         folder = folder_for_all(checkpoint, shared=self.shared)
-        self.stages.wait("resume", [w.load(folder) for w in self.cast.updating()])
+        self.stages.wait("resume", [w.load(folder) for w in self.actors.updating()])
         self.step = state.step
-        self.guarding.rollbacks, self.guarding.skipped = state.rollbacks, state.skipped_steps
+        self.alarm_actions.rollbacks, self.alarm_actions.skipped = (
+            state.rollbacks,
+            state.skipped_steps,
+        )
         if self.pools:
             self.pools.first_new = state.first_new_prompt
             self.pools.open = set(state.open_prompts)
@@ -359,7 +366,7 @@ class Driver:
         started = time.time()
         draft = self.store.begin(self.step)
         place = draft if self.shared else None
-        saving = [worker.save(place) for worker in self.cast.updating()]
+        saving = [worker.save(place) for worker in self.actors.updating()]
         for folder in self.stages.wait("checkpoint", saving, interruptible=False):
             folder.copy_to(draft, seconds=self.job.spec.flow.stage_timeout_seconds)
             self.moves += 1
@@ -371,8 +378,8 @@ class Driver:
                 dock_rows=0,
                 spec_digest=self.spec_digest,
                 degrees=degrees_of(self.job.spec),
-                rollbacks=self.guarding.rollbacks,
-                skipped_steps=self.guarding.skipped,
+                rollbacks=self.alarm_actions.rollbacks,
+                skipped_steps=self.alarm_actions.skipped,
                 **self._open_prompts(),
             )
         )

@@ -13,10 +13,10 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import roles
 from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.processes.device_roles import role_of
-from rljob_runtime.processes.placement import Cast, Member
+from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run.joining import NOT_READY, Joiner, Joiners
-from rljob_runtime.run.scale_desk import Asked, ScaleDesk
+from rljob_runtime.run.scale_requests import Asked, ScaleRequests
 from rljob_runtime.worker.device_role import DeviceRole
 
 MAX_FAILED_JOINS = 3
@@ -26,14 +26,14 @@ MAX_FAILED_JOINS = 3
 class Elastic:
     """The rollout devices of a run and who asks for others.
 
-    sync: gives all devices of the cast the present weights and checks that they hold them. joined:
+    sync: gives all devices of the run the present weights and checks that they hold them. joined:
     called when new processes belong to the run. hung: looks into a deadline's error, while who was late is
     there. failed: joins that failed since the last question.
     """
 
     job: RLJob
-    cast: Cast
-    desk: ScaleDesk
+    actors: Actors
+    requests: ScaleRequests
     log: EventLog
     sync: Callable[[], None]
     joined: Callable[[], None]
@@ -43,23 +43,23 @@ class Elastic:
     _seen: Asked = field(init=False)
 
     def __post_init__(self) -> None:
-        self.joiners = Joiners(pool=self.cast.pool)
-        self._seen = Asked(count=len(self.cast.generating()), turn=0, time=0.0)
+        self.joiners = Joiners(pool=self.actors.pool)
+        self._seen = Asked(count=len(self.actors.generating()), turn=0, time=0.0)
         self._tell()
 
     def look(self) -> None:
         """Start or drop devices as asked for, see which are ready. Never waits."""
-        asked, coming = self.desk.asked, self.joiners.coming
+        asked, coming = self.requests.asked, self.joiners.coming
         if asked.turn != self._seen.turn:
             self._seen, self.failed = asked, 0
-        elif not coming and asked.count == len(self.cast.rollout_members()):
+        elif not coming and asked.count == len(self.actors.rollout_members()):
             return
         for rank, reason in self.joiners.look():
             if reason.startswith(NOT_READY):
                 late = f"{self.joiners.coming[rank].name}: {reason}"
                 self.hung(DeadlineError(late, stage="join"))
             self._give_up(self.joiners.coming.pop(rank), reason)
-        there = len(self.cast.rollout_members()) + len(self.joiners.roles())
+        there = len(self.actors.rollout_members()) + len(self.joiners.roles())
         missing = (asked.count - there) // self._together
         for rank in sorted(coming)[missing:] if missing < 0 else []:
             self._dismiss(coming.pop(rank))
@@ -70,25 +70,25 @@ class Elastic:
     @property
     def waits(self) -> bool:
         """True when `apply` would let devices join or leave."""
-        return self._target(self._seen.count) != len(self.cast.rollout_members())
+        return self._target(self._seen.count) != len(self.actors.rollout_members())
 
     def apply(self, step: int) -> None:
         """Let those who are ready join and those who are too many leave; `step` steps are done.
 
-        Raises what `sync` and `Cast.meet` raise for devices that were there before.
+        Raises what `sync` and `Actors.meet` raise for devices that were there before.
         """
         self.look()
-        asked, before = self._seen, len(self.cast.rollout_members())
+        asked, before = self._seen, len(self.actors.rollout_members())
         target = self._target(asked.count)
         if target == before:
             return
         began = time.time()
         if target < before:
-            self._leave(self.cast.rollout_members()[target:])
+            self._leave(self.actors.rollout_members()[target:])
         else:
             self._join(self.joiners.ready()[: (target - before) // self._together])
         self._tell()
-        after, ended = len(self.cast.rollout_members()), time.time()
+        after, ended = len(self.actors.rollout_members()), time.time()
         if after != before:
             self.log.write(
                 "resize",
@@ -101,26 +101,26 @@ class Elastic:
 
     def _target(self, wanted: int) -> int:
         """The number for the next step: as many of those who are ready as the job can have."""
-        present = len(self.cast.rollout_members())
+        present = len(self.actors.rollout_members())
         if wanted <= present:
             return wanted
         most = min(wanted, present + sum(len(ready.roles) for ready in self.joiners.ready()))
-        return next((n for n in range(most, present, -1) if self.desk.may_have(n)), present)
+        return next((n for n in range(most, present, -1) if self.requests.may_have(n)), present)
 
     def _leave(self, leaving: list[Member]) -> None:
         """Between two steps nobody has claimed rows: who leaves owes nothing."""
         for member in leaving:
-            self.cast.members.remove(member)
-        self.cast.meet()
+            self.actors.members.remove(member)
+        self.actors.meet()
         for member in reversed(leaving):
             self._dismiss(member)
 
     def _join(self, joining: list[Joiner]) -> None:
         for joiner in joining:
             del self.joiners.coming[joiner.roles[0].rank]
-            self.cast.members += joiner.members
+            self.actors.members += joiner.members
         try:
-            self.cast.meet()
+            self.actors.meet()
             self.sync()
         except RljobError as error:
             self.hung(error)
@@ -131,10 +131,10 @@ class Elastic:
     def _turn_away(self, joining: list[Joiner], reason: str) -> None:
         """Go on without them: if somebody else was at fault, that fails here as well."""
         ranks = {role.rank for joiner in joining for role in joiner.roles}
-        self.cast.members = [m for m in self.cast.members if m.role.rank not in ranks]
+        self.actors.members = [m for m in self.actors.members if m.role.rank not in ranks]
         for joiner in joining:
             self._give_up(joiner, reason)
-        self.cast.meet()
+        self.actors.meet()
         self.sync()
 
     def _give_up(self, joiner: Joiner, reason: str) -> None:
@@ -151,7 +151,7 @@ class Elastic:
             else (leaving.workers, leaving.roles)
         )
         for worker, role in zip(workers, roles, strict=True):
-            self.cast.pool.dismiss(worker, role, staying=staying)
+            self.actors.pool.dismiss(worker, role, staying=staying)
 
     def _free_roles(self) -> list[DeviceRole]:
         """Of the first world of devices that the run neither has nor waits for."""
@@ -168,13 +168,13 @@ class Elastic:
 
     def _roles(self) -> list[DeviceRole]:
         """Of all devices that the run has or waits for."""
-        return [*(member.role for member in self.cast.members), *self.joiners.roles()]
+        return [*(member.role for member in self.actors.members), *self.joiners.roles()]
 
     def _tell(self) -> None:
         given_up = self.failed >= MAX_FAILED_JOINS
-        self.desk.tell(
-            [member.place for member in self.cast.rollout_members()],
-            hosts=[member.place.host for member in self.cast.members],
+        self.requests.tell(
+            [member.place for member in self.actors.rollout_members()],
+            hosts=[member.place.host for member in self.actors.members],
             joining=len(self.joiners.roles()),
             message=f"{self.failed} devices failed to join; see the warnings" if given_up else "",
         )

@@ -25,9 +25,9 @@ from rljob_runtime.errors import (
     describe,
 )
 from rljob_runtime.models.builtin import model_paths
-from rljob_runtime.processes.casualties import dead_devices
+from rljob_runtime.processes.dead_devices import dead_devices
 from rljob_runtime.processes.device_roles import device_roles
-from rljob_runtime.processes.placement import Cast, place
+from rljob_runtime.processes.placement import Actors, place
 from rljob_runtime.processes.session import worker_session
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.copies import Copies
@@ -41,14 +41,14 @@ from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
 from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.run.driver import Driver
-from rljob_runtime.run.hangs.desk import StacksDesk
 from rljob_runtime.run.hangs.dump import Hangs
 from rljob_runtime.run.hangs.hang_session import follow, watching_hangs
 from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.row_watch import RowWatch
 from rljob_runtime.run.run_place import RunPlace, run_place
 from rljob_runtime.run.run_request import RunRequest, dock_directory, spec_digest
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import Interrupted
 from rljob_runtime.run.status_server import StatusServer
 from rljob_runtime.run.stop_request import StopRequest, stop_signals
@@ -72,7 +72,7 @@ def run_job(request: RunRequest) -> int:
     log.subscribe(display.on_event)
     stop, desks = (
         StopRequest(),
-        _Desks(scale=ScaleDesk(job), stacks=StacksDesk(remote=place.remote)),
+        _Desks(scale=ScaleRequests(job), stacks=StacksRequests(remote=place.remote)),
     )
     log.subscribe(desks.figures.on_event)
     try:
@@ -92,8 +92,8 @@ def run_job(request: RunRequest) -> int:
 class _Desks:
     """What a run is asked for, or about, while it lives."""
 
-    scale: ScaleDesk
-    stacks: StacksDesk
+    scale: ScaleRequests
+    stacks: StacksRequests
     figures: RunFigures = field(default_factory=RunFigures)
 
 
@@ -146,28 +146,28 @@ def _run(
                 host=session.workers.host,
                 folder=place.folder,
                 log=log,
-                desk=desks.stacks,
+                requests=desks.stacks,
             ) as hangs,
             hangs.at_deadlines(),
         ):
-            cast = _make_cast(
+            actors = _make_cast(
                 request, job, session.workers, models=models, sockets=sockets, run=hangs.run
             )
             driver = Driver(
                 job=job,
-                cast=cast,
+                actors=actors,
                 log=log,
                 store=store,
                 shared=request.shared_storage,
                 spec_digest=spec_digest(job),
                 stop=stop,
-                desk=desks.scale,
-                joined=session.guardian.watch_descendants,
-                watch=RowWatch(cast.dock, desks.figures.look),
+                requests=desks.scale,
+                joined=session.reaper.watch_descendants,
+                watch=RowWatch(actors.dock, desks.figures.look),
                 hung=hangs.look,
             )
-            follow(hangs, job, cast, driver)
-            session.guardian.watch_descendants()
+            follow(hangs, job, actors, driver)
+            session.reaper.watch_descendants()
             with driver.watch:
                 if latest:
                     driver.resume(latest)
@@ -203,7 +203,7 @@ def _run(
 
 
 def _not_stuck(
-    driver: Driver, log: EventLog, stacks: StacksDesk
+    driver: Driver, log: EventLog, stacks: StacksRequests
 ) -> contextlib.AbstractContextManager[None]:
     """A driver that does not come further by itself ends as at any other deadline."""
 
@@ -272,13 +272,13 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
         driver.save()
         return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
     except (WorkerError, DockError) as error:
-        if not isinstance(error, DeadlineError) and (dead := dead_devices(driver.cast)):
+        if not isinstance(error, DeadlineError) and (dead := dead_devices(driver.actors)):
             raise WorkerError(f"{dead}; {describe(error)}") from error
         raise
     return _Ending(
         status="succeeded",
         code=EXIT_DONE,
-        message=driver.standing.last_words(driver.step, driver.job.spec.steps),
+        message=driver.early_stopping.last_words(driver.step, driver.job.spec.steps),
     )
 
 
@@ -290,7 +290,7 @@ def _make_cast(
     models: dict[str, Path],
     sockets: Path,
     run: DockAddress,
-) -> Cast:
+) -> Actors:
     devices = len(device_roles(job))
     return place(
         job,
@@ -328,7 +328,7 @@ def _status(request: RunRequest, place: RunPlace, log: EventLog, desks: _Desks) 
         port=port,
         token=token,
         total_steps=spec.steps,
-        desk=desks.scale,
+        requests=desks.scale,
         figures=desks.figures,
         run=LocalRun(place.folder),
         stacks=desks.stacks,

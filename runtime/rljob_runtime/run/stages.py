@@ -1,4 +1,4 @@
-"""The stages of a batch as calls on the cast: made, waited for, and settled when one fails.
+"""The stages of a batch as calls on the actors: made, waited for, and settled when one fails.
 
 Called by the driver and by its asynchronous steps. Moves no sample data: it names batches, and the
 workers claim their rows in the dock.
@@ -14,7 +14,7 @@ from typing import Any
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
 from rljob_runtime.processes.calls import ended_of, results
-from rljob_runtime.processes.placement import Cast, Member
+from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pools import Round
@@ -89,7 +89,7 @@ class Stages:
     """
 
     job: RLJob
-    cast: Cast
+    actors: Actors
     log: EventLog
     stop: Callable[[], bool]
     look: Callable[[], None] = lambda: None
@@ -142,7 +142,7 @@ class Stages:
         pools = (now.pool, now.next_pool) if isinstance(now, Round) else ()
         for batch in (calls.batch, *pools, *calls.beside):
             with contextlib.suppress(DockError):  # who is gone holds nothing that could be dropped
-                drop = [self.cast.feeder.drop(batch)]
+                drop = [self.actors.feeder.drop(batch)]
                 self.wait("drop", drop, interruptible=False)
         updates = calls.of_stage.get("update", [])
         self.ended("update", updates)
@@ -160,7 +160,7 @@ class Stages:
         if "generate" not in self.job.spec.states:
             self.held = version
             return
-        calls = [worker.sync(version) for worker in self.cast.devices]
+        calls = [worker.sync(version) for worker in self.actors.devices]
         reports = self.wait("sync", calls, interruptible=False)
         self.spans("sync", max(version, 1), [report.span for report in reports])
         check_sums(version, reports)
@@ -172,12 +172,12 @@ class Stages:
 
     def send(self, version: int) -> list[Call]:
         """Begin to send the update layout's weights to rollout devices that go on generating."""
-        return [worker.send(version) for worker in self.cast.updating()]
+        return [worker.send(version) for worker in self.actors.updating()]
 
     def switch(self, version: int) -> list[Call]:
         """Let the rollout devices switch to what was sent, once they have generated what they generate now at
         the latest; devices that share a model at the same place in their work."""
-        return [worker.switch(version) for worker in self.cast.generating()]
+        return [worker.switch(version) for worker in self.actors.generating()]
 
     def switched(self, version: int, reports: Sequence[Any]) -> None:
         """Note that they have. reports: of all devices that sent or switched."""
@@ -190,7 +190,7 @@ class Stages:
         """Until each answers, or the run is to stop: a lost one is placed and started again, by Ray."""
         limit = self.job.spec.flow.stage_timeout_seconds
         deadline = time.monotonic() + limit
-        for index, warehouse in enumerate(self.cast.warehouses):
+        for index, warehouse in enumerate(self.actors.warehouses):
             while True:
                 try:
                     warehouse.address().result(timeout=WAREHOUSE_ANSWER_SECONDS)
@@ -264,28 +264,28 @@ class Stages:
         )
 
     def _start(self, stage: str, calls: BatchCalls) -> list[Call]:
-        cast, batch, now = self.cast, calls.batch, calls.now
+        actors, batch, now = self.actors, calls.batch, calls.now
         if isinstance(now, CandidateRound):
             if stage == "feed":
-                return [cast.feeder.feed_candidates(now, self.held)]
+                return [actors.feeder.feed_candidates(now, self.held)]
             if stage == "reward":
-                return [worker.select(now) for worker in cast.rewards[:1]]
+                return [worker.select(now) for worker in actors.rewards[:1]]
             now = None
         if stage == "feed":
             if now:
-                return [cast.feeder.feed_pool(now, self.held)]
+                return [actors.feeder.feed_pool(now, self.held)]
             chosen = (calls.positions,) if calls.positions else ()
-            return [cast.feeder.feed(batch, self.held, *chosen)]
+            return [actors.feeder.feed(batch, self.held, *chosen)]
         if stage == "generate":
-            workers, each = cast.generating(), self.job.spec.rollout.parallelism.replica_devices
+            workers, each = actors.generating(), self.job.spec.rollout.parallelism.replica_devices
             replicas = len(workers) // each
             shares = [(worker, (rank // each, replicas)) for rank, worker in enumerate(workers)]
             if now:
                 return [w.partial_rollout(batch, now, share) for w, share in shares]
             return [w.generate(batch, share) for w, share in shares]
         if stage == "reward":
-            return [worker.score(batch) for worker in cast.rewards]
+            return [worker.score(batch) for worker in actors.rewards]
         if stage in INFERENCE_STATES:
-            return [worker.infer(stage, batch) for worker in cast.updating()]
+            return [worker.infer(stage, batch) for worker in actors.updating()]
         assert stage in ("compare", *TRAINING_STATES), f"no stage {stage}"
-        return [getattr(worker, stage)(batch) for worker in cast.updating()]
+        return [getattr(worker, stage)(batch) for worker in actors.updating()]

@@ -27,8 +27,8 @@ from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.page_server import answer_get, answer_post
 from rljob_runtime.report.watch.runs import WatchedRun
 from rljob_runtime.report.watch.watched_page import Page
-from rljob_runtime.run.hangs.desk import StacksDesk
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.scale_requests import ScaleRequests
 
 PATH, SCALE_PATH, STACKS_PATH, METRICS_PATH = "/status", "/scale", "/stacks", "/metrics"
 STACKS_FIELDS = ("deadline", "message")
@@ -42,7 +42,7 @@ REWARD_DIGITS = 4
 class StatusServer:
     """Serves the run's progress until `close`. port: 0 takes a free one, told by `port`.
 
-    desk: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
+    requests: where other numbers of rollout devices are asked for. figures: what /metrics shows. copied:
     what counts as the last checkpoint is its copy on remote storage. run: what the page shows, read once
     somebody looks at it. stacks: where everybody's are asked for.
     """
@@ -53,16 +53,16 @@ class StatusServer:
         port: int,
         token: str,
         total_steps: int,
-        desk: ScaleDesk,
+        requests: ScaleRequests,
         figures: RunFigures,
         run: WatchedRun,
-        stacks: StacksDesk,
+        stacks: StacksRequests,
         copied: bool = False,
         host: str = "",
     ) -> None:
         self._total_steps = total_steps
         self._place = ("copied", "uri") if copied else ("checkpoint", "path")
-        self.desk, self.figures, self.stacks = desk, figures, stacks
+        self.requests, self.figures, self.stacks = requests, figures, stacks
         self.page = Page(LiveRun(run), token)
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
@@ -109,7 +109,7 @@ class StatusServer:
     def document(self) -> bytes:
         """The answer's body; from now on the last news has been told."""
         self._told.set()  # first: what comes while the body is made may not be in it
-        rollout = self.desk.report().model_dump(mode="json", by_alias=True)
+        rollout = self.requests.report().model_dump(mode="json", by_alias=True)
         return json.dumps({**self._document, "rollout": rollout}).encode()
 
     def close(self, *, wait_seconds: float = 0.0) -> None:
@@ -168,7 +168,7 @@ def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
             if not self._admits(SCALE_PATH):
                 return
             try:
-                server.desk.ask(self._asked())
+                server.requests.ask(self._asked())
             except ScaleRefused as refused:
                 error = {"error": str(refused)}
                 self._answer(409 if refused.conflict else 400, json.dumps(error).encode())

@@ -21,7 +21,7 @@ class StopRequest:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler of SIGINT and SIGTERM."""
         if self.asked:
-            os._exit(EXIT_KILLED)  # the guardian ends Ray's processes
+            os._exit(EXIT_KILLED)  # the reaper ends Ray's processes
         self.asked = True
 
 

@@ -20,7 +20,7 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
-from rljob_runtime.worker.meetings import agreed
+from rljob_runtime.worker.agree import agreed
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together

@@ -22,7 +22,7 @@ from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.meetings import agreed
+from rljob_runtime.worker.agree import agreed
 from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order

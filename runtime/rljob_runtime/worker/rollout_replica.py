@@ -15,7 +15,7 @@ from rljob_runtime.record.spans import Stopwatch
 from rljob_runtime.rollout.parallel_rollout.grid import Purpose
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
-from rljob_runtime.worker.meetings import agreed, any_of
+from rljob_runtime.worker.agree import agreed, any_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from rljob_runtime.devices.collectives import broadcast_bytes
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.meetings import agreed
+from rljob_runtime.worker.agree import agreed
 
 Claims = Callable[[], Iterator[list[RowMeta]]]
 Read = Callable[[list[RowMeta]], SampleBatch]

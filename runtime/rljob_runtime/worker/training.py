@@ -26,7 +26,6 @@ from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.update.update_engine import OptimizerStep
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
-from rljob_runtime.worker.lessons import MakeLesson, policy_lesson
 from rljob_runtime.worker.micro_batches import (
     MicroBatch,
     MicroBatches,
@@ -34,6 +33,7 @@ from rljob_runtime.worker.micro_batches import (
     in_step,
     score,
 )
+from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
 
 
 class Training:
@@ -48,7 +48,7 @@ class Training:
         spec: RLJobSpec,
         ranks: UpdateRanks,
         control: KlControl | None = None,
-        teaches: MakeLesson = policy_lesson,
+        teaches: MakeObjective = policy_objective,
     ) -> None:
         batch = spec.batch
         assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"

@@ -23,14 +23,14 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine
+from rljob_runtime.worker.agree import agreed
 from rljob_runtime.worker.bad_batch import BadRow, all_finite, bad_rows
-from rljob_runtime.worker.lessons import MakeLesson, policy_lesson
-from rljob_runtime.worker.meetings import agreed
 from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
 from rljob_runtime.worker.shared_reading import read_together
 from rljob_runtime.worker.training import Training
+from rljob_runtime.worker.training_objective import MakeObjective, policy_objective
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Update:
     ranks: UpdateRanks
     spec: RLJobSpec
     control: KlControl
-    teaches: MakeLesson = policy_lesson
+    teaches: MakeObjective = policy_objective
     ready: Callable[[], None] = lambda: None
     critic: "Update | None" = None
     _begun: _Begun | None = field(default=None, init=False)
@@ -96,7 +96,7 @@ class Update:
             self._begun.training.discard()
             self._begun = None
         parts: list[tuple[list[RowMeta], SampleBatch]] = []
-        followed = self.spec.flow.partial_rollout and self.teaches is policy_lesson
+        followed = self.spec.flow.partial_rollout and self.teaches is policy_objective
         lineage = Lineage() if followed else None
         training = Training(self.engine, self.spec, self.ranks, self.control, self.teaches)
         try:
@@ -145,7 +145,7 @@ class Update:
                 says=partial(score, logprobs=self.engine.logprobs, tokens=tokens, group=None)
                 if alone
                 else None,
-                column="logprobs" if self.teaches is policy_lesson else "values_now",
+                column="logprobs" if self.teaches is policy_objective else "values_now",
                 loss=None if of_pairs else self.teaches(self.spec, self.control).loss,
             )
         except Exception as error:

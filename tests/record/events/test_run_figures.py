@@ -13,8 +13,8 @@ from rljob_api.check.load import read_job
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.run.hangs.desk import StacksDesk
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.status_server import StatusServer
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -27,15 +27,15 @@ def figures() -> RunFigures:
 
 @pytest.fixture
 def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
-    desk = ScaleDesk(read_job(SMALL_JOB), clock=lambda: 7.0)
+    requests = ScaleRequests(read_job(SMALL_JOB), clock=lambda: 7.0)
     made = StatusServer(
         port=0,
         token="t",
         total_steps=9,
-        desk=desk,
+        requests=requests,
         figures=figures,
         run=LocalRun(tmp_path),
-        stacks=StacksDesk(),
+        stacks=StacksRequests(),
         host="127.0.0.1",
     )
     yield made

@@ -14,34 +14,34 @@ from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.run.hangs.desk import StacksDesk
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.status_server import StatusServer
 
 SEPARATED = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 4}
 
 
-def desk_of(**spec: Any) -> ScaleDesk:
-    """The small job's desk, before its driver is there."""
+def desk_of(**spec: Any) -> ScaleRequests:
+    """The small job's requests, before its driver is there."""
     job = json.loads(json.dumps(SMALL_JOB))
     job["spec"] |= {"accelerator": {"devicesPerNode": 2}, **spec}
-    return ScaleDesk(read_job(job), clock=lambda: 7.0)
+    return ScaleRequests(read_job(job), clock=lambda: 7.0)
 
 
 @pytest.fixture
 def serve(tmp_path):
-    """serve(desk): a server on a free port."""
+    """serve(requests): a server on a free port."""
     servers = []
 
-    def start(desk: ScaleDesk) -> StatusServer:
+    def start(requests: ScaleRequests) -> StatusServer:
         server = StatusServer(
             port=0,
             token="the-token",
             total_steps=10,
-            desk=desk,
+            requests=requests,
             figures=RunFigures(),
             run=LocalRun(tmp_path),
-            stacks=StacksDesk(),
+            stacks=StacksRequests(),
             host="127.0.0.1",
         )
         servers.append(server)
@@ -112,7 +112,7 @@ def test_it_tells_and_does_nothing_for_strangers(
         ask(server, token, path or ("/scale" if body else "/status"), body)
 
     assert refused.value.code == code
-    assert server.desk.asked.turn == 0
+    assert server.requests.asked.turn == 0
     refused.value.close()
 
 
@@ -128,7 +128,7 @@ def test_closing_waits_until_the_last_news_was_asked_for(server: StatusServer) -
 
 
 def test_fewer_devices_are_told_as_draining_the_last_first(server: StatusServer) -> None:
-    server.desk.tell(places(4), hosts=["pod-0", "pod-0", "pod-1", "pod-1", "pod-2"], joining=0)
+    server.requests.tell(places(4), hosts=["pod-0", "pod-0", "pod-1", "pod-1", "pod-2"], joining=0)
 
     told = ask(server, "the-token", "/scale", b'{"rollout": 2}')["rollout"]
 
@@ -149,7 +149,7 @@ def test_fewer_devices_are_told_as_draining_the_last_first(server: StatusServer)
 def test_a_number_is_taken_before_the_driver_is_there(server: StatusServer) -> None:
     ask(server, "the-token", "/scale", b'{"rollout": 8}')
 
-    asked = server.desk.asked
+    asked = server.requests.asked
     assert (asked.count, asked.turn, asked.time) == (8, 1, 7.0)
     assert ask(server, "the-token")["rollout"]["ready"] == 0
 
@@ -175,7 +175,7 @@ def test_a_number_that_the_job_cannot_have_is_refused(
 
     assert code == 400
     assert message in told
-    assert server.desk.asked.turn == 0
+    assert server.requests.asked.turn == 0
 
 
 def test_a_colocated_job_is_not_scaled(serve) -> None:
@@ -238,4 +238,4 @@ def test_the_pages_cookie_opens_the_page_alone(server) -> None:
         401,
         401,
     ]
-    assert server.desk.asked.turn == 0
+    assert server.requests.asked.turn == 0

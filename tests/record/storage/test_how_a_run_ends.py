@@ -17,8 +17,8 @@ from rljob_api.spec.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.record.remote import open_remote
 from rljob_runtime.run import launch
+from rljob_runtime.run.early_stopping import EarlyStopping
 from rljob_runtime.run.run_request import RunRequest
-from rljob_runtime.run.standing import Standing
 
 STEPS = 3
 DOCK = DockAddress(token="", warehouses=(), controllers={})
@@ -36,8 +36,8 @@ class Counter:
     watch: Any = field(default_factory=contextlib.nullcontext)
 
     @property
-    def standing(self) -> Standing:
-        return Standing.of(self.job.spec, log=self.log, store=self.store)
+    def early_stopping(self) -> EarlyStopping:
+        return EarlyStopping.of(self.job.spec, log=self.log, store=self.store)
 
     def resume(self, checkpoint: Path) -> None:
         self.step = json.loads((checkpoint / "state.json").read_text())["step"]
@@ -54,7 +54,7 @@ class Counter:
 
 
 class Nobody:
-    """In the guardian's place."""
+    """In the reaper's place."""
 
     def watch_descendants(self) -> None:
         pass
@@ -64,7 +64,7 @@ class Nobody:
 def train(disk, tmp_path, monkeypatch):
     """train(): the exit code of a run with copies on a disk, without Ray."""
     monkeypatch.setattr(launch, "model_paths", lambda *_, **__: {"policy": tmp_path})
-    session = SimpleNamespace(workers=SimpleNamespace(host="127.0.0.1"), guardian=Nobody())
+    session = SimpleNamespace(workers=SimpleNamespace(host="127.0.0.1"), reaper=Nobody())
     monkeypatch.setattr(launch, "worker_session", lambda *_, **__: contextlib.nullcontext(session))
     monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=DOCK))
     monkeypatch.setattr(

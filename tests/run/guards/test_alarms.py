@@ -11,7 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.guards import Guards, steps_of
-from rljob_runtime.run.guards import Alarm, AlarmWatch, Metrics
+from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch, Metrics
 
 HEALTHY = {
     "loss": 0.1,

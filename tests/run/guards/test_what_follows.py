@@ -12,17 +12,17 @@ from rljob_runtime.record.checkpoint import CheckpointStore, RunState
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import PlainDisplay
-from rljob_runtime.run.guarding import Guarding, RollBack
-from rljob_runtime.run.guards import AlarmWatch
+from rljob_runtime.run.alarm_actions import AlarmActions, RollBack
+from rljob_runtime.run.alarm_watch import AlarmWatch
 
-Make = Callable[..., Guarding]
+Make = Callable[..., AlarmActions]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """make(saved=[2, 4], entropyCollapse={...}): guards of a run with these checkpoints."""
 
-    def build(saved: list[int] | None = None, **guards: Any) -> Guarding:
+    def build(saved: list[int] | None = None, **guards: Any) -> AlarmActions:
         store = CheckpointStore(folder=tmp_path / "checkpoints", keep=9)
         for step in saved or []:
             (store.begin(step) / "model").write_text("weights")
@@ -32,23 +32,23 @@ def make(tmp_path: Path) -> Make:
         watch = AlarmWatch(
             guards=Guards.model_validate(guards, by_alias=True, by_name=False), compares=True
         )
-        return Guarding(watch=watch, log=EventLog(tmp_path / "events.jsonl"), store=store)
+        return AlarmActions(watch=watch, log=EventLog(tmp_path / "events.jsonl"), store=store)
 
     return build
 
 
-def collapse(guarding: Guarding, *, until: int, good: int = 0) -> None:
+def collapse(alarm_actions: AlarmActions, *, until: int, good: int = 0) -> None:
     """Steps whose entropy is gone after the good ones."""
     for step in range(1, until + 1):
-        guarding.look(step, {"entropy": 0.5 if step <= good else 0.0})
+        alarm_actions.look(step, {"entropy": 0.5 if step <= good else 0.0})
 
 
 def test_a_warning_is_told_and_the_run_goes_on(make: Make) -> None:
-    guarding = make(entropyCollapse={"window": 2})
+    alarm_actions = make(entropyCollapse={"window": 2})
 
-    collapse(guarding, until=5)
+    collapse(alarm_actions, until=5)
 
-    (alarm,) = read_events(guarding.log.path)
+    (alarm,) = read_events(alarm_actions.log.path)
     assert (alarm["alarm"], alarm["state"], alarm["policy"]) == (
         "entropyCollapse",
         "raised",
@@ -58,71 +58,73 @@ def test_a_warning_is_told_and_the_run_goes_on(make: Make) -> None:
 
 
 def test_a_stop_ends_the_run_with_the_alarm_as_its_reason(make: Make) -> None:
-    guarding = make(entropyCollapse={"window": 2, "policy": "stop"})
+    alarm_actions = make(entropyCollapse={"window": 2, "policy": "stop"})
 
     with pytest.raises(
         GuardStop, match=r"alarm at step 2: entropyCollapse: entropy 0 nats a token"
     ):
-        collapse(guarding, until=5)
+        collapse(alarm_actions, until=5)
 
 
 def test_a_rollback_goes_to_the_last_checkpoint_before_the_first_bad_step(make: Make) -> None:
-    guarding = make([2, 4, 6], entropyCollapse={"window": 3, "policy": "rollback"})
+    alarm_actions = make([2, 4, 6], entropyCollapse={"window": 3, "policy": "rollback"})
 
     with pytest.raises(RollBack) as back:
-        collapse(guarding, until=9, good=4)  # 5, 6 and 7 are bad
+        collapse(alarm_actions, until=9, good=4)  # 5, 6 and 7 are bad
 
     assert back.value.step == 4
     assert back.value.checkpoint.name == "step-000004"
-    assert guarding.store.last_step() == 4  # that of step 6 was bad
-    assert (guarding.rollbacks, guarding.skipped) == (1, 3)
-    (alarm,) = read_events(guarding.log.path)
+    assert alarm_actions.store.last_step() == 4  # that of step 6 was bad
+    assert (alarm_actions.rollbacks, alarm_actions.skipped) == (1, 3)
+    (alarm,) = read_events(alarm_actions.log.path)
     assert alarm["rolled_back_to"] == 4
 
 
 def test_a_run_is_rolled_back_so_often_and_then_ends(make: Make) -> None:
-    guarding = make([1, 2], maxRollbacks=1, entropyCollapse={"window": 1, "policy": "rollback"})
+    alarm_actions = make(
+        [1, 2], maxRollbacks=1, entropyCollapse={"window": 1, "policy": "rollback"}
+    )
     with pytest.raises(RollBack):
-        collapse(guarding, until=3, good=2)
-    guarding.watch.rewind(2)
-    guarding.look(3, {"entropy": 0.5})
+        collapse(alarm_actions, until=3, good=2)
+    alarm_actions.watch.rewind(2)
+    alarm_actions.look(3, {"entropy": 0.5})
 
     with pytest.raises(GuardStop, match=r"rolled back 1 times already.*spec\.guards\.maxRollbacks"):
-        guarding.look(4, {"entropy": 0.0})
+        alarm_actions.look(4, {"entropy": 0.0})
 
 
 def test_without_an_older_checkpoint_a_rollback_ends_the_run(make: Make) -> None:
-    guarding = make([2], entropyCollapse={"window": 2, "policy": "rollback"})
+    alarm_actions = make([2], entropyCollapse={"window": 2, "policy": "rollback"})
 
     with pytest.raises(GuardStop, match="no checkpoint from before step 1 to roll back to"):
-        collapse(guarding, until=2)
+        collapse(alarm_actions, until=2)
 
 
 def test_of_two_alarms_at_once_the_stop_counts(make: Make) -> None:
-    guarding = make(
+    alarm_actions = make(
         [1],
         entropyCollapse={"window": 1, "policy": "rollback"},
         truncation={"window": 1, "policy": "stop"},
     )
 
     with pytest.raises(GuardStop, match="truncation"):
-        guarding.look(2, {"entropy": 0.0, "response_length/clipped_share": 1.0})
+        alarm_actions.look(2, {"entropy": 0.0, "response_length/clipped_share": 1.0})
 
-    assert guarding.store.last_step() == 1
-    assert {event["alarm"] for event in read_events(guarding.log.path)} == {
+    assert alarm_actions.store.last_step() == 1
+    assert {event["alarm"] for event in read_events(alarm_actions.log.path)} == {
         "entropyCollapse",
         "truncation",
     }
 
 
 def test_events_of_steps_that_were_rolled_back_are_void_and_the_alarm_stays(make: Make) -> None:
-    guarding = make([2], entropyCollapse={"window": 1, "policy": "rollback"})
-    log = guarding.log
+    alarm_actions = make([2], entropyCollapse={"window": 1, "policy": "rollback"})
+    log = alarm_actions.log
     log.write("run_started", name="job", steps=4)
     for step in (1, 2, 3):
         log.write("step", step=step, seconds=1.0, metrics={"life": 1})
     with pytest.raises(RollBack):
-        guarding.look(3, {"entropy": 0.0})
+        alarm_actions.look(3, {"entropy": 0.0})
     log.write("step", step=3, seconds=1.0, metrics={"life": 2})
 
     events = read_events(log.path)
@@ -138,16 +140,16 @@ def test_events_of_steps_that_were_rolled_back_are_void_and_the_alarm_stays(make
 
 
 def test_the_terminal_tells_alarms_and_their_end(make: Make, tmp_path: Path) -> None:
-    guarding = make(
+    alarm_actions = make(
         [1], entropyCollapse={"window": 1}, truncation={"window": 1, "policy": "rollback"}
     )
     with (tmp_path / "shown").open("w+") as stream:
-        guarding.log.subscribe(PlainDisplay(stream, report=lambda: None).on_event)
+        alarm_actions.log.subscribe(PlainDisplay(stream, report=lambda: None).on_event)
 
-        guarding.look(2, {"entropy": 0.0})
-        guarding.look(3, {"entropy": 0.5})
+        alarm_actions.look(2, {"entropy": 0.0})
+        alarm_actions.look(3, {"entropy": 0.5})
         with pytest.raises(RollBack):
-            guarding.look(4, {"response_length/clipped_share": 1.0})
+            alarm_actions.look(4, {"response_length/clipped_share": 1.0})
 
         stream.seek(0)
         lines = stream.read().splitlines()

@@ -32,9 +32,9 @@ from rljob_runtime.processes.hangs.dock_state import DockQuestion
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import RemoteRun, open_remote
-from rljob_runtime.run.hangs.desk import StacksDesk
 from rljob_runtime.run.hangs.dump import Hangs
 from rljob_runtime.run.hangs.request import answering_requests, ask_run
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.hangs.switchboard import Switchboard
 
 GRAPH = StateGraph(
@@ -176,11 +176,11 @@ def test_a_deadline_of_the_operators_leaves_its_folder_beside_the_copied_records
     remote = open_remote(RemoteStorage(uri=f"file://{tmp_path}/remote"), "runs/mine")
     hangs = hangs_of(tmp_path, board, run)
     hangs.expected = lambda: ["device-1"]
-    desk = StacksDesk(remote=remote)
-    early = desk.ask("activeDeadlineSeconds", "it did not end")
-    desk.dump = hangs.dump
+    requests = StacksRequests(remote=remote)
+    early = requests.ask("activeDeadlineSeconds", "it did not end")
+    requests.dump = hangs.dump
 
-    told = desk.ask("progressDeadlineSeconds", "no step ended")
+    told = requests.ask("progressDeadlineSeconds", "no step ended")
 
     assert early.startswith("it had no workers to be asked; its driver was in ")
     (copied,) = (tmp_path / "remote/runs/mine/hangs").iterdir()
@@ -244,10 +244,10 @@ def test_only_a_failed_copy_of_its_own_stacks_is_told_by_a_deadline(
     hang_folder(tmp_path, "20260101-000000-update", 3)
     newest = hang_folder(tmp_path, "20260102-000000-sync", 3)
     remote = RemoteRun(fs=Recording(fault), root="runs/mine", uri="x://runs/mine", seconds=60)
-    desk = StacksDesk(remote=remote)
-    desk.dump = lambda stage, why: SimpleNamespace(folder=newest, found="late", waits="")
+    requests = StacksRequests(remote=remote)
+    requests.dump = lambda stage, why: SimpleNamespace(folder=newest, found="late", waits="")
 
-    assert told in desk.ask("progressDeadlineSeconds", "no step ended")
+    assert told in requests.ask("progressDeadlineSeconds", "no step ended")
 
 
 def test_an_error_that_is_no_deadlines_is_left_alone(

@@ -1,4 +1,4 @@
-"""A driver in a world of few lines: its flow and its checkpoints are the real ones, its cast knows which
+"""A driver in a world of few lines: its flow and its checkpoints are the real ones, its actors know which
 samples its weights were trained on, and it may die at any message or write."""
 
 import json
@@ -20,7 +20,7 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
-from rljob_runtime.processes.placement import Cast, Member
+from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.selection import select_groups
@@ -30,7 +30,7 @@ from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
 from rljob_runtime.run.driver import Driver
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.worker.device_role import DeviceRole
@@ -221,15 +221,15 @@ class ToldDriver(Driver):
         self.log.write("step", step=self.step, seconds=seconds)
 
 
-def cast_of(world: World) -> Cast:
+def cast_of(world: World) -> Actors:
     role = DeviceRole(rank=0, update_rank=0, num_updating=1, generates=True, node=0)
-    cast = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
+    actors = SimpleNamespace(feeder=world, rewards=[world], warehouses=[world], devices=[world])
     member = Member(role=role, worker=world, place=DevicePlace(device=0, host="here", address=""))
-    cast.members = [member]
-    cast.updating = cast.generating = lambda: [world]
-    cast.update_members = cast.rollout_members = lambda: [member]
-    cast.pool = None
-    return cast  # type: ignore[return-value]
+    actors.members = [member]
+    actors.updating = actors.generating = lambda: [world]
+    actors.update_members = actors.rollout_members = lambda: [member]
+    actors.pool = None
+    return actors  # type: ignore[return-value]
 
 
 def driver_of(
@@ -238,13 +238,13 @@ def driver_of(
     """A driver of this world."""
     return kind(
         job=job,
-        cast=cast_of(world),
+        actors=cast_of(world),
         log=log,
         store=store,
         shared=True,
         spec_digest="",
         stop=lambda: False,
-        desk=ScaleDesk(job),
+        requests=ScaleRequests(job),
         joined=lambda: None,
         watch=None,  # type: ignore[arg-type]
     )

@@ -18,11 +18,11 @@ from rljob_runtime.errors import WeightsError
 from rljob_runtime.processes.calls import answers
 from rljob_runtime.processes.device_pool import DevicePool
 from rljob_runtime.processes.device_roles import device_roles, prepare
-from rljob_runtime.processes.placement import Cast, Member
+from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.run.elastic import Elastic
-from rljob_runtime.run.scale_desk import ScaleDesk
+from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.worker.device_role import DeviceRole
 
 Plan = dict[int, str]
@@ -108,8 +108,8 @@ class Run:
         )
         self.pool.reserve((1 + together) // per_node)
         self.log = EventLog(folder / "events.jsonl")
-        self.desk = ScaleDesk(self.job)
-        self.cast = Cast(
+        self.requests = ScaleRequests(self.job)
+        self.actors = Actors(
             members=self._members(),
             pool=self.pool,
             feeder=None,
@@ -119,12 +119,12 @@ class Run:
             dock=DockAddress(token="", warehouses=(), controllers={}),
             ports=HeldPorts(0),
         )
-        self.cast.meet()
+        self.actors.meet()
         self.synced: list[list[int]] = []
         self.elastic = Elastic(
             job=self.job,
-            cast=self.cast,
-            desk=self.desk,
+            actors=self.actors,
+            requests=self.requests,
             log=self.log,
             sync=lambda: self.synced.append(self.group()),
             joined=lambda: None,
@@ -143,7 +143,7 @@ class Run:
     def group(self) -> list[int]:
         """Devices that are in one group for weights, by their place in it; all must agree."""
         found = {
-            member.role.rank: member.worker.synced().result(60) for member in self.cast.members
+            member.role.rank: member.worker.synced().result(60) for member in self.actors.members
         }
         assert len({group[0] for group in found.values()}) == 1
         assert {group[2] for group in found.values()} == {len(found)}
@@ -159,14 +159,14 @@ class Run:
         """Steps until it is so."""
         deadline = time.monotonic() + 300
         while not done():
-            assert time.monotonic() < deadline, self.desk.report()
+            assert time.monotonic() < deadline, self.requests.report()
             self.step()
             time.sleep(0.05)
 
     def end(self) -> None:
         """Whoever is there or on the way goes."""
         self.log.close()
-        roles = [(m.worker, m.role) for m in self.cast.members]
+        roles = [(m.worker, m.role) for m in self.actors.members]
         for joiner in self.elastic.joiners.coming.values():
             roles += zip(joiner.workers, joiner.roles, strict=True)
         for worker, role in roles:

@@ -103,7 +103,7 @@ def finish(
         output, _ = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired as error:
         left = session_processes(process.pid)
-        process.kill()  # its guardian ends the others: they would slow down all other tests
+        process.kill()  # its reaper ends the others: they would slow down all other tests
         raise AssertionError(f"after {timeout} s still there: {left}; {error.stdout!r}") from error
     return Finished(process.returncode, output, folder)
 

@@ -14,9 +14,9 @@ from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
+from rljob_runtime.worker.build import DeviceContext, make_states
 from rljob_runtime.worker.device_ranks import join
 from rljob_runtime.worker.device_states import DeviceStates
-from rljob_runtime.worker.making import Surroundings, make_states
 
 NOWHERE = DockAddress(token="", warehouses=(), controllers={}, shared_memory="none")
 
@@ -47,10 +47,10 @@ def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
     dist.destroy_process_group()
     backend, role = open_backend(job.spec.accelerator, rank=rank), device_roles(job)[rank]
     models = {"policy": path}
-    around = Surroundings(
+    context = DeviceContext(
         spec=job.spec, role=role, models=models, dock=lambda: NOWHERE, backend=backend
     )
     states = make_states(
-        around, meet=lambda: join(backend, role, addresses[0], spec=job.spec, models=models)
+        context, meet=lambda: join(backend, role, addresses[0], spec=job.spec, models=models)
     )
     return states, (backend, meeting)

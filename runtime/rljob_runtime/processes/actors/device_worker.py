@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
-from rljob_runtime.processes.actors.whereabouts import LiveAddress, own_host
+from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.pools import Round
 from rljob_runtime.record.folders import Folder, folder_for_all
@@ -80,11 +80,11 @@ class DeviceWorker:
 
     def prepare(self, meeting: str | None) -> DevicePlace:
         """Make the states; the devices of a world meet at `meeting` for it, None for one alone."""
+        from rljob_runtime.worker.build import DeviceContext, make_states
         from rljob_runtime.worker.device_ranks import join
-        from rljob_runtime.worker.making import Surroundings, make_states
 
         with self._backend.naming_memory_errors():
-            around = Surroundings(
+            context = DeviceContext(
                 spec=self._spec,
                 role=self._role,
                 models=self._models,
@@ -92,7 +92,7 @@ class DeviceWorker:
                 backend=self._backend,
             )
             self._states = make_states(
-                around,
+                context,
                 meet=lambda: join(
                     self._backend, self._role, meeting, spec=self._spec, models=self._models
                 ),

@@ -15,7 +15,7 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.processes.actors.whereabouts import Warehouses, own_host
+from rljob_runtime.processes.actors.addresses import Warehouses, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 
 

@@ -13,7 +13,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.processes.actors.whereabouts import LiveAddress
+from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows

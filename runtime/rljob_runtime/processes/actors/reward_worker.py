@@ -18,7 +18,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.processes.actors.whereabouts import LiveAddress
+from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import VERSIONS

@@ -8,21 +8,21 @@ from pathlib import Path
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
-from rljob_runtime.processes.placement import Cast
+from rljob_runtime.processes.placement import Actors
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run.driver import Driver
-from rljob_runtime.run.hangs.desk import StacksDesk
 from rljob_runtime.run.hangs.dump import Hangs
 from rljob_runtime.run.hangs.request import answering_requests
+from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.hangs.switchboard import Switchboard
 from rljob_runtime.samples.flow import state_graph
 
 
 @contextlib.contextmanager
 def watching_hangs(
-    job: RLJob, *, host: str, folder: Path, log: EventLog, desk: StacksDesk
+    job: RLJob, *, host: str, folder: Path, log: EventLog, requests: StacksRequests
 ) -> Iterator[Hangs]:
-    """host: where workers reach this process. job: resolved. folder: the run's. desk: where others ask for
+    """host: where workers reach this process. job: resolved. folder: the run's. requests: for
     stacks."""
     token = secrets.token_hex(32)
     with Switchboard(token=token, host=host) as board:
@@ -34,19 +34,19 @@ def watching_hangs(
             run=DockAddress(token=token, warehouses=(), controllers={}, switchboard=board.address),
             expected=lambda: process_names(job, ranks),
         )
-        desk.dump = hangs.dump
+        requests.dump = hangs.dump
         try:
             with answering_requests(folder, hangs.dump):
                 yield hangs
         finally:
-            desk.dump = None
+            requests.dump = None
 
 
-def follow(hangs: Hangs, job: RLJob, cast: Cast, driver: Driver) -> None:
+def follow(hangs: Hangs, job: RLJob, actors: Actors, driver: Driver) -> None:
     """From now on the run has all its processes, and steps. Devices come and go."""
-    hangs.dock = lambda: cast.dock
+    hangs.dock = lambda: actors.dock
     hangs.step = lambda: driver.step
-    hangs.expected = lambda: process_names(job, [member.role.rank for member in cast.members])
+    hangs.expected = lambda: process_names(job, [member.role.rank for member in actors.members])
 
 
 def process_names(job: RLJob, ranks: list[int]) -> list[str]:

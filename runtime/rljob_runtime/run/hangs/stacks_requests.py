@@ -32,7 +32,7 @@ class Looked(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class StacksDesk:
+class StacksRequests:
     """Of one run. remote: where its records are copied. dump: as `Hangs.dump`; None while there is nobody
     to be asked."""
 

@@ -35,7 +35,7 @@ class _Told:
     message: str = ""
 
 
-class ScaleDesk:
+class ScaleRequests:
     """One run's number of rollout devices: wanted and there."""
 
     def __init__(self, job: RLJob, *, clock: Callable[[], float] = time.time) -> None:

@@ -14,7 +14,7 @@ from rljob_runtime.record.metrics import Evaluated
 
 
 @dataclass(slots=True, kw_only=True)
-class Standing:
+class EarlyStopping:
     """best: so far. rule: when training ends early, None: never. keeps_best: the best checkpoint stays."""
 
     best: Best
@@ -24,7 +24,7 @@ class Standing:
     store: CheckpointStore
 
     @classmethod
-    def of(cls, spec: RLJobSpec, *, log: EventLog, store: CheckpointStore) -> "Standing":
+    def of(cls, spec: RLJobSpec, *, log: EventLog, store: CheckpointStore) -> "EarlyStopping":
         """Of a run that has evaluated nothing."""
         evaluation = spec.evaluation
         return cls(

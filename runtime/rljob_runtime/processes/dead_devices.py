@@ -4,15 +4,15 @@ Called by `launch`. When a process is killed, those that were in a collective wi
 earlier than its death is noticed, and theirs are the errors that arrive.
 """
 
-from rljob_runtime.processes.placement import Cast
+from rljob_runtime.processes.placement import Actors
 
 
-def dead_devices(cast: Cast) -> str:
+def dead_devices(actors: Actors) -> str:
     """`device 1 (HOST), device 3 (HOST) died`, or "" where all that answer in time live."""
-    dead = cast.pool.workers.dead(cast.devices)
+    dead = actors.pool.workers.dead(actors.devices)
     names = [
         f"device {member.role.rank} ({member.place.host})"
-        for member, died in zip(cast.members, dead, strict=True)
+        for member, died in zip(actors.members, dead, strict=True)
         if died
     ]
     return f"{', '.join(sorted(names))} died" if names else ""

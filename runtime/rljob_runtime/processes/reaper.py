@@ -1,7 +1,7 @@
 """A process that ends what a run left behind.
 
-Ray's processes end with their driver, but some of them only when the driver says goodbye. `Guardian` starts
-`python -m rljob_runtime.processes.guardian` beside the run and tells it every descendant; when its pipe
+Ray's processes end with their driver, but some of them only when the driver says goodbye. `Reaper` starts
+`python -m rljob_runtime.processes.reaper` beside the run and tells it every descendant; when its pipe
 closes without a goodbye (kill -9, a second Ctrl-C), it ends those that are still there. After a goodbye it
 gives them a moment first: an actor of Ray was seen to outlive all of Ray.
 """
@@ -28,7 +28,7 @@ OF_TRACKERS = "rljob_runtime.report.tracking.tracker_child"
 log = logging.getLogger(__name__)
 
 
-class Guardian:
+class Reaper:
     """The run's end of the pipe. Processes below this one that are older than it are none of its own."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Guardian:
         )
 
     def watch_descendants(self) -> None:
-        """Tell the guardian every process below this one that came after it."""
+        """Tell the reaper every process below this one that came after it."""
         for process in _descendants() - self._older:
             if not process.startswith(f"{self._process.pid} "):
                 self._say(process)
@@ -55,7 +55,7 @@ class Guardian:
         try:
             self._process.wait(timeout=LEAVE_SECONDS + 10)
         except subprocess.TimeoutExpired:
-            log.warning("guardian pid=%d still ends what the run left behind", self._process.pid)
+            log.warning("reaper pid=%d still ends what the run left behind", self._process.pid)
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None

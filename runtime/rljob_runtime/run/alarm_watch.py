@@ -1,6 +1,6 @@
 """Guards: which alarms a run's steps raise. Pure, without torch: metrics of steps in, alarms out.
 
-Called by `guarding` after each step. A guard looks at the last steps that its window spans; its alarm is
+Called by `alarm_actions` after each step. A guard looks at the last steps that its window spans; its alarm is
 raised once, when they are all bad, and cleared when they no longer are. Metrics are those of the `step` event
 (docs/events.md), before what is not finite became null; a guard whose metric is missing is silent.
 """

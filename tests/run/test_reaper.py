@@ -1,6 +1,6 @@
 """Nothing that a run started is there after it, however it ended.
 
-The runs are processes of their own: a guardian ends all that its process started.
+The runs are processes of their own: a reaper ends all that its process started.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rljob_runtime.children.process_start import is_same, start_of
-from rljob_runtime.processes.guardian import OF_TRACKERS, Guardian
+from rljob_runtime.processes.reaper import OF_TRACKERS, Reaper
 
 LEFT_BEHIND = str(Path(__file__).with_name("left_behind.py"))
 
@@ -71,10 +71,10 @@ def test_what_a_killed_run_left_is_ended(run, processes) -> None:
 
 def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes) -> None:
     _, left = processes
-    guardian = Guardian()
-    guardian._say(f"{left.pid} {start_of(left) - 5}")
+    reaper = Reaper()
+    reaper._say(f"{left.pid} {start_of(left) - 5}")
 
-    guardian.dismiss()
+    reaper.dismiss()
 
     assert left.is_running()
 
@@ -91,13 +91,13 @@ def test_a_process_is_known_again_after_the_clock_was_set(processes, monkeypatch
     assert not is_same(psutil.Process(), start)
 
 
-def test_a_trackers_process_outlives_the_guardian() -> None:
-    guardian = Guardian()
+def test_a_trackers_process_outlives_the_reaper() -> None:
+    reaper = Reaper()
     tracker = subprocess.Popen([sys.executable, "-m", OF_TRACKERS], stdin=subprocess.PIPE)
     other = subprocess.Popen(["sleep", "60"])
-    guardian.watch_descendants()
+    reaper.watch_descendants()
 
-    guardian.dismiss()
+    reaper.dismiss()
 
     assert other.wait(20) < 0
     assert tracker.poll() is None

@@ -51,15 +51,15 @@ from rljob_runtime.worker.device_states import DeviceStates
 from rljob_runtime.worker.generate import Generate
 from rljob_runtime.worker.in_flight import InFlight, Probe
 from rljob_runtime.worker.inference import Adapted, Inference, with_end
-from rljob_runtime.worker.lessons import critic_lesson
 from rljob_runtime.worker.partial_rollout import PartialRollout
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 from rljob_runtime.worker.trained_model import TrainedModel
+from rljob_runtime.worker.training_objective import critic_objective
 from rljob_runtime.worker.update import Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class DeviceContext:
     """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
     names beside."""
 
@@ -74,27 +74,27 @@ class Surroundings:
         return DockClient(self.dock, state=state, owner=f"device-{self.role.rank}")
 
 
-def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> DeviceStates:
+def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> DeviceStates:
     """Load what the role needs. meet: joins the other devices of the role's world.
 
     A rollout engine that has a device to itself is made before: vLLM makes, and destroys, a process group
     of its own.
     """
-    spec, model, backend = around.spec, around.models["policy"], around.backend
+    spec, model, backend = context.spec, context.models["policy"], context.backend
     tokenizer = load_tokenizer(model)
     met = meet() if spec.rollout.parallelism.shared else None
     rollout = None
-    if around.role.generates and "generate" in spec.states:
+    if context.role.generates and "generate" in spec.states:
         groups = met.rollout if met else None
         rollout = make_rollout(
-            spec, model=model, ledger=backend.ledger, groups=groups, beside=around.models
+            spec, model=model, ledger=backend.ledger, groups=groups, beside=context.models
         )
     slices = rollout_weights(rollout, spec, backend)
     met = met or meet()
-    held = _held(around, met, rollout)
+    held = _held(context, met, rollout)
     trained = None
-    if around.role.update_rank is not None and held is not None:
-        trained = _trained(around, held, met)
+    if context.role.update_rank is not None and held is not None:
+        trained = _trained(context, held, met)
     reshard = None
     if isinstance(rollout, TorchRollout) and slices is not None and held is not None:
         reshard = make_reshard(spec, model, rollout, slices, held, backend=backend)
@@ -103,7 +103,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             if spec.update.lora is not None and "reference" in trained.inference:
                 trained.inference["reference"].ready = reshard.ready_to_train
     replica = RolloutReplica(engine=rollout, groups=met.rollout) if rollout else None
-    generate = _generate(around, replica) if replica else None
+    generate = _generate(context, replica) if replica else None
     return DeviceStates(
         spec=spec,
         policy=trained.policy if trained else None,
@@ -124,7 +124,7 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
             rests=trained is not None and isinstance(rollout, VllmRollout) and rollout.sleeps,
             int8=spec.rollout.quantization == "int8",
         ),
-        in_flight=_in_flight(around, replica, vocab_size=tokenizer.vocab_size),
+        in_flight=_in_flight(context, replica, vocab_size=tokenizer.vocab_size),
         reshard=reshard,
         tokenizer=tokenizer,
         tools=_tools(spec, tokenizer) if rollout else None,
@@ -133,15 +133,15 @@ def make_states(around: Surroundings, *, meet: Callable[[], DeviceRanks]) -> Dev
 
 
 def _held(
-    around: Surroundings, met: DeviceRanks, rollout: RolloutEngine | None
+    context: DeviceContext, met: DeviceRanks, rollout: RolloutEngine | None
 ) -> HeldPolicy | None:
     """The policy in the update layout, to train it or to probe the rollout engine."""
-    spec, trains = around.spec, around.role.update_rank is not None
+    spec, trains = context.spec, context.role.update_rank is not None
     if not trains and not isinstance(rollout, Probing):
         return None
     dtype = DTYPES[spec.update.dtype] if trains else synced_dtype(spec)
     lora = spec.update.lora if trains else None
-    return load_held(around.models["policy"], met.update, dtype=dtype, lora=lora, seed=spec.seed)
+    return load_held(context.models["policy"], met.update, dtype=dtype, lora=lora, seed=spec.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,33 +155,33 @@ class _Trained:
     inference: dict[str, Inference]
 
 
-def _trained(around: Surroundings, held: HeldPolicy, met: DeviceRanks) -> _Trained:
-    spec, ranks = around.spec, met.update
-    engine = _engine(around, spec, held, ranks, make_update)
+def _trained(context: DeviceContext, held: HeldPolicy, met: DeviceRanks) -> _Trained:
+    spec, ranks = context.spec, met.update
+    engine = _engine(context, spec, held, ranks, make_update)
     control = KlControl.of(spec.algorithm.params)
     policy = TrainedModel(
-        held=held, engine=engine, ranks=ranks, source=around.models["policy"], control=control
+        held=held, engine=engine, ranks=ranks, source=context.models["policy"], control=control
     )
     update = Update(
-        engine=engine, dock=around.client("update"), ranks=ranks, spec=spec, control=control
+        engine=engine, dock=context.client("update"), ranks=ranks, spec=spec, control=control
     )
     compare = None
     if "compare" in spec.states:
-        compare = Compare(engine=engine, dock=around.client("compare"), ranks=ranks, spec=spec)
-    critic = _critic(around, met) if spec.has_critic else None
-    inference = make_inference(around, met, held, critic)
+        compare = Compare(engine=engine, dock=context.client("compare"), ranks=ranks, spec=spec)
+    critic = _critic(context, met) if spec.has_critic else None
+    inference = make_inference(context, met, held, critic)
     if critic is not None:
-        update.critic = _teach_critic(around, critic, control)
+        update.critic = _teach_critic(context, critic, control)
     return _Trained(
         policy=policy, critic=critic, update=update, compare=compare, inference=inference
     )
 
 
-def _generate(around: Surroundings, replica: RolloutReplica) -> Generate:
-    spec = around.spec
+def _generate(context: DeviceContext, replica: RolloutReplica) -> Generate:
+    spec = context.spec
     return Generate(
         replica=replica,
-        dock=around.client("generate"),
+        dock=context.client("generate"),
         run_seed=spec.seed,
         prompts=spec.batch.global_batch_size,
         timeout_seconds=spec.flow.stage_timeout_seconds,
@@ -212,9 +212,9 @@ def _games(spec: RLJobSpec, tokenizer: Tokenizer) -> GameSettings | None:
 
 
 def _in_flight(
-    around: Surroundings, replica: RolloutReplica | None, *, vocab_size: int
+    context: DeviceContext, replica: RolloutReplica | None, *, vocab_size: int
 ) -> InFlight | None:
-    spec = around.spec
+    spec = context.spec
     engine = replica.engine if replica is not None else None
     if replica is None or not updates_in_flight(spec) or not isinstance(engine, SwitchingEngine):
         return None
@@ -225,7 +225,7 @@ def _in_flight(
         replica,
         dtype=DTYPES[spec.rollout.dtype],
         probe=None if rounded else Probe(sequences=sequences, dtype=synced_dtype(spec)),
-        host_buffer=around.backend.host_buffer,
+        host_buffer=context.backend.host_buffer,
     )
 
 
@@ -241,7 +241,7 @@ def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollo
 
 
 def _engine(
-    around: Surroundings,
+    context: DeviceContext,
     spec: RLJobSpec,
     held: HeldPolicy,
     ranks: UpdateRanks,
@@ -253,45 +253,45 @@ def _engine(
     return make(
         UpdateSetup(
             spec=spec,
-            model=around.models["policy"],
+            model=context.models["policy"],
             policy=held.model,
             purposes=held.purposes,
             total_steps=spec.steps * per_step,
             ranks=ranks,
-            ledger=around.backend.ledger,
-            swap=HostSwap(around.backend) if spec.update.offload == "optimizer" else None,
+            ledger=context.backend.ledger,
+            swap=HostSwap(context.backend) if spec.update.offload == "optimizer" else None,
         )
     )
 
 
-def _critic(around: Surroundings, met: DeviceRanks) -> TrainedModel:
-    spec, source = around.spec.of_critic(), around.models["critic"]
+def _critic(context: DeviceContext, met: DeviceRanks) -> TrainedModel:
+    spec, source = context.spec.of_critic(), context.models["critic"]
     held = load_held(source, met.critic, dtype=DTYPES[spec.update.dtype], scores=True)
     return TrainedModel(
         held=held,
-        engine=_engine(around, spec, held, met.critic, make_torch),
+        engine=_engine(context, spec, held, met.critic, make_torch),
         ranks=met.critic,
         source=source,
         config=scorer_config(read_config(source), read_scorer(source)),
     )
 
 
-def _teach_critic(around: Surroundings, critic: TrainedModel, control: KlControl) -> Update:
+def _teach_critic(context: DeviceContext, critic: TrainedModel, control: KlControl) -> Update:
     return Update(
         engine=critic.engine,
-        dock=around.client("critic"),
+        dock=context.client("critic"),
         ranks=critic.ranks,
-        spec=around.spec.of_critic(),
+        spec=context.spec.of_critic(),
         control=control,
-        teaches=critic_lesson,
+        teaches=critic_objective,
     )
 
 
 def make_inference(
-    around: Surroundings, met: DeviceRanks, held: HeldPolicy, critic: TrainedModel | None
+    context: DeviceContext, met: DeviceRanks, held: HeldPolicy, critic: TrainedModel | None
 ) -> dict[str, Inference]:
     """The states that score samples by a model, by name; those that the job has. held: the policy."""
-    spec, states = around.spec, around.spec.states
+    spec, states = context.spec, context.spec.states
     made: dict[str, Inference] = {}
 
     def add(
@@ -300,19 +300,19 @@ def make_inference(
         model: PolicyModel,
         ranks: UpdateRanks,
         *,
-        heat: float = 1.0,
+        temperature: float = 1.0,
         adapt: Adapted | None = None,
         resting: SwappedOut | None = None,
     ) -> None:
         made[name] = Inference(
             model=model,
             column=column,
-            dock=around.client(name),
+            dock=context.client(name),
             ranks=ranks,
-            temperature=heat,
+            temperature=temperature,
             adapt=adapt,
             masked=adapt is None and spec.has_turns,
-            ledger=around.backend.ledger,
+            ledger=context.backend.ledger,
             resting=resting,
             sizes=spec.batch,
             evaluation=spec.evaluation,
@@ -321,25 +321,32 @@ def make_inference(
         )
 
     if "reference" in states and isinstance(held.model, Decoder) and held.lora is not None:
-        heat, base = spec.rollout.temperature, WithoutAdapters(held.model)
-        add("reference", "reference_logprobs", base, met.update, heat=heat)
+        temperature, base = spec.rollout.temperature, WithoutAdapters(held.model)
+        add("reference", "reference_logprobs", base, met.update, temperature=temperature)
     elif "reference" in states:
-        frozen, weights = _frozen(around, "policy", met.update, dtype=spec.update.dtype)
+        frozen, weights = _frozen(context, "policy", met.update, dtype=spec.update.dtype)
         resting = None
-        if swaps(spec, around.models["policy"]):
-            resting = HostSwap(around.backend).out(weights)
+        if swaps(spec, context.models["policy"]):
+            resting = HostSwap(context.backend).out(weights)
             resting.release()
-        heat = spec.rollout.temperature
-        add("reference", "reference_logprobs", frozen, met.update, heat=heat, resting=resting)
+        temperature = spec.rollout.temperature
+        add(
+            "reference",
+            "reference_logprobs",
+            frozen,
+            met.update,
+            temperature=temperature,
+            resting=resting,
+        )
     if spec.teacher is not None:
-        frozen, _ = _frozen(around, "teacher", met.teacher, dtype=spec.teacher.dtype)
-        heat = spec.rollout.temperature
-        add("teacher", "teacher_logprobs", frozen, met.teacher, heat=heat)
+        frozen, _ = _frozen(context, "teacher", met.teacher, dtype=spec.teacher.dtype)
+        temperature = spec.rollout.temperature
+        add("teacher", "teacher_logprobs", frozen, met.teacher, temperature=temperature)
     if critic is not None:
         add("values", "values", critic.held.model, critic.ranks)
     if (scorer := spec.reward_model) is not None:
-        ranks, path = met.reward_model, around.models["reward-model"]
-        model, _ = _frozen(around, "reward-model", ranks, dtype=scorer.dtype, scores=True)
+        ranks, path = met.reward_model, context.models["reward-model"]
+        model, _ = _frozen(context, "reward-model", ranks, dtype=scorer.dtype, scores=True)
         padding = read_config(path).get("pad_token_id")
         adapt = with_end(padding if isinstance(padding, int) else None)
         add("reward-model", MODEL_SCORE, model, ranks, adapt=adapt)
@@ -347,10 +354,10 @@ def make_inference(
 
 
 def _frozen(
-    around: Surroundings, name: str, ranks: UpdateRanks, *, dtype: str, scores: bool = False
+    context: DeviceContext, name: str, ranks: UpdateRanks, *, dtype: str, scores: bool = False
 ) -> tuple[PolicyModel, list[Tensor]]:
     """A model that is never trained, and its weights."""
-    model = load_held(around.models[name], ranks, dtype=DTYPES[dtype], scores=scores).model
+    model = load_held(context.models[name], ranks, dtype=DTYPES[dtype], scores=scores).model
     weights = [held_rows(w.requires_grad_(False)) for _, w in model.trained_parameters()]
-    around.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
+    context.backend.ledger.track(MemoryKind.REFERENCE_WEIGHTS, weights)
     return model, weights

@@ -1,7 +1,7 @@
 """What follows the alarms of a run's guards: told, and the run goes on, ends, or goes back to a checkpoint.
 
-`Guarding` is asked by the driver after each step; `roll_back` is carried out by it. What is an alarm is
-decided by `guards`.
+`AlarmActions` is asked by the driver after each step; `roll_back` is carried out by it. What is an alarm is
+decided by `alarm_watch`.
 """
 
 import json
@@ -15,7 +15,7 @@ from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore, read_state
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
-from rljob_runtime.run.guards import Alarm, AlarmWatch
+from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch
 
 if TYPE_CHECKING:
     from rljob_runtime.run.driver import Driver
@@ -37,7 +37,7 @@ class RollBack(Exception):
 
 
 @dataclass(slots=True, kw_only=True)
-class Guarding:
+class AlarmActions:
     """The guards of one run. rollbacks: so far; skipped: training steps that they left behind, whose prompts
     are not asked again."""
 
@@ -130,11 +130,11 @@ def roll_back(driver: "Driver", back: RollBack) -> None:
     """Weights, optimizers and position as the checkpoint has them; prompts go on after those of the steps
     that are undone, so that these are not made again."""
     folder = folder_for_all(back.checkpoint, shared=driver.shared)
-    loading = [worker.load(folder) for worker in driver.cast.updating()]
+    loading = [worker.load(folder) for worker in driver.actors.updating()]
     driver.stages.wait("rollback", loading, interruptible=False)
     driver.step = back.step
-    driver.guarding.watch.rewind(back.step)
-    driver.standing.read(back.step)
+    driver.alarm_actions.watch.rewind(back.step)
+    driver.early_stopping.read(back.step)
     driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
     if driver.pools:
         driver.pools.start_over()

@@ -15,7 +15,7 @@ from rljob_runtime.samples.sample import SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class TrainingObjective:
     """prepare: adds to whole groups what `loss` reads. whole_batch: advantages are whitened over the batch,
     so that no gradient begins before. every_sample_teaches: so does one without advantage. of_policy:
     log-probs of before the step are what ratios are taken against."""
@@ -28,14 +28,14 @@ class Lesson:
     of_policy: bool
 
 
-MakeLesson = Callable[[RLJobSpec, KlControl], Lesson]
+MakeObjective = Callable[[RLJobSpec, KlControl], TrainingObjective]
 """Of a spec, with the present KL coefficient."""
 
 
-def policy_lesson(spec: RLJobSpec, control: KlControl) -> Lesson:
+def policy_objective(spec: RLJobSpec, control: KlControl) -> TrainingObjective:
     """The algorithm's."""
     algorithm, params = algorithm_of(spec.algorithm.name), control.applied(spec.algorithm.params)
-    return Lesson(
+    return TrainingObjective(
         prepare=lambda samples: algorithm.prepare(samples, params),
         loss=lambda logprobs_T, part, totals: algorithm.loss(logprobs_T, part, params, totals),
         min_groups_with_signal=params.min_groups_with_signal,
@@ -45,10 +45,10 @@ def policy_lesson(spec: RLJobSpec, control: KlControl) -> Lesson:
     )
 
 
-def critic_lesson(spec: RLJobSpec, control: KlControl) -> Lesson:
+def critic_objective(spec: RLJobSpec, control: KlControl) -> TrainingObjective:
     """That of the algorithm's critic, whose returns count what the policy's do."""
     algorithm, params = critic_of(spec.algorithm.name), control.applied(spec.algorithm.params)
-    return Lesson(
+    return TrainingObjective(
         prepare=lambda samples: algorithm.prepare_critic(samples, params),
         loss=lambda values_T, part, totals: algorithm.critic_loss(values_T, part, params, totals),
         min_groups_with_signal=0,
