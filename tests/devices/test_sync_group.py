@@ -96,6 +96,27 @@ def test_a_member_that_hangs_is_an_error_after_the_deadline(monkeypatch, silent:
     assert isinstance(results[0], WorkerError)
 
 
+def test_a_member_leaves_what_the_others_no_longer_take() -> None:
+    """They live, and one of them gave up: what the source sent them stays on its way."""
+
+    def member(rank: int) -> None:
+        addresses: list[str] = [""] * 3
+        kept.append(meeting := Meeting("127.0.0.1"))
+        dist.all_gather_object(addresses, meeting.address)
+        group = SyncGroup(addresses[0], rank=rank, size=3)
+        if rank == 0:
+            with pytest.raises(WorkerError, match="no room"):
+                group.broadcast(torch.zeros(1 << 22))
+            group.close()
+        else:
+            kept.append(group)
+        if rank == 1:
+            with pytest.raises(WorkerError), group.telling("taking it"):
+                raise WorkerError("no room")
+
+    on_ranks(3, member)  # within a minute, of the five that a broadcast may take
+
+
 @pytest.mark.parametrize("lost", [0, 2, 4], ids=["source", "in the middle", "last"])
 def test_whoever_dies_is_named_by_all_members_with_what_they_exchanged(
     lost: int, tmp_path: Path

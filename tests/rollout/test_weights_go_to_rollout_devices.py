@@ -112,6 +112,7 @@ def test_weights_of_another_model_are_refused_by_name_before_they_come(
             policy = WholePolicy(model=load_policy(other, dtype=torch.float32))
             with suppress(WorkerError):  # where another gave up before all had them
                 group.broadcast_bytes(pack_outlines(policy.outlines()))
+            group.close()
             return "", True  # and no tensor follows
         engine = TorchRollout(path, groups=ranks.rollout, **ARGUMENTS)
         before = engine.checksum()

@@ -7,6 +7,7 @@ waits for others that wait for a third, and hears of that one's end within secon
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -69,8 +70,14 @@ class SyncGroup:
             self._presence = Presence(rank, self._share, name=name, where=self._where)
 
     def close(self) -> None:
-        """Leave it; who still waits for this member hears that it is gone."""
+        """Leave it; who still waits for this member hears that it is gone.
+
+        gloo's group ends only with what is on its way in it, which others may never take: in a thread, as
+        that may last TRANSFER_SECONDS.
+        """
         self._presence.close()
+        last = [self.__dict__.pop("_group")]
+        threading.Thread(target=last.clear, name="leaves a group", daemon=True).start()
 
     @property
     def is_source(self) -> bool:
