@@ -18,7 +18,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
-from rljob_runtime.run.dynamic_sampling import draw_candidates
+from rljob_runtime.run.dynamic_sampling import fill_batch
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
@@ -87,11 +87,11 @@ def test_what_is_kept_beyond_the_missing_ones_is_left_over_in_order():
 
 def test_a_second_round_draws_as_many_as_the_first_one_lost():
     rounds = candidates(replicas=2)
-    rounds.begin(replicas=2)
-    first = rounds.next(1)
+    rounds.begin(1, replicas=2)
+    first = rounds.next_round(1)
     rounds.selected(taken=6, kept=6, left_over=[])
 
-    second = rounds.next(1)
+    second = rounds.next_round(1)
 
     assert (first.positions, first.fill) == (tuple(range(8)), False)
     assert second.positions == (8, 9, 10, 11)  # 2 missing at 6 of 8 kept: 2.67, for two replicas
@@ -100,9 +100,9 @@ def test_a_second_round_draws_as_many_as_the_first_one_lost():
 
 def test_the_last_round_alone_takes_groups_without_a_signal():
     rounds = candidates(most_rounds=2)
-    rounds.begin(replicas=1)
+    rounds.begin(1, replicas=1)
     fills = []
-    while (now := rounds.next(1)) is not None:
+    while (now := rounds.next_round(1)) is not None:
         fills.append(now.fill)
         rounds.selected(taken=0, kept=0, left_over=[])
 
@@ -111,36 +111,36 @@ def test_the_last_round_alone_takes_groups_without_a_signal():
 
 def test_a_step_begins_with_what_was_left_over_and_draws_the_rest():
     rounds = candidates()
-    rounds.begin(replicas=1)
-    rounds.next(1)
+    rounds.begin(1, replicas=1)
+    rounds.next_round(1)
     rounds.selected(taken=5, kept=5, left_over=[])
-    rounds.next(1)
+    rounds.next_round(1)
     rounds.selected(taken=3, kept=5, left_over=[11, 12])
 
-    rounds.begin(replicas=1)
-    now = rounds.next(2)
+    rounds.begin(1, replicas=1)
+    now = rounds.next_round(2)
 
     assert (now.filled, now.missing, len(now.positions)) == (2, 6, 6)
 
 
 def test_after_the_last_step_nothing_is_left_over():
     rounds = candidates(steps=1)
-    rounds.begin(replicas=1)
+    rounds.begin(1, replicas=1)
 
-    assert rounds.next(1).next_batch is None
+    assert rounds.next_round(1).next_batch is None
 
 
 @pytest.mark.parametrize("trained", [False, True])
 def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
     rounds = candidates()
-    rounds.begin(replicas=1)
-    before = rounds.next(1)
+    rounds.begin(1, replicas=1)
+    before = rounds.next_round(1)
     rounds.selected(taken=8, kept=8, left_over=[])
     rounds.carried = [6, 7]
 
     rounds.start_over(trained=trained)
-    rounds.begin(replicas=1)
-    again = rounds.next(1)
+    rounds.begin(1, replicas=1)
+    again = rounds.next_round(1)
 
     assert again.positions == ((6, 7, *range(8, 14)) if trained else tuple(range(8)))
     assert {before.rows, before.batch, before.next_batch}.isdisjoint(
@@ -152,8 +152,8 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
 def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
     rounds, drawn = candidates(steps=20, most_rounds=None), []
     for step in range(1, 20):
-        rounds.begin(replicas=1)
-        while (now := rounds.next(step)) is not None:
+        rounds.begin(1, replicas=1)
+        while (now := rounds.next_round(step)) is not None:
             drawn += now.positions
             signals = data.draw(
                 st.lists(
@@ -185,8 +185,8 @@ class FakeStages:
             self.candidates.selected(taken=self.kept, kept=self.kept, left_over=[])
 
     def draw(self):
-        self.candidates.begin(replicas=1)
-        draw_candidates(self.candidates, self, BatchCalls(batch=BatchName(kind="train", step=1)))
+        self.candidates.begin(1, replicas=1)
+        fill_batch(self.candidates, self, BatchCalls(batch=BatchName(kind="train", step=1)))
 
 
 def fake_stages(*, timeout=3600.0, mode="streaming", kept=1, seconds=0.0, **sampling):

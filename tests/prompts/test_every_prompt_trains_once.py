@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.prompts.open_groups import OpenGroups
-from rljob_runtime.prompts.pools import Pools, Round
+from rljob_runtime.prompts.pools import Pools
+from rljob_runtime.prompts.rounds import Round
 
 BUDGET = 4
 
@@ -109,7 +110,7 @@ def test_every_history_trains_each_prompt_once_within_the_bound(
 
     step = 1
     while step <= steps:
-        now = pools.begin(step)
+        now = pools.make_round(step)
         if now.groups == len(now.fresh):
             assert str(now.pool) not in names, "the name of a pool was used twice"
         names |= {str(now.pool), str(now.next_pool)}
@@ -132,7 +133,7 @@ def test_every_history_trains_each_prompt_once_within_the_bound(
                 names, world.pools = set(), {}
             continue
         trained += batch.values()
-        pools.trained(batch.values())
+        pools.trained_on(batch.values())
         step += 1
 
     assert sorted(trained) == list(range(steps * prompts)), "a prompt was left out or came twice"
@@ -146,8 +147,8 @@ def test_long_prompts_wait_until_the_bound_and_then_run_to_their_end() -> None:
     batches = []
 
     for step in range(1, 5):
-        batch = world.generate(step, pools.begin(step), step - 1, ranks=1)
-        pools.trained(batch.values())
+        batch = world.generate(step, pools.make_round(step), step - 1, ranks=1)
+        pools.trained_on(batch.values())
         batches.append(sorted(batch.values()))
 
     assert batches == [[1, 2], [3, 5], [0, 6], [4, 7]]

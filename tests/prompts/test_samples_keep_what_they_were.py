@@ -20,7 +20,8 @@ from rljob_runtime.prompts.pool_rows import (
     group_columns,
     pool_rows,
 )
-from rljob_runtime.prompts.pools import Pools, Round
+from rljob_runtime.prompts.pools import Pools
+from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
@@ -106,7 +107,7 @@ class Bench:
         self, pools: Pools, step: int, ranks: int = 2
     ) -> tuple[dict[str, list[list]], Lineage]:
         """One step; the batch's columns row by row, and where they came from."""
-        batch, now = BatchName(kind="train", step=step), pools.begin(step)
+        batch, now = BatchName(kind="train", step=step), pools.make_round(step)
         self.feed(now, step - 1)
         for rank, worker in enumerate(self.workers[:ranks]):
             worker.replica.engine.version = step - 1
@@ -118,7 +119,7 @@ class Bench:
         lineage.add(self.reward, claim.rows, version=step - 1)
         assert [row.version for row in claim.rows] == [int(v[0]) for v in found["versions"].rows()]
         self.feeder.drop_batch(str(batch))
-        pools.trained(lineage.positions)
+        pools.trained_on(lineage.positions)
         return {name: [row.tolist() for row in found[name].rows()] for name in names}, lineage
 
 
@@ -172,7 +173,7 @@ def test_a_round_that_starts_over_repeats_the_seeds_of_its_prompts(bench: Bench)
 
 def test_a_batch_that_was_dropped_ends_the_round(bench: Bench) -> None:
     pools = Pools(prompts=PROMPTS, extra=PROMPTS, steps=6)
-    batch, now = BatchName(kind="train", step=1), pools.begin(1)
+    batch, now = BatchName(kind="train", step=1), pools.make_round(1)
     bench.feed(now, 0)
 
     bench.feeder.drop_batch(str(batch))

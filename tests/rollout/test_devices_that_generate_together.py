@@ -28,7 +28,8 @@ from rljob_runtime.prompts.pool_rows import (
     group_columns,
     pool_rows,
 )
-from rljob_runtime.prompts.pools import Pools, Round
+from rljob_runtime.prompts.pools import Pools
+from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
@@ -73,7 +74,7 @@ class Bench:
     def __post_init__(self) -> None:
         self.spec = make_spec(partial=self.partial)
         self.pools = Pools.of(self.spec)
-        self.rounds = [self.pools.begin(step) for step in (1, 2)] if self.pools else []
+        self.rounds = [self.pools.make_round(step) for step in (1, 2)] if self.pools else []
         self.grid = grid_of(**self.degrees)
 
     def on_devices(self, *, fails: int | None = None) -> tuple[list[str], list[list[Any]]]:

@@ -7,9 +7,12 @@ kept is decided by the reward worker (`select_groups`).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from rljob_api.spec.algorithms.dapo import DAPOParams
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_runtime.prompts.rounds import CandidateRound
+from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule
 from rljob_runtime.samples.batches import BatchName
 
 LOWEST_KEEP_RATE = 0.1
@@ -17,27 +20,9 @@ SMALLEST_SHARE = 4
 """A later round has at least one in so many of a step's prompts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateRound:
-    """One round. rows: the batch of its own that its groups are made in. first: number of its first group
-    in the step. positions: of its prompts. batch: the step's, which lacks `missing` groups from place
-    `filled` on. next_batch: takes what is kept beyond these; None: nothing does. fill: whether groups
-    without a signal take what places are left.
-    """
-
-    rows: BatchName
-    first: int
-    positions: tuple[int, ...]
-    batch: BatchName
-    filled: int
-    missing: int
-    next_batch: BatchName | None
-    fill: bool
-
-
 @dataclass(slots=True, kw_only=True)
-class Candidates:
-    """The candidates of a run.
+class Candidates(Schedule):
+    """The candidates of a run with dynamic sampling.
 
     prompts: of a step. replicas: that generate; a round has as many prompts for each. most_rounds: of a step,
     None: no limit. first_new: position of the first prompt that was never drawn. again: positions that are
@@ -73,14 +58,17 @@ class Candidates:
             fills=chosen.when_short == "fill",
         )
 
-    def begin(self, *, replicas: int) -> None:
-        """A step begins, with the groups that were left over."""
+    in_rounds: ClassVar[bool] = True
+
+    def begin(self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1) -> Asked:
+        """With the groups that were left over. Positions count on by themselves, over what is skipped."""
         self.replicas = replicas
         self._begun = (self.first_new, [*self.carried, *self.again])
         self.filled, self.carried = len(self.carried), []
         self.drawn = self.kept = self.rounds = 0
+        return Schedule.begin(self, step, attempt=self.lives)
 
-    def next(self, step: int) -> CandidateRound | None:
+    def next_round(self, step: int) -> CandidateRound | None:
         """The next round of the step; None: it is full, or has had all of its rounds."""
         missing = self.prompts - self.filled
         if missing == 0 or self.rounds == self.most_rounds:
@@ -108,7 +96,19 @@ class Candidates:
         self.kept += kept
         self.carried += left_over
 
-    def start_over(self, *, trained: bool) -> None:
+    def short(self, after: str) -> str:
+        """Names what would change it."""
+        if self.filled == self.prompts:
+            return ""
+        return (
+            f"{self.filled} of {self.prompts} groups have a signal after "
+            f"{after or f'{self.rounds} rounds'} of dynamic sampling ({self.drawn} drawn, "
+            f"{self.keep_rate:.0%} kept); the task is too easy or too hard for the model: change the "
+            "data, raise batch.samplesPerPrompt or algorithm.params.dynamicSampling.maxRounds, or set "
+            "whenShort: fill"
+        )
+
+    def start_over(self, *, trained: bool = False) -> None:
         """The step's batches are lost: unless it was trained on, all of it is drawn again, and what was left
         over for the next step in any case."""
         if trained:
@@ -117,6 +117,19 @@ class Candidates:
             self.first_new, self.again = self._begun[0], list(self._begun[1])
         self.carried = []
         self.lives += 1  # a batch's name is never used again
+
+    def state(self) -> PromptState:
+        """What was left over is drawn again."""
+        again = [*self.carried, *self.again]
+        return PromptState(first_new_prompt=self.first_new, open_prompts=again)
+
+    def restore(self, state: PromptState) -> None:
+        """As `state` left it."""
+        self.first_new, self.again = state.first_new_prompt, list(state.open_prompts)
+
+    def roll_back(self, state: PromptState) -> None:
+        """What was left over was drawn by weights that are undone."""
+        self.start_over(trained=True)
 
     @property
     def keep_rate(self) -> float:

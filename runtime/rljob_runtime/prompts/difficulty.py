@@ -6,29 +6,15 @@ checkpoint of both goes on alike.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
 
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Curriculum, DifficultyFilter
 from rljob_runtime.prompts.order import item_at
+from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
 
 MOST_KNOWN = 100_000
 """So many items are remembered, those that were asked last: a bound of the checkpoint's size."""
-
-
-class Scored(Protocol):
-    """Of a reward worker's report: of each sample its prompt's number in the step, and 1 where it passed.
-    failed: samples with an error."""
-
-    @property
-    def prompts(self) -> Sequence[int]: ...
-
-    @property
-    def passes(self) -> Sequence[float]: ...
-
-    @property
-    def failed(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +27,7 @@ class Seen:
 
 
 @dataclass(slots=True, kw_only=True)
-class Difficulty:
+class Difficulty(Schedule):
     """The filter of a run. prompts: of a step. size: training items, set before the first step. first_new:
     position of the first prompt that no step has looked at. drawn: positions of the step's prompts."""
 
@@ -68,6 +54,19 @@ class Difficulty:
             seed=spec.seed,
             curriculum=gym.curriculum if gym else None,
         )
+
+    def sized(self, items: int) -> None:
+        """All of them take turns."""
+        self.size = items
+
+    def begin(self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1) -> Asked:
+        """With the positions of prompts that do not rest."""
+        asked = Schedule.begin(self, step, attempt=attempt, skipped=skipped)
+        return replace(asked, positions=self.draw(asked.batch.draw))
+
+    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+        """Which of its prompts were easy, and which hard."""
+        self.learn(scored)
 
     def draw(self, step: int) -> tuple[int, ...]:
         """Positions of a step's prompts: the next ones whose items do not rest. The same until `learn`.
@@ -113,6 +112,19 @@ class Difficulty:
     def remember(self, known: Sequence[Sequence[int]]) -> None:
         """Know this and nothing else."""
         self._seen = {key: Seen(alike, until) for key, alike, until in known}
+
+    def state(self) -> PromptState:
+        """With all that it has learned."""
+        return PromptState(first_new_prompt=self.first_new, difficulty=self.known())
+
+    def restore(self, state: PromptState) -> None:
+        """As `state` left it."""
+        self.first_new = state.first_new_prompt
+        self.remember(state.difficulty)
+
+    def roll_back(self, state: PromptState) -> None:
+        """What was learned since was of weights that are undone."""
+        self.remember(state.difficulty)
 
     def metrics(self) -> dict[str, float]:
         """After the last step."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.errors import CheckpointError
+from rljob_runtime.prompts.schedule import PromptState
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
@@ -46,6 +47,15 @@ class RunState:
     rollbacks: int = 0
     skipped_steps: int = 0
     difficulty: list[list[int]] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> PromptState:
+        """Of its schedule."""
+        return PromptState(
+            first_new_prompt=self.first_new_prompt,
+            open_prompts=self.open_prompts,
+            difficulty=self.difficulty,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,10 +136,5 @@ def roll_back(driver: "Driver", back: RollBack) -> None:
     driver.alarm_actions.watch.rewind(back.step)
     driver.early_stopping.read(back.step)
     driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
-    if driver.pools:
-        driver.pools.start_over()
-    if driver.candidates:
-        driver.candidates.start_over(trained=True)
-    if driver.difficulty:
-        driver.difficulty.remember(read_state(back.checkpoint).difficulty)
+    driver.schedule.roll_back(read_state(back.checkpoint).prompts)
     driver.stages.sync(back.step)

@@ -146,7 +146,7 @@ class AsyncSteps:
         driver, calls = self.driver, self.batches[number]
         self.run_ahead.updated(number)
         self._forget(number)
-        driver.step = number
+        driver.trained(calls)
         driver.tell_step(calls, time.time() - self.marked)
         self.marked = time.time()
         if driver.save_due and number < self.run_ahead.steps:
@@ -159,7 +159,7 @@ class AsyncSteps:
         """
         driver = self.driver
         driver.hung(error)
-        for lost in sorted(self.batches) if driver.pools else [number]:
+        for lost in sorted(self.batches) if driver.schedule.lost_together else [number]:
             calls = self.batches[lost]
             if driver.stages.settle(calls):
                 self._updated(lost)
@@ -168,8 +168,7 @@ class AsyncSteps:
             self.attempts[lost] += 1
             self._forget(lost)
             self.run_ahead.failed(lost)
-        if driver.pools:
-            driver.pools.start_over()
+        driver.schedule.start_over()
 
     def _forget(self, number: int) -> None:
         del self.batches[number]

@@ -7,17 +7,15 @@ the log, checkpoints to the store. Called by `launch`.
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.placement import Actors
-from rljob_runtime.prompts.candidates import Candidates
-from rljob_runtime.prompts.difficulty import Difficulty
-from rljob_runtime.prompts.pools import Pools
+from rljob_runtime.prompts.schedule import Schedule
+from rljob_runtime.prompts.schedule_table import schedule_of
 from rljob_runtime.record.checkpoint import (
     CheckpointStore,
     RunState,
@@ -33,7 +31,7 @@ from rljob_runtime.record.profiles.writing import write_traces
 from rljob_runtime.run.alarm_actions import AlarmActions, RollBack, roll_back
 from rljob_runtime.run.alarm_watch import AlarmWatch
 from rljob_runtime.run.async_steps import AsyncSteps
-from rljob_runtime.run.dynamic_sampling import draw_candidates
+from rljob_runtime.run.dynamic_sampling import fill_batch
 from rljob_runtime.run.early_stopping import EarlyStopping
 from rljob_runtime.run.elastic import Elastic
 from rljob_runtime.run.row_watch import RowWatch
@@ -60,7 +58,7 @@ class Driver:
     are asked for. joined: called when new processes belong to the run. hung: looks into an error that a
     step starts over for, while those who failed to come are there. watch: of the dock. step: steps that are
     done, which is also the version of the weights. moves: rises for as long as the driver is not stuck.
-    dropped: rows of steps that started over, by reason. pools: of a partial rollout.
+    dropped: rows of steps that started over, by reason.
     """
 
     job: RLJob
@@ -77,9 +75,7 @@ class Driver:
     step: int = 0
     moves: int = 0
     dropped: dict[int, Counter[str]] = field(default_factory=dict)
-    pools: Pools | None = field(init=False)
-    candidates: Candidates | None = field(init=False)
-    difficulty: Difficulty | None = field(init=False)
+    schedule: Schedule = field(init=False)
     evaluations: list[Evaluated] = field(default_factory=list)
     step_seconds: list[float] = field(default_factory=list)
     stages: Stages = field(init=False)
@@ -88,9 +84,7 @@ class Driver:
     early_stopping: EarlyStopping = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pools = Pools.of(self.job.spec)
-        self.candidates = Candidates.of(self.job.spec)
-        self.difficulty = Difficulty.of(self.job.spec)
+        self.schedule = schedule_of(self.job.spec)
         self.stages = Stages(job=self.job, actors=self.actors, log=self.log, stop=self.stop)
         self.elastic = Elastic(
             job=self.job,
@@ -109,9 +103,8 @@ class Driver:
     def run(self) -> None:
         """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
         self.early_stopping.read(self.step)
-        if self.difficulty:
-            (facts,) = self.stages.wait("feed", [self.actors.feeder.facts()])
-            self.difficulty.size = facts["train_size"]
+        (facts,) = self.stages.wait("feed", [self.actors.feeder.facts()])
+        self.schedule.sized(facts["train_size"])
         self.stages.sync(self.step)
         if self.job.spec.evaluation and self.step == 0:
             self.evaluate()
@@ -176,45 +169,39 @@ class Driver:
         for attempt in range(MAX_STEP_ATTEMPTS):
             calls = self.begin_batch(self.step + 1, attempt)
             try:
-                if self.candidates:
-                    draw_candidates(self.candidates, self.stages, calls)
+                fill_batch(self.schedule, self.stages, calls)
                 self._carry_out(calls, self._training_stages())
                 break
             except (DockError, Interrupted) as error:
                 if isinstance(error, DockError):
                     self.hung(error)
                 trained = self.stages.settle(calls)
-                if self.pools:
-                    self.pools.start_over()
-                if self.candidates:
-                    self.candidates.start_over(trained=trained)
+                self.schedule.start_over(trained=trained)
                 if trained:
                     break  # what it was needed for is done
                 if isinstance(error, Interrupted):
                     raise
                 self.starts_over(calls.batch, error, attempt)
-        self.step += 1
-        if self.difficulty:
-            self.difficulty.learn(calls.reports("reward"))
+        self.trained(calls)
         self.stages.sync(self.step)
         self.stages.account(calls, self.actors.members, [self.actors.feeder, *self.actors.rewards])
         self.tell_step(calls, time.time() - started)
 
     def begin_batch(self, step: int, attempt: int) -> BatchCalls:
         """A training batch whose stages can be started."""
-        if self.candidates:
-            each = self.job.spec.rollout.parallelism.replica_devices
-            self.candidates.begin(replicas=len(self.actors.generating()) // each)
-            attempt = self.candidates.lives
-        skipped = (
-            0 if self.candidates else self.alarm_actions.skipped
-        )  # they count on by themselves
-        name = BatchName(kind="train", step=step, attempt=attempt, skipped=skipped)
-        return BatchCalls(
-            batch=name,
-            now=self.pools.begin(step) if self.pools else None,
-            positions=self.difficulty.draw(name.draw) if self.difficulty else (),
+        each = self.job.spec.rollout.parallelism.replica_devices
+        asked = self.schedule.begin(
+            step,
+            attempt=attempt,
+            skipped=self.alarm_actions.skipped,
+            replicas=len(self.actors.generating()) // each,
         )
+        return BatchCalls(batch=asked.batch, now=asked.round, positions=asked.positions)
+
+    def trained(self, calls: BatchCalls) -> None:
+        """The step's batch was trained on: the step is done."""
+        self.step = calls.batch.step
+        self.schedule.trained(calls.reports("reward"), calls.reports("update"))
 
     def starts_over(self, batch: BatchName, error: DockError, attempt: int) -> None:
         """Tell that a batch is generated again. Raises the error at the last attempt."""
@@ -253,7 +240,7 @@ class Driver:
 
     def _training_stages(self) -> list[list[str]]:
         """Stages of a training batch; those in one list run at the same time."""
-        if self.candidates:  # the samples are there, and scored by the rewards
+        if self.schedule.in_rounds:  # the samples are there, and scored by the rewards
             models = [stage for stage in self.scoring_stages if stage != "reward"]
             order = [*models, *self.training_stages]
             return [[stage] for stage in order] if self.job.spec.flow.mode == "sync" else [order]
@@ -284,16 +271,11 @@ class Driver:
             self.stages.finish(calls, together)
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
-        """Write the step's events: what ran when, its metrics, what went through the dock, alarms.
-
-        In a partial rollout, its prompts are not open any more. Raises RollBack, GuardStop.
-        """
+        """Write the step's events: what ran when, its metrics, what went through the dock, alarms. Raises
+        RollBack, GuardStop."""
         stages = self.stages
         self.step_seconds.append(seconds)
         stages.tell(calls)
-        if self.pools:
-            lineages = [report.lineage for report in calls.reports("update")]
-            self.pools.trained({place for lineage in lineages for place in lineage.positions})
         peaks = [call for _, call in sorted(calls.peaks.items())]
         metrics = step_metrics(
             self.job,
@@ -305,10 +287,7 @@ class Driver:
             updated=calls.reports("update"),
             peaks=stages.wait("memory", peaks, interruptible=False),
         )
-        if self.candidates:
-            metrics["metrics"] |= self.candidates.metrics()
-        if self.difficulty:
-            metrics["metrics"] |= self.difficulty.metrics()
+        metrics["metrics"] |= self.schedule.metrics()
         self.log.write("step", **metrics, phases=stages.take_phases())
         moved = stages.wait("statistics", calls.traffic, interruptible=False)
         self.log.write(
@@ -335,31 +314,7 @@ class Driver:
             state.rollbacks,
             state.skipped_steps,
         )
-        if self.pools:
-            self.pools.first_new = state.first_new_prompt
-            self.pools.open = set(state.open_prompts)
-        if self.candidates:
-            self.candidates.first_new = state.first_new_prompt
-            self.candidates.again = list(state.open_prompts)
-        if self.difficulty:
-            self.difficulty.first_new = state.first_new_prompt
-            self.difficulty.remember(state.difficulty)
-
-    def _open_prompts(self) -> dict[str, Any]:
-        """Of the run's state: prompts that were drawn and not trained on, and which one was never drawn."""
-        if self.candidates:
-            open_prompts = [*self.candidates.carried, *self.candidates.again]
-            return {"first_new_prompt": self.candidates.first_new, "open_prompts": open_prompts}
-        if self.difficulty:
-            return {
-                "first_new_prompt": self.difficulty.first_new,
-                "difficulty": self.difficulty.known(),
-            }
-        pools = self.pools
-        return {
-            "first_new_prompt": pools.first_new if pools else 0,
-            "open_prompts": sorted(pools.open) if pools else [],
-        }
+        self.schedule.restore(state.prompts)
 
     def save(self) -> None:
         """Checkpoint the last whole step."""
@@ -380,7 +335,7 @@ class Driver:
                 degrees=degrees_of(self.job.spec),
                 rollbacks=self.alarm_actions.rollbacks,
                 skipped_steps=self.alarm_actions.skipped,
-                **self._open_prompts(),
+                **asdict(self.schedule.state()),
             )
         )
         self.log.write("checkpoint", step=self.step, path=str(path), seconds=time.time() - started)

@@ -16,8 +16,7 @@ from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerErr
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.prompts.candidates import CandidateRound
-from rljob_runtime.prompts.pools import Round
+from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.metrics import in_flight_fields, reshard_fields
 from rljob_runtime.record.reward_errors import tell_reward_errors

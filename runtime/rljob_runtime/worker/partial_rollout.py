@@ -15,7 +15,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.prompts.open_groups import OpenGroups
 from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
-from rljob_runtime.prompts.pools import Round
+from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.record.reports import GenerateReport
 from rljob_runtime.record.spans import Span
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling

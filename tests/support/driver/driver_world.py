@@ -22,7 +22,7 @@ from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
-from rljob_runtime.prompts.candidates import CandidateRound
+from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.selection import select_groups
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog

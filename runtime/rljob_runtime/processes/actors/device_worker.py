@@ -16,7 +16,7 @@ from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
 from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
-from rljob_runtime.prompts.pools import Round
+from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.record.folders import Folder, folder_for_all
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.worker.device_role import DeviceRole

@@ -15,9 +15,8 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
-from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenSample, group_columns, pool_rows
-from rljob_runtime.prompts.pools import Round
+from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (

@@ -20,8 +20,8 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
-from rljob_runtime.prompts.candidates import CandidateRound
 from rljob_runtime.prompts.pool_rows import VERSIONS
+from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.selection import (
     GROUP_COLUMNS,
     ROW_COLUMNS,

@@ -1,0 +1,15 @@
+"""The table of schedules: the one that a job asks for, by what its spec has."""
+
+from rljob_api.spec.rljob import RLJobSpec
+from rljob_runtime.prompts.candidates import Candidates
+from rljob_runtime.prompts.difficulty import Difficulty
+from rljob_runtime.prompts.pools import Pools
+from rljob_runtime.prompts.schedule import Schedule
+
+SCHEDULES = (Pools, Candidates, Difficulty)
+"""`of` says whether a job has it; no job has two."""
+
+
+def schedule_of(spec: RLJobSpec) -> Schedule:
+    """That of a run. spec: resolved."""
+    return next((found for kind in SCHEDULES if (found := kind.of(spec))), Schedule())
