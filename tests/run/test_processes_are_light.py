@@ -42,3 +42,10 @@ def test_data_sets_are_made_without_what_draws_pictures() -> None:
 
     assert {"reasoning_gym", "cellpylib"} <= loaded
     assert "matplotlib" not in loaded
+
+
+def test_workers_of_one_machine_are_forked_from_what_has_imported_torch_and_its_engines() -> None:
+    loaded = modules_after("import rljob_runtime.processes.preloaded")
+
+    assert {"torch", "numpy", "reasoning_gym", "rljob_runtime.update.update_torch"} <= loaded
+    assert {"rljob_runtime.rollout.rollout_torch", "rljob_runtime.worker.build"} <= loaded

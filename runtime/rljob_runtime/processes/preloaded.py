@@ -4,9 +4,25 @@ What is there is frozen: a worker that collects garbage would look at all of it,
 """
 
 import gc
+from importlib import import_module
 
 from rljob_runtime.task.data.gym import import_factory
 
+MODULES = (
+    "rljob_runtime.processes.actors.device_worker",
+    "rljob_runtime.processes.actors.dock_worker",
+    "rljob_runtime.processes.actors.feeder",
+    "rljob_runtime.processes.actors.reward_worker",
+    "rljob_runtime.record.profiles.recorder",
+    "rljob_runtime.rollout.rollout_torch",
+    "rljob_runtime.task.rewards.scorer_child",
+    "rljob_runtime.update.update_torch",
+    "rljob_runtime.worker.build",
+    "rljob_runtime.worker.update",
+)
+
+for module in MODULES:
+    import_module(module)
 import_factory()
 gc.collect()
 gc.freeze()

@@ -226,6 +226,33 @@ class SwitchingEngine(RolloutEngine, Protocol):
         ...
 
 
+@runtime_checkable
+class SlicedEngine(RolloutEngine, Protocol):
+    """A rollout engine whose weights are tensors of this process, which a plan fills in place."""
+
+    def slices(self) -> dict[str, Tensor]:
+        """The weights that this process holds by Hugging Face name, the live tensors."""
+        ...
+
+    def filled(self, version: int) -> None:
+        """Somebody else has filled all `slices`."""
+        ...
+
+    def token_logprobs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
+        """As a `SwitchingEngine`'s."""
+        ...
+
+
+@runtime_checkable
+class SleepingEngine(RolloutEngine, Protocol):
+    """A rollout engine whose `sleep` may free its weights, too."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it does here, so that `load_weights` and `wake` must follow it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSetup:
     """What a rollout engine is made of.

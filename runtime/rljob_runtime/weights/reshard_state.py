@@ -21,7 +21,7 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.reports import ReshardFigures, SyncReport
 from rljob_runtime.record.spans import Span
-from rljob_runtime.rollout.rollout_torch import TorchRollout
+from rljob_runtime.rollout.rollout_engine import SlicedEngine
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge
@@ -50,7 +50,7 @@ class Reshard:
     checks: ReshardChecks
     update: Mapping[str, Tensor]
     rollout: RolloutWeights
-    engine: TorchRollout
+    engine: SlicedEngine
     policy: PolicyModel
     ledger: MemoryLedger
     vocab_size: int

@@ -1,6 +1,6 @@
 """Makes a device's part of the reshard, where both engines' weights are tensors that a plan can move.
 
-Called by `making`. All devices decide alike, from the job and the model's config alone.
+Called by `build`. All devices decide alike, from the job and the model's config alone.
 """
 
 from pathlib import Path
@@ -17,9 +17,8 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.lora import adapted_matrices
 from rljob_runtime.models.policy_model import PolicyModel
-from rljob_runtime.rollout.rollout_engine import RolloutEngine
+from rljob_runtime.rollout.rollout_engine import RolloutEngine, SlicedEngine
 from rljob_runtime.rollout.rollout_table import DTYPES
-from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.weights.held_policy import HeldPolicy, shape_of
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge, as_trained
@@ -47,14 +46,14 @@ def is_planned(spec: RLJobSpec, model: Path) -> bool:
 
 
 def rollout_weights(
-    engine: RolloutEngine | None, spec: RLJobSpec, backend: Backend
+    engine: RolloutEngine | None, spec: RLJobSpec, *, model: Path, backend: Backend
 ) -> RolloutWeights | None:
     """A new engine's weights; None without a plan. A swap frees them, as nobody generates before the first
     reshard."""
-    if not isinstance(engine, TorchRollout) or not is_planned(spec, engine.path):
+    if not isinstance(engine, SlicedEngine) or not is_planned(spec, model):
         return None
     weights = RolloutWeights(engine.slices(), backend.ledger)
-    if swaps(spec, engine.path):
+    if swaps(spec, model):
         engine.sleep()
         weights.free()
     return weights
@@ -63,7 +62,7 @@ def rollout_weights(
 def make_reshard(
     spec: RLJobSpec,
     model: Path,
-    engine: TorchRollout,
+    engine: SlicedEngine,
     rollout: RolloutWeights,
     policy: HeldPolicy,
     *,

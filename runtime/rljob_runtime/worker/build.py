@@ -25,12 +25,12 @@ from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     RolloutEngine,
+    SleepingEngine,
+    SlicedEngine,
     SwitchingEngine,
     ToolSettings,
 )
 from rljob_runtime.rollout.rollout_table import DTYPES, make_rollout
-from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.rollout.rollout_vllm import VllmRollout
 from rljob_runtime.rollout.sync_probe import Probing, probe_sequences
 from rljob_runtime.samples.flow import MODEL_SCORE
 from rljob_runtime.task.environments.conversation import Conversation
@@ -89,14 +89,14 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
         rollout = make_rollout(
             spec, model=model, ledger=backend.ledger, groups=groups, beside=context.models
         )
-    slices = rollout_weights(rollout, spec, backend)
+    slices = rollout_weights(rollout, spec, model=model, backend=backend)
     met = met or meet()
     held = _held(context, met, rollout)
     trained = None
     if context.role.update_rank is not None and held is not None:
         trained = _trained(context, held, met)
     reshard = None
-    if isinstance(rollout, TorchRollout) and slices is not None and held is not None:
+    if isinstance(rollout, SlicedEngine) and slices is not None and held is not None:
         reshard = make_reshard(spec, model, rollout, slices, held, backend=backend)
         if trained is not None:
             trained.update.ready = reshard.ready_to_train
@@ -121,7 +121,7 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
             synced=synced_dtype(spec),
             vocab_size=tokenizer.vocab_size,
             max_length=_longest(spec),
-            rests=trained is not None and isinstance(rollout, VllmRollout) and rollout.sleeps,
+            rests=trained is not None and isinstance(rollout, SleepingEngine) and rollout.sleeps,
             int8=spec.rollout.quantization == "int8",
         ),
         in_flight=_in_flight(context, replica, vocab_size=tokenizer.vocab_size),
