@@ -4,13 +4,12 @@ Used by `decide`. A new attempt is submitted only when the head of the one befor
 is known to have ended.
 """
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.lifecycle import FailureReason
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339, unix
 from rljob_operator.decide.elastic import keep_scale
 from rljob_operator.decide.failures import (
-    EXIT_HUNG,
-    EXIT_STOPPED,
     AttemptFailure,
     action_of,
     backoff_seconds,
@@ -127,9 +126,9 @@ def _driver_ended(draft: Draft, job: RayJob) -> AttemptFailure:
         reason, node = "WorkerKilled", killed.node
     elif job.status == "STOPPED":
         reason = "Stopped"
-    elif job.exit_code == EXIT_STOPPED:
+    elif job.exit_code == ExitCode.STOPPED:
         reason = "GuardStopped"
-    elif job.exit_code == EXIT_HUNG:
+    elif job.exit_code == ExitCode.HUNG:
         reason = "Hung"
     message = _last_lines(draft.seen.log) or job.message or f"Ray says {job.status}"
     return AttemptFailure(reason=reason, message=message, node=node, exit_code=job.exit_code)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.lifecycle import FailurePolicy, FailureReason, FailureRule
 from rljob_api.spec.status import Failure
 
-EXIT_INVALID, EXIT_STOPPED, EXIT_HUNG = 2, 4, 5
 """The runtime's exit codes for a job that it refuses and for one that a guard stopped, where trying again
 changes nothing, and for one in which a deadline passed."""
 KEPT_FAILURES = 10
@@ -38,7 +38,7 @@ def action_of(failure: AttemptFailure, policy: FailurePolicy | None) -> Action:
     for rule in policy.rules if policy else ():
         if _matches(rule, failure):
             return rule.action
-    if failure.exit_code in (EXIT_INVALID, EXIT_STOPPED):
+    if failure.exit_code in (ExitCode.INVALID, ExitCode.STOPPED):
         return "FailJob"
     return "Ignore" if failure.disrupted else "Restart"
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rljob_api.spec.exit_codes import MEANING, ExitCode
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_plan.machines import RATE_NAMES
 from rljob_runtime.cli.cluster.cluster_commands import (
@@ -31,17 +32,7 @@ from rljob_runtime.cli.watch_command import watch
 if TYPE_CHECKING:
     from rljob_api.spec.rljob import RLJob
 
-EXIT_FAILED, EXIT_INVALID = 1, 2
-EXIT_CODES = """\b
-Exit codes:
-  0    done
-  1    the run failed
-  2    the job or the command line is invalid, or asks for what cannot be done; nothing was started
-  3    interrupted, with a checkpoint; --resume goes on
-  4    stopped by a guard (spec.guards)
-  5    a deadline of the run passed; every process's stacks are in hangs/ of its folder
-  130  ended at once by a second Ctrl-C
-"""
+EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:<4d} {MEANING[code]}" for code in ExitCode)
 
 app = typer.Typer(
     help="Reinforcement-learning post-training of language models, one RLJob at a time.",
@@ -171,7 +162,7 @@ def _search(
     else:
         _print(search_text(ranking, remedies))
     if not ranking.proposals:
-        raise typer.Exit(EXIT_INVALID)
+        raise typer.Exit(ExitCode.INVALID)
 
 
 @app.command()
@@ -223,10 +214,10 @@ def run(
         code = run_job(request)
     except ConfigError as error:
         _say(str(error))
-        code = EXIT_INVALID
+        code = ExitCode.INVALID
     except RljobError as error:  # remote storage does not answer: another try may find it
         _say(str(error))
-        code = EXIT_FAILED
+        code = ExitCode.FAILED
     raise typer.Exit(code)
 
 
@@ -251,10 +242,10 @@ def report(
         return
     if output:
         _say(f"{directory} is a folder: --output is for a run on a cluster; leave it out")
-        raise typer.Exit(EXIT_INVALID)
+        raise typer.Exit(ExitCode.INVALID)
     if not (directory / "events.jsonl").is_file():
         _say(f"{directory} holds no events.jsonl; name the folder of a run")
-        raise typer.Exit(EXIT_INVALID)
+        raise typer.Exit(ExitCode.INVALID)
     from rljob_runtime.report.display.report import write_report
 
     write_report(directory)
@@ -283,7 +274,9 @@ def stacks(
         found = ask_run(directory)
     except RljobError as error:
         _say(str(error))
-        raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None
+        raise typer.Exit(
+            ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
+        ) from None
     _print((found / SUMMARY).read_text().rstrip())
     _print(f"\n{found}")
 
@@ -304,7 +297,7 @@ def analyze(
         found = analyze_run(run)
     except ConfigError as error:
         _say(str(error))
-        raise typer.Exit(EXIT_INVALID) from None
+        raise typer.Exit(ExitCode.INVALID) from None
     if as_json:
         _print(json.dumps(analysis_json(found), indent=2))
     else:
@@ -333,7 +326,7 @@ def diff(
         found = diff_runs(Run.of(a), Run.of(b))
     except ConfigError as error:
         _say(str(error))
-        raise typer.Exit(EXIT_INVALID) from None
+        raise typer.Exit(ExitCode.INVALID) from None
     if as_json:
         _print(json.dumps(diff_json(found), indent=2))
     else:
@@ -345,7 +338,7 @@ def diff(
             page.write_text(render_overlay(found), encoding="utf-8")
         except OSError as error:
             _say(f"--html: {error}")
-            raise typer.Exit(EXIT_INVALID) from None
+            raise typer.Exit(ExitCode.INVALID) from None
 
 
 @app.command()
@@ -385,7 +378,9 @@ def export(
         model = export_model(source, target, dtype=of_type, best=best)
     except RljobError as error:
         _say(str(error))
-        raise typer.Exit(EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED) from None
+        raise typer.Exit(
+            ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
+        ) from None
     _print(f"{target}: the model of {model}")
 
 
@@ -435,7 +430,7 @@ def _refuse(problems: Iterable[Problem]) -> None:
 def _invalid(problems: Iterable[Problem]) -> NoReturn:
     for problem in problems:
         _say(str(problem))
-    raise typer.Exit(EXIT_INVALID)
+    raise typer.Exit(ExitCode.INVALID)
 
 
 def _note(text: str) -> None:

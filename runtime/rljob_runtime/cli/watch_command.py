@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.cluster.cluster_commands import (
-    EXIT_INTERRUPTED,
     Context,
     Namespace,
     watched_job,
@@ -19,7 +19,6 @@ from rljob_runtime.cli.cluster.cluster_commands import (
 if TYPE_CHECKING:
     from rljob_runtime.report.watch.runs import WatchedRun
 
-EXIT_FAILED, EXIT_INVALID = 1, 2
 PATIENCE_SECONDS = 60.0
 LOCAL_HOST = "127.0.0.1"
 
@@ -52,7 +51,7 @@ def watch(
     """Show a run live, as `rljob run` does, and exit as it does; Ctrl-C leaves the run alone."""
     if not web and (port is not None or host is not None):
         _say("--port and --host are for the page; add --web or leave them out")
-        raise typer.Exit(EXIT_INVALID)
+        raise typer.Exit(ExitCode.INVALID)
     with _watched(run, namespace, context) as found:
         raise typer.Exit(_serve(found, host, port) if web else _show(found, wait))
 
@@ -68,7 +67,7 @@ def _watched(run: str, namespace: str | None, context: str | None) -> Iterator["
 
     if directory.is_file():
         _say(f"{directory} is a file; name the folder of a run")
-        raise typer.Exit(EXIT_INVALID)
+        raise typer.Exit(ExitCode.INVALID)
     yield LocalRun(directory)
 
 
@@ -87,12 +86,12 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
         code = watch.until_the_end()
     except KeyboardInterrupt:
         _say(f"{run.place}: no longer watched; the run goes on")
-        return EXIT_INTERRUPTED
+        return ExitCode.KILLED
     except ClusterError:
         raise  # said by whoever reached the cluster
     except RljobError as error:
         _say(str(error))
-        return EXIT_INVALID if isinstance(error, ConfigError) else EXIT_FAILED
+        return ExitCode.INVALID if isinstance(error, ConfigError) else ExitCode.FAILED
     sys.stdout.write(f"{run.place}: the run ended with exit status {code}\n")
     return code
 
@@ -111,7 +110,7 @@ def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
         server = page_server(Page(LiveRun(run), token), host=host or LOCAL_HOST, port=port or 0)
     except ConfigError as error:
         _say(str(error))
-        return EXIT_INVALID
+        return ExitCode.INVALID
     with server, contextlib.suppress(KeyboardInterrupt):
         listening, number = server.server_address[:2]
         address = f"http://{listening!s}:{number}/#token={token}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import resolve
 from rljob_runtime.dock.address import DockAddress
@@ -53,8 +54,11 @@ from rljob_runtime.run.stages import Interrupted
 from rljob_runtime.run.status_server import StatusServer
 from rljob_runtime.run.stop_request import StopRequest, stop_signals
 
-EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_STOPPED, EXIT_HUNG = 0, 1, 3, 4, 5
-EXIT_OF = ((GuardStop, EXIT_STOPPED), (DeadlineError, EXIT_HUNG), (Exception, EXIT_FAILED))
+EXIT_OF = (
+    (GuardStop, ExitCode.STOPPED),
+    (DeadlineError, ExitCode.HUNG),
+    (Exception, ExitCode.FAILED),
+)
 """Of an error: the first that it is an instance of."""
 WORKER_LOGS = "logs"
 """In the run's folder: what workers without Ray say."""
@@ -120,7 +124,7 @@ def _run(
     log.write("run_started", **facts)
     trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None
-    ending = _Ending(status="failed", code=EXIT_FAILED)
+    ending = _Ending(status="failed", code=ExitCode.FAILED)
     try:
         latest = place.checkpoint(log)
         if copies:
@@ -174,12 +178,12 @@ def _run(
                 with _not_stuck(driver, log, desks.stacks):
                     ending = _drive(driver, log, hangs)
     except Interrupted:
-        ending = _Ending(status="interrupted", code=EXIT_INTERRUPTED)
+        ending = _Ending(status="interrupted", code=ExitCode.INTERRUPTED)
     except RljobError as error:
         code = next(code for kind, code in EXIT_OF if isinstance(error, kind))
         ending = _Ending(status="failed", code=code, message=describe(error))
     except Exception as error:
-        ending = _Ending(status="failed", code=EXIT_FAILED, message=describe(error))
+        ending = _Ending(status="failed", code=ExitCode.FAILED, message=describe(error))
         raise
     finally:
         if copies:
@@ -210,13 +214,13 @@ def _not_stuck(
     def stuck(why: str) -> None:
         message = f"{why}; {stacks.ask('driver', why)}"
         sys.stderr.write(f"{message}\n")
-        log.write("run_finished", status="failed", exit_code=EXIT_HUNG, message=message)
+        log.write("run_finished", status="failed", exit_code=ExitCode.HUNG, message=message)
 
     return watching_own_loop(
         lambda: driver.moves,
         stuck,
         seconds=own_limit(driver.job.spec.flow.stage_timeout_seconds),
-        code=EXIT_HUNG,
+        code=ExitCode.HUNG,
     )
 
 
@@ -236,7 +240,7 @@ def _with_copies(ending: _Ending, missing: str) -> _Ending:
     message = "; ".join(filter(None, (ending.message, missing)))
     if ending.status == "succeeded":
         return _Ending(
-            status="failed", code=EXIT_FAILED, message=f"trained to the end, but {message}"
+            status="failed", code=ExitCode.FAILED, message=f"trained to the end, but {message}"
         )
     return replace(ending, message=message)
 
@@ -270,14 +274,14 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
     except Interrupted:
         log.write("progress", message=LEAVING)
         driver.save()
-        return _Ending(status="interrupted", code=EXIT_INTERRUPTED)
+        return _Ending(status="interrupted", code=ExitCode.INTERRUPTED)
     except (WorkerError, DockError) as error:
         if not isinstance(error, DeadlineError) and (dead := dead_devices(driver.actors)):
             raise WorkerError(f"{dead}; {describe(error)}") from error
         raise
     return _Ending(
         status="succeeded",
-        code=EXIT_DONE,
+        code=ExitCode.DONE,
         message=driver.early_stopping.last_words(driver.step, driver.job.spec.steps),
     )
 

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from types import FrameType
 
-EXIT_KILLED = 130
+from rljob_api.spec.exit_codes import ExitCode
 
 
 class StopRequest:
@@ -21,7 +21,7 @@ class StopRequest:
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Signal handler of SIGINT and SIGTERM."""
         if self.asked:
-            os._exit(EXIT_KILLED)  # the reaper ends Ray's processes
+            os._exit(ExitCode.KILLED)  # the reaper ends Ray's processes
         self.asked = True
 
 

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rljob_api.spec.exit_codes import ExitCode
+
 if TYPE_CHECKING:
     from rich.console import Console
 
     from rljob_runtime.cli.cluster.api_calls import Calls
     from rljob_runtime.report.watch.runs import WatchedRun
 
-EXIT_FAILED, EXIT_REFUSED, EXIT_INTERRUPTED = 1, 2, 130
 NO_FOLDER = "{} is no folder here, so the cluster is asked for a job: "
 
 JobName = Annotated[str, typer.Argument(metavar="NAME", help="Name of an RLJob on the cluster.")]
@@ -173,7 +174,7 @@ def _watch(calls: "Calls", name: str, *, as_json: bool) -> int:
             if news != line:
                 _print(news)
             line = news
-    return 0 if ending(last) == "Succeeded" else EXIT_FAILED
+    return 0 if ending(last) == "Succeeded" else ExitCode.FAILED
 
 
 def _watch_page(
@@ -215,7 +216,7 @@ def asked_cluster(
     except RljobError as error:
         _refuse(f"{why}{error}")
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        raise typer.Exit(ExitCode.KILLED) from None
 
 
 def console_of() -> "Console":
@@ -234,7 +235,7 @@ def _now() -> float:
 
 def _refuse(text: str) -> NoReturn:
     say(text)
-    raise typer.Exit(EXIT_REFUSED)
+    raise typer.Exit(ExitCode.INVALID)
 
 
 def _print(text: str) -> None:

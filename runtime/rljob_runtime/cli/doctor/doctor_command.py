@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.cli.cluster.cluster_commands import (
-    EXIT_FAILED,
-    EXIT_REFUSED,
     Context,
     Namespace,
     asked_cluster,
@@ -59,7 +58,7 @@ def doctor(
     for option, value in (("--nodes", nodes), ("--image", image), ("--deadline", deadline)):
         if value is not None and not probe:
             say(f"{option} has no use without --probe; add --probe or leave it out")
-            raise typer.Exit(EXIT_REFUSED)
+            raise typer.Exit(ExitCode.INVALID)
     job, manifest = _read(file) if file is not None else (None, None)
     if job is not None and namespace is None:
         namespace = job.metadata.namespace
@@ -77,7 +76,7 @@ def doctor(
         typer.echo(json.dumps(json_of(findings), indent=2))
     else:
         console_of().print(page(findings))
-    raise typer.Exit(EXIT_FAILED if any_fails(findings) else 0)
+    raise typer.Exit(ExitCode.FAILED if any_fails(findings) else 0)
 
 
 def _examined(
@@ -157,4 +156,4 @@ def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":
     except InvalidJob as invalid:
         for problem in invalid.problems:
             say(str(problem))
-        raise typer.Exit(EXIT_REFUSED) from None
+        raise typer.Exit(ExitCode.INVALID) from None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 
+from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import Event, cut_rewound
 from rljob_runtime.report.display.display import Display
@@ -10,7 +11,11 @@ from rljob_runtime.report.watch.runs import Pulse, Standing, WatchedRun
 
 DisplayOf = Callable[[Sequence[Event]], Display]
 """A display that has taken up these events silently."""
-EXIT_CODES = {"succeeded": 0, "failed": 1, "interrupted": 3}
+EXIT_CODES = {
+    "succeeded": ExitCode.DONE,
+    "failed": ExitCode.FAILED,
+    "interrupted": ExitCode.INTERRUPTED,
+}
 """Of a run whose last event does not tell its own."""
 
 

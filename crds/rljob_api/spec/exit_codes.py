@@ -1,0 +1,28 @@
+"""What the exit code of `rljob` says, to shells and to the operator."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Of a command; `MEANING` says what each tells."""
+
+    DONE = 0
+    FAILED = 1
+    INVALID = 2
+    INTERRUPTED = 3
+    STOPPED = 4
+    HUNG = 5
+    KILLED = 130
+
+
+MEANING = {
+    ExitCode.DONE: "done",
+    ExitCode.FAILED: "the run failed",
+    ExitCode.INVALID: "the job or the command line is invalid, or asks for what cannot be done; nothing was "
+    "started",
+    ExitCode.INTERRUPTED: "interrupted, with a checkpoint; --resume goes on",
+    ExitCode.STOPPED: "stopped by a guard (spec.guards)",
+    ExitCode.HUNG: "a deadline of the run passed; every process's stacks are in hangs/ of its folder",
+    ExitCode.KILLED: "ended at once by a second Ctrl-C",
+}
+"""For the help of the command line."""
