@@ -10,6 +10,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.export import find_best
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.run.loop import run_steps
 
 RISES_THEN_FALLS = {0: 0.1, 1: 0.2, 2: 0.6, 3: 0.5, 4: 0.4, 5: 0.3, 6: 0.2}
 flows = pytest.mark.parametrize("flow", FLOWS, ids=[flow["mode"] for flow in FLOWS])
@@ -33,7 +34,7 @@ def test_the_best_checkpoint_stays_beside_the_last(
 ) -> None:
     driver, store = make(tmp_path, boundaries, flow)
 
-    driver.run()
+    run_steps(driver)
 
     assert sorted(path.name for path in store.folder.glob("step-*")) == [
         "step-000002",
@@ -56,7 +57,7 @@ def test_training_ends_when_evaluations_stop_getting_better(
         tmp_path, boundaries, flow, evaluation={"earlyStop": {"patience": 2, "minDelta": 0.05}}
     )
 
-    driver.run()
+    run_steps(driver)
 
     assert driver.step == 4  # better after 2; after 3 and 4 not
     assert store.last_step() == 4
@@ -67,18 +68,18 @@ def test_training_ends_when_evaluations_stop_getting_better(
         tmp_path, boundaries, flow, evaluation={"earlyStop": {"patience": 2, "minDelta": 0.05}}
     )
     again.resume(store.path(4))
-    again.run()
+    run_steps(again)
     assert again.step == 4
 
 
 def test_more_patience_lets_a_resumed_run_go_on(boundaries: Boundaries, tmp_path: Path) -> None:
     first, store = make(tmp_path, boundaries, FLOWS[0], evaluation={"earlyStop": {"patience": 1}})
-    first.run()
+    run_steps(first)
     assert first.step == 3
     more, _ = make(tmp_path, boundaries, FLOWS[0], evaluation={"earlyStop": {"patience": 9}})
 
     more.resume(store.path(3))
-    more.run()
+    run_steps(more)
 
     assert more.step == 6
     assert more.early_stopping.best.step == 2
@@ -90,7 +91,7 @@ def test_without_keep_best_only_the_last_checkpoints_stay(
 ) -> None:
     driver, store = make(tmp_path, boundaries, FLOWS[0], checkpoint={"keep": 1})
 
-    driver.run()
+    run_steps(driver)
 
     assert [path.name for path in store.folder.glob("step-*")] == ["step-000006"]
     with pytest.raises(

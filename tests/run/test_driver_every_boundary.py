@@ -28,6 +28,7 @@ from rljob_api.spec.rljob import RLJob
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState, read_state
+from rljob_runtime.run.loop import run_steps
 
 
 def told_checkpoint(folder: Path) -> int:
@@ -48,7 +49,7 @@ def live(job: RLJob, folder: Path, boundaries: Boundaries) -> list[Sample]:
         living = driver_of(ToldDriver, job, world=world, store=store, log=log)
         if latest := store.latest():
             living.resume(latest)
-        living.run()
+        run_steps(living)
         assert store.last_step() == job.spec.steps
     finally:
         log.close()

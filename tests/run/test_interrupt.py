@@ -23,6 +23,7 @@ from whole_runs import (
 
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
+from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.stages import Interrupted
 
 pytestmark = [pytest.mark.run]
@@ -88,6 +89,6 @@ def test_a_run_whose_stages_end_at_once_is_interrupted_between_two_steps(
     driver.stop = lambda: driver.step >= 2
 
     with pytest.raises(Interrupted):
-        driver.run()
+        run_steps(driver)
 
     assert 2 <= driver.step < 5

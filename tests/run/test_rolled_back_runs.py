@@ -11,6 +11,7 @@ from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_wi
 
 from rljob_runtime.record.checkpoint import CheckpointStore, read_state
 from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.stages import BatchCalls
 
 BAD = 4
@@ -38,7 +39,7 @@ def test_a_run_that_is_rolled_back_trains_on_other_prompts_in_place_of_those(
     world = World(boundaries)
     driver = driver_of(CollapsingDriver, job, world=world, store=store, log=log)
 
-    driver.run()
+    run_steps(driver)
 
     # Step 4 was bad: back to the checkpoint of step 2, whose weights knew draws 1 and 2; on with 5.
     assert [step for step, sample in world.weights if sample == 0] == [1, 2, 3, 4, 5, 6]
@@ -62,7 +63,7 @@ def test_a_run_that_goes_on_after_a_rollback_knows_of_it(
     job = job_with(FLOWS[0], steps=6, guards=guards, checkpoint={"every": 2, "keep": 3})
     log = EventLog(tmp_path / "events.jsonl")
     store = CheckpointStore(folder=tmp_path / "checkpoints", keep=3)
-    driver_of(CollapsingDriver, job, world=World(boundaries), store=store, log=log).run()
+    run_steps(driver_of(CollapsingDriver, job, world=World(boundaries), store=store, log=log))
     again = driver_of(CollapsingDriver, job, world=World(boundaries), store=store, log=log)
 
     again.resume(store.path(4))

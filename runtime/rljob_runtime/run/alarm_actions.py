@@ -1,6 +1,6 @@
 """What follows the alarms of a run's guards: told, and the run goes on, ends, or goes back to a checkpoint.
 
-`AlarmActions` is asked by the driver after each step; `roll_back` is carried out by it. What is an alarm is
+`AlarmActions` is asked by the driver after each step; `loop` carries a `RollBack` out. What is an alarm is
 decided by `alarm_watch`.
 """
 
@@ -9,16 +9,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rljob_runtime.errors import GuardStop
-from rljob_runtime.record.checkpoint import CheckpointStore, read_state
+from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch
-
-if TYPE_CHECKING:
-    from rljob_runtime.run.driver import Driver
 
 logger = logging.getLogger(__name__)
 
@@ -124,17 +120,3 @@ class AlarmActions:
             since=alarm.since,
             **({} if target is None else {"rolled_back_to": target}),
         )
-
-
-def roll_back(driver: "Driver", back: RollBack) -> None:
-    """Weights, optimizers and position as the checkpoint has them; prompts go on after those of the steps
-    that are undone, so that these are not made again."""
-    folder = folder_for_all(back.checkpoint, shared=driver.shared)
-    loading = [worker.load(folder) for worker in driver.actors.updating()]
-    driver.stages.wait("rollback", loading, interruptible=False)
-    driver.step = back.step
-    driver.alarm_actions.watch.rewind(back.step)
-    driver.early_stopping.read(back.step)
-    driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
-    driver.schedule.roll_back(read_state(back.checkpoint).prompts)
-    driver.stages.sync(back.step)

@@ -1,24 +1,21 @@
 """Steps whose generation runs ahead of the update: what `run_ahead` decides, carried out on the actors.
 
-Called by the driver where the job's flow is `async`. Whenever something ends, the decision is asked for
+Called by `loop` where the job's flow is `async`. Whenever something ends, the decision is asked for
 again; nothing here chooses what to do next.
 """
 
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.run.alarm_actions import RollBack
 from rljob_runtime.run.delivery import Delivery
+from rljob_runtime.run.driver import Driver
 from rljob_runtime.run.run_ahead import Action, RunAhead
 from rljob_runtime.run.stages import BatchCalls, Interrupted
-
-if TYPE_CHECKING:
-    from rljob_runtime.run.driver import Driver
 
 TICK_SECONDS = 0.1
 GENERATION = ("feed", "generate")
@@ -29,7 +26,7 @@ class AsyncSteps:
     """The batches of a run that are on their way. pending: calls that have not ended, and whose they
     are. since: when each stage of a batch began to be waited for."""
 
-    driver: "Driver"
+    driver: Driver
     run_ahead: RunAhead
     batches: dict[int, BatchCalls] = field(default_factory=dict)
     pending: dict[Call, tuple[int, str]] = field(default_factory=dict)

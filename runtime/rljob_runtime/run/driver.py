@@ -1,7 +1,7 @@
-"""The driver: what happens in which order from a run's first step to its last.
+"""The driver: where a run stands, and what its steps have in common. The loops over steps are `loop`'s.
 
-Asks `stages` for the work of a batch, or lets `async_steps` do so; reports go to `metrics`, events to
-the log, checkpoints to the store. Called by `launch`.
+Asks `stages` for the work of a batch; reports go to `metrics`, events to the log, checkpoints to the store.
+Made by `launch`.
 """
 
 import time
@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.placement import Actors
 from rljob_runtime.prompts.schedule import Schedule
@@ -28,16 +27,13 @@ from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
 from rljob_runtime.record.profiles.writing import write_traces
-from rljob_runtime.run.alarm_actions import AlarmActions, RollBack, roll_back
+from rljob_runtime.run.alarm_actions import AlarmActions
 from rljob_runtime.run.alarm_watch import AlarmWatch
-from rljob_runtime.run.async_steps import AsyncSteps
-from rljob_runtime.run.dynamic_sampling import fill_batch
 from rljob_runtime.run.early_stopping import EarlyStopping
 from rljob_runtime.run.elastic import Elastic
 from rljob_runtime.run.row_watch import RowWatch
-from rljob_runtime.run.run_ahead import RunAhead
 from rljob_runtime.run.scale_requests import ScaleRequests
-from rljob_runtime.run.stages import BatchCalls, Interrupted, Stages
+from rljob_runtime.run.stages import BatchCalls, Stages
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
     INFERENCE_STATES,
@@ -51,7 +47,7 @@ MAX_STEP_ATTEMPTS = 3
 
 @dataclass(slots=True, kw_only=True)
 class Driver:
-    """Runs the steps of one job on the actors of a run.
+    """One job on the actors of a run.
 
     stop: asked between and during stages; True ends the run at once with a checkpoint of the last
     whole step. shared: all pods see the store's folder. requests: where other numbers of rollout devices
@@ -100,36 +96,15 @@ class Driver:
         self.alarm_actions = AlarmActions(watch=watch, log=self.log, store=self.store)
         self.early_stopping = EarlyStopping.of(self.job.spec, log=self.log, store=self.store)
 
-    def run(self) -> None:
-        """Train until the last step. Raises Interrupted, RljobError, and GuardStop at an alarm."""
-        self.early_stopping.read(self.step)
-        (facts,) = self.stages.wait("feed", [self.actors.feeder.facts()])
-        self.schedule.sized(facts["train_size"])
-        self.stages.sync(self.step)
-        if self.job.spec.evaluation and self.step == 0:
-            self.evaluate()
-        while self.step < self.job.spec.steps and not self.early_stopping.ends_early:
-            try:
-                self._train()
-            except RollBack as back:
-                roll_back(self, back)
-
     def look(self) -> None:
         """While something is waited for: devices may come and go. Never waits."""
         self.moves += 1
         self.elastic.look()
 
-    def _train(self) -> None:
-        """All steps that are left. Raises RollBack."""
-        if self.job.spec.flow.mode == "async":
-            self._run_ahead()
-        while self.step < self.job.spec.steps and not self.early_stopping.ends_early:
-            if self.stop():  # stages that end at once look at it nowhere
-                raise Interrupted(f"step {self.step + 1}")
-            self.elastic.apply(self.step)
-            self.stages.take_phases()  # what that took is told by an event of its own
-            self.train_step()
-            self.between_steps()
+    @property
+    def steps_left(self) -> bool:
+        """Whether another step is to be trained."""
+        return self.step < self.job.spec.steps and not self.early_stopping.ends_early
 
     def between_steps(self) -> None:
         """Evaluate and save where the step that has just ended asks for it."""
@@ -162,30 +137,6 @@ class Driver:
     def training_stages(self) -> list[str]:
         """What trains on a batch."""
         return [s for s in self.job.spec.states if s in TRAINING_STATES]
-
-    def train_step(self) -> None:
-        """One step; repeated from its prompts when the dock loses a part of it before the update."""
-        started = time.time()
-        for attempt in range(MAX_STEP_ATTEMPTS):
-            calls = self.begin_batch(self.step + 1, attempt)
-            try:
-                fill_batch(self.schedule, self.stages, calls)
-                self._carry_out(calls, self._training_stages())
-                break
-            except (DockError, Interrupted) as error:
-                if isinstance(error, DockError):
-                    self.hung(error)
-                trained = self.stages.settle(calls)
-                self.schedule.start_over(trained=trained)
-                if trained:
-                    break  # what it was needed for is done
-                if isinstance(error, Interrupted):
-                    raise
-                self.starts_over(calls.batch, error, attempt)
-        self.trained(calls)
-        self.stages.sync(self.step)
-        self.stages.account(calls, self.actors.members, [self.actors.feeder, *self.actors.rewards])
-        self.tell_step(calls, time.time() - started)
 
     def begin_batch(self, step: int, attempt: int) -> BatchCalls:
         """A training batch whose stages can be started."""
@@ -232,13 +183,13 @@ class Driver:
             kind="eval", step=self.step, suite=name, skipped=self.alarm_actions.skipped
         )
         calls = BatchCalls(batch=batch)
-        self._carry_out(calls, [["feed", *evaluation_states(self.job.spec)]])
+        self.carry_out(calls, [["feed", *evaluation_states(self.job.spec)]])
         self.stages.tell(calls)
         if self.job.spec.has_pairs:
             return pair_metrics(calls.reports("compare"), step=self.step, name=name)
         return evaluation_metrics(calls.reports("reward"), step=self.step, name=name)
 
-    def _training_stages(self) -> list[list[str]]:
+    def order_of_stages(self) -> list[list[str]]:
         """Stages of a training batch; those in one list run at the same time."""
         if self.schedule.in_rounds:  # the samples are there, and scored by the rewards
             models = [stage for stage in self.scoring_stages if stage != "reward"]
@@ -250,22 +201,11 @@ class Driver:
             return [together for together in each if together]
         return [["feed", *generate, *self.scoring_stages, *self.training_stages]]
 
-    def _run_ahead(self) -> None:
-        AsyncSteps(
-            driver=self,
-            run_ahead=RunAhead(
-                done=self.step,
-                held=self.stages.held,
-                steps=self.job.spec.steps,
-                max_staleness=self.job.spec.flow.most_ahead,
-                in_flight=updates_in_flight(self.job.spec),
-            ),
-        ).run()
-
     def _comes_now(self, every: int | None) -> bool:
         return self.step == self.job.spec.steps or bool(every and self.step % every == 0)
 
-    def _carry_out(self, calls: BatchCalls, order: list[list[str]]) -> None:
+    def carry_out(self, calls: BatchCalls, order: list[list[str]]) -> None:
+        """Stages of a batch; those in one list run at the same time."""
         for together in order:
             self.stages.start(calls, together)
             self.stages.finish(calls, together)

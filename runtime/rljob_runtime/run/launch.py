@@ -46,6 +46,7 @@ from rljob_runtime.run.hangs.dump import Hangs
 from rljob_runtime.run.hangs.hang_session import follow, watching_hangs
 from rljob_runtime.run.hangs.own_loop import own_limit, watching_own_loop
 from rljob_runtime.run.hangs.stacks_requests import StacksRequests
+from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.row_watch import RowWatch
 from rljob_runtime.run.run_place import RunPlace, run_place
 from rljob_runtime.run.run_request import RunRequest, dock_directory, spec_digest
@@ -270,7 +271,7 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
     """Train until the end or an interrupt, which leaves a checkpoint of the last whole step."""
     try:
         with hangs.at_deadlines():
-            driver.run()
+            run_steps(driver)
     except Interrupted:
         log.write("progress", message=LEAVING)
         driver.save()
