@@ -1,4 +1,4 @@
-"""Bytes that update ranks send in a step, by hand; what real ranks send is in tests/parallelize."""
+"""Bytes that update ranks send in a step, by hand; what real ranks send is in tests/parallel/decoder."""
 
 from pathlib import Path
 

@@ -88,7 +88,7 @@ def test_every_value_is_documented_and_the_readme_shows_it():
 
 
 def test_the_file_with_everything_changes_every_default():
-    given = yaml.safe_load((ROOT / "tests" / "chart" / "everything.yaml").read_text())
+    given = yaml.safe_load((ROOT / "tests" / "operator" / "chart" / "everything.yaml").read_text())
     usual = yaml.safe_load((CHART / "values.yaml").read_text())
     left = {
         ("image", "operator", "digest"), ("image", "runtime", "tag"), ("image", "ascend", "digest"),
