@@ -18,7 +18,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
-from rljob_runtime.run.dynamic_sampling import fill_batch
+from rljob_runtime.run.loop import fill_batch
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch

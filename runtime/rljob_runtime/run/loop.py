@@ -18,15 +18,15 @@ a checkpoint of the last whole step to `launch`.
 import time
 
 from rljob_api.topology.devices import updates_in_flight
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import DockError, WorkerError
+from rljob_runtime.prompts.schedule import Schedule
 from rljob_runtime.record.checkpoint import read_state
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.run.alarm_actions import RollBack
 from rljob_runtime.run.async_steps import AsyncSteps
 from rljob_runtime.run.driver import MAX_STEP_ATTEMPTS, Driver
-from rljob_runtime.run.dynamic_sampling import fill_batch
 from rljob_runtime.run.run_ahead import RunAhead
-from rljob_runtime.run.stages import Interrupted
+from rljob_runtime.run.stages import BatchCalls, Interrupted, Stages
 
 
 def run_steps(driver: Driver) -> None:
@@ -107,3 +107,28 @@ def _roll_back(driver: Driver, back: RollBack) -> None:
     driver.evaluations = [made for made in driver.evaluations if made.step <= back.step]
     driver.schedule.roll_back(read_state(back.checkpoint).prompts)
     driver.stages.sync(back.step)
+
+
+ROUND = ("feed", "generate", "reward")
+
+
+def fill_batch(schedule: Schedule, stages: Stages, calls: BatchCalls) -> None:
+    """Carry its rounds out; calls takes theirs in. Raises Interrupted, DockError, and WorkerError where
+    groups are missing after the last round, or the batch is not full by flow.stageTimeoutSeconds."""
+    spec, step = stages.job.spec, calls.batch.step
+    seconds = spec.flow.stage_timeout_seconds
+    deadline = time.monotonic() + seconds
+    while (now := schedule.next_round(step)) is not None:
+        calls.beside += [now.rows, *([now.next_batch] if now.next_batch else [])]
+        own = BatchCalls(batch=now.rows, now=now)
+        for together in [[s] for s in ROUND] if spec.flow.mode == "sync" else [list(ROUND)]:
+            stages.start(own, together)
+            for stage in together:
+                calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
+            stages.finish(own, together)
+        for report in own.reports("reward"):
+            schedule.selected(report.taken, report.kept, report.left_over)
+        if time.monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
+            raise WorkerError(f"step {step}: {missing}")
+    if missing := schedule.short(""):
+        raise WorkerError(f"step {step}: {missing}")

@@ -1,2 +1,2 @@
 """Tools that a policy calls while it generates: `call_format` finds calls in tokens and makes tokens of
-answers, `tool_pool` runs them in child processes, `tool_table` makes each by its type."""
+answers, `tool_pool` runs them in child processes, where `tool_child` makes each by its type."""

@@ -8,13 +8,58 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
-from rljob_api.spec.tools import Tool
+from rljob_api.spec.section import parse_quantity
+from rljob_api.spec.tools import PYTHON_MEMORY, Tool
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.extensions import load, tool_use
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
-from rljob_runtime.task.tools.tool_table import Answering, make_tool
+
+Answering = Callable[[str], str]
+"""From what stands between the tags to the answer; what it raises is the answer, as an error."""
+
+
+def make_tool(tool: Tool) -> Answering:
+    """The tool's function. Raises ConfigError where it cannot work here."""
+    return TOOLS.get(tool.type, _extension)(tool)
+
+
+def _calculator(tool: Tool) -> Answering:
+    from rljob_runtime.task.tools.calculator import calculate
+
+    return calculate
+
+
+def _python(tool: Tool) -> Answering:
+    from rljob_runtime.task.tools.python_tool import check_restricted, run_python
+
+    try:
+        check_restricted()
+    except Failed as error:
+        raise ConfigError(
+            f"tool {tool.name} (spec.rollout.tools) is of type python, which this machine cannot restrict: "
+            f"{error}; use a tool of a package that asks a service (docs/tools.md)"
+        ) from error
+    memory = parse_quantity(tool.memory or PYTHON_MEMORY)
+    return lambda code: run_python(code, timeout_seconds=tool.timeout_seconds, memory_bytes=memory)
+
+
+def _extension(tool: Tool) -> Answering:
+    """An installed package's: a factory that gets the params and makes a function of the text."""
+    use = tool_use(tool.type, f"tool {tool.name}")
+    made = load(use)(tool.params or {})
+    if not callable(made):
+        raise ConfigError(
+            f"{use.path}: {use.name!r} made a {type(made).__name__}; it must make a function of a text that "
+            "returns a text"
+        )
+    return lambda text: str(made(text))
+
+
+TOOLS: dict[str, Callable[[Tool], Answering]] = {"calculator": _calculator, "python": _python}
 
 
 def main() -> None:

@@ -5,13 +5,15 @@ inside a machine, which their collectives know.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from rljob_plan.resharding.boxes import Piece
-from rljob_plan.resharding.resharding_plan import ReshardPlan, Step
+from rljob_plan.resharding.resharding_plan import ReshardPlan, Step, group_of
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.devices.presence import Presence
@@ -19,7 +21,6 @@ from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard.parcels import View
 from rljob_runtime.weights.reshard.peers import Listening, machines_of_ranks
-from rljob_runtime.weights.reshard.plan_groups import make_groups
 from rljob_runtime.weights.reshard.shared import SharedExchange, SharedSteps, is_shared
 from rljob_runtime.weights.reshard.step_collectives import Collective
 
@@ -166,3 +167,28 @@ def _machines() -> list[frozenset[int]]:
     """By rank, all ranks of its machine."""
     names = machines_of_ranks()
     return [frozenset(rank for rank, other in enumerate(names) if other == name) for name in names]
+
+
+def make_groups(
+    plan: ReshardPlan, machines: Sequence[frozenset[int]], timeout_seconds: float
+) -> dict[tuple[int, ...], ProcessGroup]:
+    """This rank's groups of more than two devices. plan: with the steps of all devices. machines: by rank,
+    those that share its memory, and need no group among themselves.
+
+    timeout_seconds: of one collective. Raises WorkerError when a member does not come in that time.
+    """
+    groups = {group_of(move) for moves in plan.moves for move in moves}
+    groups = {group for group in groups if not machines[group[0]].issuperset(group)}
+    limit = timedelta(seconds=timeout_seconds)
+    own: dict[tuple[int, ...], ProcessGroup] = {}
+    for group in sorted(group for group in groups if len(group) > 2):
+        try:
+            made = dist.new_group(list(group), timeout=limit)
+        except RuntimeError as error:
+            raise WorkerError(
+                f"reshard rank {dist.get_rank()}: ranks {list(group)} did not all come to make a group "
+                f"within {timeout_seconds:g} s: {error}"
+            ) from error
+        if isinstance(made, ProcessGroup):
+            own[group] = made
+    return own
