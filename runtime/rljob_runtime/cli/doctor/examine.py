@@ -11,7 +11,7 @@ from rljob_runtime.cli.doctor.need import ROLES, Need
 from rljob_runtime.cli.doctor.rights import accepted, rights
 from rljob_runtime.cli.doctor.storage import storage
 
-CHECK = "secrets"
+SECRETS = "secrets"
 
 
 def references(facts: Facts, need: Need | None) -> Iterator[Finding]:
@@ -22,17 +22,17 @@ def references(facts: Facts, need: Need | None) -> Iterator[Finding]:
     for reference, field in need.references.items():
         match facts.references.get(reference, Unseen("it was not asked for")):
             case Unseen(why):
-                yield skipped(CHECK, f"{reference} of {field}: {why}")
+                yield skipped(SECRETS, f"{reference} of {field}: {why}")
             case False:
                 text = f"namespace {facts.namespace} has no {reference}, which {field} names"
-                yield fail(CHECK, text, "make it before the job, or name another")
+                yield fail(SECRETS, text, "make it before the job, or name another")
             case _:
                 there.append(str(reference))
     if there:
-        yield ok(CHECK, f"{', '.join(there)}: there")
+        yield ok(SECRETS, f"{', '.join(there)}: there")
 
 
-CHECK = "images"
+IMAGES = "images"
 
 
 def images(facts: Facts, need: Need | None) -> Iterator[Finding]:
@@ -41,18 +41,18 @@ def images(facts: Facts, need: Need | None) -> Iterator[Finding]:
         return
     given = dict.fromkeys(need.images[role] for role in ROLES)
     if "" in given:
-        yield skipped(CHECK, "the operator's image for jobs was not seen; --image names it")
+        yield skipped(IMAGES, "the operator's image for jobs was not seen; --image names it")
         return
     named = ", ".join(given)
     if len(given) > 1:
         text = f"pods of the job have several images: {named}"
-        yield warn(CHECK, text, "use one: rljob, Ray and Python must be the same in all pods")
+        yield warn(IMAGES, text, "use one: rljob, Ray and Python must be the same in all pods")
     for image in given:
         if _moves(image):
             text = f"{image} names no fixed build, and nodes pull it once ({PULL_POLICY})"
-            yield warn(CHECK, text, "name a tag of one build, or a digest")
+            yield warn(IMAGES, text, "name a tag of one build, or a digest")
     if len(given) == 1 and not any(map(_moves, given)):
-        yield ok(CHECK, f"{named}, pulled where a node has it not ({PULL_POLICY})")
+        yield ok(IMAGES, f"{named}, pulled where a node has it not ({PULL_POLICY})")
 
 
 def _moves(image: str) -> bool:
