@@ -55,7 +55,7 @@ class RunFigures:
     """What is known of a run. on_event and look are called by the driver's process, text by a server's
     thread."""
 
-    _samples: Samples = field(default_factory=Samples)
+    _samples: Samples = field(default_factory=lambda: Samples(bounds=AGE_BOUNDS))
     _busy: BusySeconds = field(default_factory=BusySeconds)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -94,7 +94,7 @@ class RunFigures:
     def text(self) -> str:
         """The exposition format."""
         with self._lock:
-            return self._samples.text(AGE_BOUNDS)
+            return self._samples.text()
 
     def _take_start(self, event: Event) -> None:
         samples = self._samples

@@ -1,12 +1,23 @@
-"""Values of metrics and the text that Prometheus reads. Called by `run_figures`. Knows nothing of runs."""
+"""Values of metrics, which prometheus-client writes as Prometheus reads them. Called by `run_figures`. Knows
+nothing of runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-Labels = tuple[tuple[str, str], ...]
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+OF_KIND = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
+Labels = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +30,11 @@ class Family:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Samples:
-    """Values by family and labels; of histograms, how often each value came."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class Samples(Collector):
+    """Values by family and labels; of histograms, how often each value came. bounds: of their buckets."""
 
+    bounds: tuple[int, ...]
     _values: dict[Family, dict[Labels, float]] = field(default_factory=dict)
     _counts: dict[Family, dict[int, int]] = field(default_factory=dict)
 
@@ -49,42 +61,34 @@ class Samples:
         counts = self._counts.setdefault(family, {})
         counts[value] = counts.get(value, 0) + times
 
-    def text(self, bounds: tuple[int, ...]) -> str:
-        """The exposition format. bounds: of the histograms' buckets."""
-        lines = [line for family, values in self._values.items() for line in _lines(family, values)]
+    def collect(self) -> Iterator[Metric]:
+        """As prometheus-client asks for them."""
+        for family, values in self._values.items():
+            metric = OF_KIND[family.kind](family.name, family.meaning, labels=family.labels)
+            for labels, value in values.items():
+                metric.add_metric(labels, value)
+            if values:
+                yield metric
         for family, counts in self._counts.items():
-            lines += _histogram(family, counts, bounds)
-        return "\n".join([*lines, ""])
+            buckets = [
+                (str(bound), sum(times for value, times in counts.items() if value <= bound))
+                for bound in self.bounds
+            ]
+            histogram = HistogramMetricFamily(family.name, family.meaning)
+            histogram.add_metric(
+                [],
+                [*buckets, ("+Inf", sum(counts.values()))],
+                sum(value * times for value, times in counts.items()),
+            )
+            yield histogram
+
+    def text(self) -> str:
+        """The exposition format."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry).decode()
 
 
 def _place(family: Family, labels: Mapping[str, str]) -> Labels:
     assert tuple(labels) == family.labels, f"{family.name} has the labels {family.labels}"
-    return tuple(labels.items())
-
-
-def _lines(family: Family, values: Mapping[Labels, float]) -> Iterator[str]:
-    if values:
-        yield from _heading(family)
-    for labels, value in values.items():
-        yield _sample(family.name, labels, value)
-
-
-def _histogram(family: Family, counts: Mapping[int, int], bounds: tuple[int, ...]) -> Iterator[str]:
-    yield from _heading(family)
-    total = sum(counts.values())
-    for bound in bounds:
-        below = sum(times for value, times in counts.items() if value <= bound)
-        yield _sample(f"{family.name}_bucket", (("le", str(bound)),), below)
-    yield _sample(f"{family.name}_bucket", (("le", "+Inf"),), total)
-    yield _sample(f"{family.name}_sum", (), sum(value * n for value, n in counts.items()))
-    yield _sample(f"{family.name}_count", (), total)
-
-
-def _heading(family: Family) -> Iterator[str]:
-    yield f"# HELP {family.name} {family.meaning}"
-    yield f"# TYPE {family.name} {family.kind}"
-
-
-def _sample(name: str, labels: Labels, value: float) -> str:
-    inside = ",".join(f'{label}="{text.translate(ESCAPED)}"' for label, text in labels)
-    return f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
+    return tuple(labels.values())
