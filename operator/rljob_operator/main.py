@@ -22,13 +22,13 @@ from aiohttp import web
 from kopf._core.engines import peering
 
 from rljob_operator import log
-from rljob_operator.arguments import ProcessOptions, parse
+from rljob_operator.arguments import parse
 from rljob_operator.errors import OperatorError
 from rljob_operator.health import Health, LoopLag, application
 from rljob_operator.kube.kube_client import Kube
 from rljob_operator.metrics import Metrics
 from rljob_operator.reconcile.reconcile import Reconciler, head_url, states
-from rljob_operator.settings import Settings
+from rljob_operator.settings import ProcessOptions, Settings
 from rljob_operator.watch.cache import Cache, JobKey
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_session
 from rljob_operator.watch.lease import LeaderLease

@@ -1,36 +1,124 @@
-"""What whoever installs the operator decides; nothing here depends on a job.
+"""What whoever installs the operator decides: each option once, with its default, its check and its help.
 
-`arguments` reads it once from the command line, and `main` hands it to whoever needs it.
+`arguments` reads them from the command line, which the chart's values write; nothing here depends on a job.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import argparse
+import ipaddress
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field
+from typing import Any, Literal
+
+LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
+IMAGES = "images of a job's pods"
+JOBS = "a job's pods and networks"
+OPERATOR = "the operator itself"
+
+
+def _matching(pattern: str, limit: int, what: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if len(text) > limit or re.fullmatch(pattern, text) is None:
+            raise argparse.ArgumentTypeError(f"{text!r} is no {what}")
+        return text
+
+    return read
+
+
+_namespace = _matching(LABEL, 63, "name of a namespace (like team-a, at most 63 characters)")
+_secret = _matching(SUBDOMAIN, 253, "name of a Secret (like registry-login)")
+_image = _matching(r"[^\s,]+", 1024, "name of an image (like example.com/rljob/runtime:1.0)")
+_ray_version = _matching(r"\d+\.\d+\.\d+\S*", 64, "version of Ray (like 2.60.0)")
+
+
+def _cidr(text: str) -> str:
+    try:
+        if "/" in text:
+            return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no network: {error}") from error
+    raise argparse.ArgumentTypeError(f"{text!r} is no network (like 10.0.0.0/8)")
+
+
+def _whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if re.fullmatch(r"-?\d+", text) is None or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return read
+
+
+def _option(group: str, help: str, default: Any = MISSING, *, flag: str = "", **how: Any) -> Any:
+    """A field with what argparse is to know of its option. flag: its name, where the field has another."""
+    return field(default=default, metadata={"group": group, "flag": flag, "help": help, **how})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Settings of one operator.
+    """Settings of one operator, in the order of its help. Of what may be repeated, each counts once."""
 
-    runtime_image: for emulated devices. ascend_image: for Ascend devices. ray_version: the one in
-    both images. operator_namespace: where the operator's pods run. watch_namespaces: empty is all.
-    stop_seconds: how long a run that was told to stop may take for its checkpoint.
-    unreachable_seconds: how long a pod stays on a node that does not answer.
-    emulated_device_plugin: whether nodes offer accelerator.resourceName for emulated devices too.
-    egress_cidrs: networks that jobs may reach beside their own pods and DNS.
-    metrics_namespace: whose pods may read the metrics of Ray and of drivers.
-    shared_memory: how pods of a job on one node may share memory; host-path: in a folder of the node's.
-    """
+    runtime_image: str = _option(IMAGES, "emulated devices", type=_image, metavar="IMAGE")
+    ascend_image: str = _option(IMAGES, "Ascend devices", type=_image, metavar="IMAGE")
+    ray_version: str = _option(
+        IMAGES, "Ray's version in both images (%(default)s)", "2.60.0",
+        type=_ray_version, metavar="X.Y.Z",
+    )  # fmt: skip
+    image_pull_secrets: tuple[str, ...] = _option(
+        IMAGES, "secret of a registry in the job's namespace; may be repeated", (),
+        flag="--image-pull-secret", type=_secret, metavar="NAME",
+    )  # fmt: skip
+    stop_seconds: int = _option(
+        JOBS, "what a run that is told to stop may take for its checkpoint (%(default)s)", 600,
+        type=_whole(1, 86_400), metavar="N",
+    )  # fmt: skip
+    unreachable_seconds: int = _option(
+        JOBS, "how long a pod stays on a node that does not answer (%(default)s)", 30,
+        type=_whole(0, 86_400), metavar="N",
+    )  # fmt: skip
+    emulated_device_plugin: bool = _option(
+        JOBS, "nodes offer accelerator.resourceName for emulated devices too", False,
+        action="store_true",
+    )  # fmt: skip
+    shared_memory: Literal["none", "host-path"] = _option(
+        JOBS, "how pods of one node may share the dock's memory (%(default)s)", "none",
+        choices=("none", "host-path"),
+    )  # fmt: skip
+    network_policy: bool = _option(
+        JOBS, "close a job's pods to everybody but themselves and the operator (yes)", True,
+        action=argparse.BooleanOptionalAction,
+    )  # fmt: skip
+    egress_cidrs: tuple[str, ...] = _option(
+        JOBS, "network that jobs may reach beside their own pods and DNS; may be repeated", (),
+        flag="--egress-cidr", type=_cidr, metavar="CIDR",
+    )  # fmt: skip
+    metrics_namespace: str | None = _option(
+        JOBS, "namespace whose pods may read Ray's metrics (none)", None,
+        type=_namespace, metavar="NAME",
+    )  # fmt: skip
+    watch_namespaces: tuple[str, ...] = _option(
+        OPERATOR, "watch this namespace alone; may be repeated (all)", (),
+        flag="--namespace", type=_namespace, metavar="NAME",
+    )  # fmt: skip
+    operator_namespace: str = _option(
+        OPERATOR, "where the operator's pods and their lease are (%(default)s)", "rljob-system",
+        type=_namespace, metavar="NAME",
+    )  # fmt: skip
 
-    runtime_image: str
-    ascend_image: str
-    ray_version: str = "2.60.0"
-    operator_namespace: str = "rljob-system"
-    watch_namespaces: tuple[str, ...] = ()
-    image_pull_secrets: tuple[str, ...] = ()
-    stop_seconds: int = 600
-    unreachable_seconds: int = 30
-    emulated_device_plugin: bool = False
-    network_policy: bool = True
-    egress_cidrs: tuple[str, ...] = ()
-    metrics_namespace: str | None = None
-    shared_memory: Literal["none", "host-path"] = "none"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessOptions:
+    """What concerns the process alone."""
+
+    workers: int = _option(
+        OPERATOR, "jobs that are looked at at the same time (%(default)s)", 8,
+        type=_whole(1, 256), metavar="N",
+    )  # fmt: skip
+    port: int = _option(
+        OPERATOR, "of /healthz, /readyz and /metrics; 0 takes a free one (%(default)s)", 8080,
+        type=_whole(0, 65_535), metavar="N",
+    )  # fmt: skip
+    log_level: Literal["DEBUG", "INFO", "WARNING"] = _option(
+        OPERATOR, "least level (%(default)s)", "INFO", choices=("DEBUG", "INFO", "WARNING")
+    )

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from rljob_operator.arguments import ProcessOptions, parse
-from rljob_operator.settings import Settings
+from rljob_operator.arguments import parse
+from rljob_operator.settings import ProcessOptions, Settings
 
 IMAGES = ["--runtime-image", "example.com/runtime:1", "--ascend-image", "example.com/ascend:1"]
 
