@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rljob_runtime.dock.wire import recycled
-from rljob_runtime.dock.wire.recycled import LEAST_BYTES, Recycler, joined
+from rljob_runtime.dock import recycled
+from rljob_runtime.dock.recycled import LEAST_BYTES, Recycler, joined
 
 MIB = 1 << 20
 

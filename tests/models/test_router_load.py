@@ -8,9 +8,9 @@ from reference_models import config_of, make_reference, weights_of
 
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.router import Routes
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import hf_config, read_architecture
-from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.samples.sample import SampleBatch
 
 FAMILIES = ["qwen3-moe", "qwen3-moe-some-dense"]

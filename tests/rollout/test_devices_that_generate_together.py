@@ -30,7 +30,7 @@ from rljob_runtime.prompts.pool_rows import (
 )
 from rljob_runtime.prompts.pools import Pools
 from rljob_runtime.prompts.rounds import Round
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph

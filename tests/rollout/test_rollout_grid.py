@@ -10,7 +10,7 @@ from rljob_api.model.tensors import tensors_of
 from rljob_api.spec.engines import RolloutParallelism
 from rljob_api.topology.devices import rollout_mesh
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose, RolloutGrid
+from rljob_runtime.rollout.rollout_grid import Purpose, RolloutGrid
 
 SPARSE = Shape(
     family="qwen3_moe", vocab=71, hidden=32, layers=3, intermediate=48, heads=4, kv_heads=2, head_dim=16,

@@ -12,8 +12,8 @@ from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Generated
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout, make_torch_rollout
 
 SaveReference = Callable[..., tuple[Any, Path]]

@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_runtime.dock.wire.recycled import joined
+from rljob_runtime.dock.recycled import joined
 
 JOINED_BYTES = 4 << 10
 """Rows below it are joined before they are sent: a copy costs less than a buffer of its own."""

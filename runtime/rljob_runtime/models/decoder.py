@@ -23,12 +23,12 @@ from rljob_runtime.models.blocks.matrix import Matrix
 from rljob_runtime.models.blocks.moe import MixtureOfExperts
 from rljob_runtime.models.blocks.norm import Norm
 from rljob_runtime.models.blocks.rotary import cos_and_sin
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.ends import Ends, WholeEnds
 from rljob_runtime.models.expert_names import split_experts
 from rljob_runtime.models.packing import Packing, pack
 from rljob_runtime.models.policy_model import TokenLogprobs
 from rljob_runtime.models.recompute import recomputed_counting
-from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.samples.sample import SampleBatch
 
 

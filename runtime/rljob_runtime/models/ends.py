@@ -14,9 +14,9 @@ from rljob_runtime.devices.kernels.linear import embedding
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.matrix import Matrix
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing
 from rljob_runtime.models.policy_model import TokenLogprobs
-from rljob_runtime.models.router_load import RouterLoad
 
 
 class Ends(Protocol):

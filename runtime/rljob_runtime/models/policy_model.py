@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from rljob_runtime.models.router_load import RouterLoad
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.samples.sample import SampleBatch
 
 

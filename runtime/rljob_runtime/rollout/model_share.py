@@ -1,6 +1,6 @@
 """What of a model the process of a `torch` rollout engine has: everything, or a share among ranks.
 
-Called by `rollout_torch`. Here is the form of one rank; `parallel_rollout.share` has that of several.
+Called by `rollout_torch`. Here is the form of one rank; `rank_share` has that of several.
 """
 
 # B sequences, V vocabulary of the share

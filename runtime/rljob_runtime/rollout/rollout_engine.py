@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import GameSeed, Outcome
 from rljob_runtime.task.environments.game_pool import GamePool

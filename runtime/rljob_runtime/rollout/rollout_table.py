@@ -14,8 +14,8 @@ from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

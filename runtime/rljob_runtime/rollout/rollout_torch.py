@@ -23,9 +23,9 @@ from rljob_runtime.rollout.game_turns import GameTurns
 from rljob_runtime.rollout.generation import Generation
 from rljob_runtime.rollout.model_share import ModelShare, WholeModel
 from rljob_runtime.rollout.parallel_rollout.rank_share import RankShare
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.prompts import RowPrompts, SharedPrompts
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.slots import Slots
 from rljob_runtime.rollout.tool_turns import ToolTurns
 from rljob_runtime.rollout.turns import Turns

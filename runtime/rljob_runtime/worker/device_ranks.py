@@ -17,8 +17,8 @@ from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.sync_group import attend
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
-from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_grid import RolloutGrid
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.weights.held_policy import shape_of
 from rljob_runtime.worker.device_role import DeviceRole

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from rljob_runtime.devices.collectives import broadcast_bytes, rank_of
 from rljob_runtime.errors import DockError
 from rljob_runtime.record.spans import Stopwatch
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.worker.agree import agreed, any_of
 
 

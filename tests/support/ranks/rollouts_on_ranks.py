@@ -9,9 +9,9 @@ from forked_ranks import on_ranks
 from rollouts import run
 
 from rljob_api.spec.engines import RolloutParallelism
-from rljob_runtime.rollout.parallel_rollout.grid import RolloutGrid
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_grid import RolloutGrid
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 
 ARGUMENTS: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 6, "max_length": 64}

@@ -6,8 +6,8 @@ import numpy as np
 
 from rljob_runtime.dock.clients.transport import Found
 from rljob_runtime.dock.columns import Apart, Column, Ragged
+from rljob_runtime.dock.recycled import joined
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.dock.wire.recycled import joined
 
 
 def by_warehouse(rows: Sequence[RowMeta]) -> dict[int, list[int]]:

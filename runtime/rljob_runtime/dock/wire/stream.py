@@ -11,8 +11,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rljob_runtime.dock.recycled import empty
 from rljob_runtime.dock.wire.frames import HEAD, Frame, Kind, pack, read_head, read_header
-from rljob_runtime.dock.wire.recycled import empty
 
 MAX_BUFFERS = 512
 INBOX_BYTES = 64 << 10

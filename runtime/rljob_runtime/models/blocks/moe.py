@@ -9,7 +9,7 @@ from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.experts import StackedExperts
 from rljob_runtime.models.blocks.gated_mlp import GatedMlp
 from rljob_runtime.models.blocks.router import Router
-from rljob_runtime.models.router_load import RouterLoad
+from rljob_runtime.models.blocks.router_load import RouterLoad
 
 
 class MixtureOfExperts(nn.Module):

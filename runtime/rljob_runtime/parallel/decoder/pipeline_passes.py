@@ -21,10 +21,10 @@ from rljob_api.model.layout import stages
 from rljob_runtime.devices.collectives import size_of
 from rljob_runtime.devices.wire import broadcast, start_sum
 from rljob_runtime.models.architecture import Experts
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.packing import Segments
 from rljob_runtime.models.policy_model import TokenLogprobs
-from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.parallel.decoder.vocabulary_ends import SharedEnds
 from rljob_runtime.parallel.pipeline import Hidden, run_pipeline
 from rljob_runtime.parallel.process_groups import ProcessGroups

@@ -17,9 +17,9 @@ from torch import Tensor
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.models.architecture import Experts
 from rljob_runtime.models.blocks.matrix import Matrix
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing, Segments
 from rljob_runtime.models.policy_model import TokenLogprobs
-from rljob_runtime.models.router_load import RouterLoad
 from rljob_runtime.parallel.decoder.tokens import TokenShare, token_share
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose

@@ -15,9 +15,9 @@ from torch.distributed import ProcessGroup
 from rljob_api.model.layout import share
 from rljob_runtime.devices.collectives import rank_of, size_of
 from rljob_runtime.devices.wire import broadcast, start_gather, start_sum
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Sampling
+from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.sampling import draw
 
 LARGEST_UNIFORM = 1.0 - 2.0**-53

@@ -20,8 +20,8 @@ from rljob_runtime.devices.collectives import max_over_ranks, rank_of
 from rljob_runtime.devices.kernels.product import product
 from rljob_runtime.devices.wire import start_gather, start_receive, start_send, start_sum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 
 class RankJoins:

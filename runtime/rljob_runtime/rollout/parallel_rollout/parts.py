@@ -21,8 +21,8 @@ from rljob_runtime.models.fused.part import ModelPart
 from rljob_runtime.models.tensor_files import Box
 from rljob_runtime.models.weights import load_weights
 from rljob_runtime.parallel.decoder.parameters import box_of
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
+from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 
 def model_part(architecture: Architecture, part: Part) -> ModelPart:

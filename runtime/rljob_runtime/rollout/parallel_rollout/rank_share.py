@@ -15,11 +15,11 @@ from rljob_runtime.models.fused.fused_weights import New
 from rljob_runtime.models.weights import weights_checksum
 from rljob_runtime.parallel.vocabulary import VocabularyShare
 from rljob_runtime.rollout.parallel_rollout.draws import RankDraw
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose
 from rljob_runtime.rollout.parallel_rollout.joins import RankJoins
 from rljob_runtime.rollout.parallel_rollout.parts import PartWeights, model_part
-from rljob_runtime.rollout.parallel_rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.rollout_engine import Sampling
+from rljob_runtime.rollout.rollout_grid import Purpose
+from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 
 class RankShare:

@@ -6,7 +6,7 @@ Called by the device worker after `init_process_group`, and handed to `make_torc
 import torch.distributed as dist
 
 from rljob_runtime.parallel.process_groups import GroupsByPurpose, check_size
-from rljob_runtime.rollout.parallel_rollout.grid import Purpose, RolloutGrid
+from rljob_runtime.rollout.rollout_grid import Purpose, RolloutGrid
 
 
 class RolloutGroups(GroupsByPurpose[Purpose]):
