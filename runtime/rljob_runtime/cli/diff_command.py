@@ -1,0 +1,42 @@
+"""`rljob diff`."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rljob_api.spec.exit_codes import ExitCode
+from rljob_runtime.cli.output import errors_end_it, print_text, say
+
+
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A run's folder.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Another's.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write a page with both runs' curves overlaid."
+        ),
+    ] = None,
+) -> None:
+    """Compare two runs: their jobs, metrics, times and held-out accuracies."""
+    from rich.console import Console
+
+    from rljob_runtime.report.display.run_diff import Run, diff_json, diff_runs, diff_tables
+
+    with errors_end_it():
+        found = diff_runs(Run.of(a), Run.of(b))
+    if as_json:
+        print_text(json.dumps(diff_json(found), indent=2))
+    else:
+        Console().print(*diff_tables(found), sep="\n", highlight=False)
+    if page:
+        from rljob_runtime.report.display.overlay import render_overlay
+
+        try:
+            page.write_text(render_overlay(found), encoding="utf-8")
+        except OSError as error:
+            say(f"--html: {error}")
+            raise typer.Exit(ExitCode.INVALID) from None
