@@ -155,7 +155,7 @@ def _run(
             ) as hangs,
             hangs.at_deadlines(),
         ):
-            actors = _make_cast(
+            actors = _make_actors(
                 request, job, session.workers, models=models, sockets=sockets, run=hangs.run
             )
             driver = Driver(
@@ -287,7 +287,7 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
     )
 
 
-def _make_cast(
+def _make_actors(
     request: RunRequest,
     job: RLJob,
     workers: Workers,

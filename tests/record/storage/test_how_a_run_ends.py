@@ -66,10 +66,11 @@ def train(disk, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "model_paths", lambda *_, **__: {"policy": tmp_path})
     session = SimpleNamespace(workers=SimpleNamespace(host="127.0.0.1"), reaper=Nobody())
     monkeypatch.setattr(launch, "worker_session", lambda *_, **__: contextlib.nullcontext(session))
-    monkeypatch.setattr(launch, "_make_cast", lambda *_, **__: SimpleNamespace(dock=DOCK))
+    monkeypatch.setattr(launch, "_make_actors", lambda *_, **__: SimpleNamespace(dock=DOCK))
     monkeypatch.setattr(
         launch, "Driver", lambda *, job, log, store, **_: Counter(job=job, log=log, store=store)
     )
+    monkeypatch.setattr(launch, "run_steps", lambda driver: driver.run())
     storage = {"remote": {"uri": disk.uri}}
     spec = {"steps": STEPS, "checkpoint": {"every": 1, "keep": 1, "storage": storage}}
 
