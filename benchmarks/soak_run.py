@@ -127,7 +127,7 @@ def role_of(words: list[str]) -> str:
     if actor := re.search(r"ray::(?:IDLE|(\w+))", line):
         return actor[1] or "idle worker"
     program = Path(words[0]).name if words else "ended"
-    module = re.search(r"rljob_runtime\.([\w.]+)|([\w-]+)\.py", line)
+    module = re.search(r"rljob_runtime\.(?:\w+\.)*(\w+)|([\w-]+)\.py", line)
     if module and program.startswith("python"):
         return module[1] or module[2]
     return program

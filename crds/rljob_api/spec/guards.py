@@ -1,7 +1,7 @@
 """Guards: what a run watches its own steps for, and what follows an alarm.
 
-Each guard is one named alarm. The runtime's `guards` decides on a step's metrics, `guard_rules` holds what a
-rollback needs. Thresholds are in the units of the metrics (docs/events.md).
+Each guard is one named alarm. The runtime's `alarm_watch` decides on a step's metrics, `guard_rules` holds
+what a rollback needs. Thresholds are in the units of the metrics (docs/events.md).
 """
 
 from typing import Annotated, Literal

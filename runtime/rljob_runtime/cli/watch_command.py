@@ -1,4 +1,4 @@
-"""The command `rljob watch`. Started by `cli`, whose `--help` must stay quick: everything but typer is
+"""The command `rljob watch`. Started by `main`, whose `--help` must stay quick: everything but typer is
 imported inside."""
 
 import contextlib

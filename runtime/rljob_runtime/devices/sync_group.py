@@ -73,7 +73,7 @@ class SyncGroup:
         """Leave it; who still waits for this member hears that it is gone.
 
         gloo's group ends only with what is on its way in it, which others may never take: in a thread, as
-        that may last TRANSFER_SECONDS.
+        that may last TRANSFER_SECONDS. Nothing may be called after it.
         """
         self._presence.close()
         last = [self.__dict__.pop("_group")]

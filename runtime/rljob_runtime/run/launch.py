@@ -75,14 +75,12 @@ def run_job(request: RunRequest) -> int:
     display = make_display(place.folder)
     log = EventLog(place.folder / EVENTS_NAME)
     log.subscribe(display.on_event)
-    stop, desks = (
-        StopRequest(),
-        _Desks(scale=ScaleRequests(job), stacks=StacksRequests(remote=place.remote)),
-    )
-    log.subscribe(desks.figures.on_event)
+    stop = StopRequest()
+    requests = _Requests(scale=ScaleRequests(job), stacks=StacksRequests(remote=place.remote))
+    log.subscribe(requests.figures.on_event)
     try:
-        with stop_signals(stop), _status(request, place, log, desks):
-            ending = _run(request, job, place, log, stop, desks)
+        with stop_signals(stop), _status(request, place, log, requests):
+            ending = _run(request, job, place, log, stop, requests)
             _write_report(place)
             _copy_records(place)
     finally:
@@ -94,7 +92,7 @@ def run_job(request: RunRequest) -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Desks:
+class _Requests:
     """What a run is asked for, or about, while it lives."""
 
     scale: ScaleRequests
@@ -117,7 +115,7 @@ def _run(
     place: RunPlace,
     log: EventLog,
     stop: StopRequest,
-    desks: _Desks,
+    requests: _Requests,
 ) -> _Ending:
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
@@ -151,7 +149,7 @@ def _run(
                 host=session.workers.host,
                 folder=place.folder,
                 log=log,
-                requests=desks.stacks,
+                requests=requests.stacks,
             ) as hangs,
             hangs.at_deadlines(),
         ):
@@ -166,9 +164,9 @@ def _run(
                 shared=request.shared_storage,
                 spec_digest=spec_digest(job),
                 stop=stop,
-                requests=desks.scale,
+                requests=requests.scale,
                 joined=session.reaper.watch_descendants,
-                watch=RowWatch(actors.dock, desks.figures.look),
+                watch=RowWatch(actors.dock, requests.figures.look),
                 hung=hangs.look,
             )
             follow(hangs, job, actors, driver)
@@ -176,7 +174,7 @@ def _run(
             with driver.watch:
                 if latest:
                     driver.resume(latest)
-                with _not_stuck(driver, log, desks.stacks):
+                with _not_stuck(driver, log, requests.stacks):
                     ending = _drive(driver, log, hangs)
     except Interrupted:
         ending = _Ending(status="interrupted", code=ExitCode.INTERRUPTED)
@@ -321,7 +319,9 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _status(request: RunRequest, place: RunPlace, log: EventLog, desks: _Desks) -> Iterator[None]:
+def _status(
+    request: RunRequest, place: RunPlace, log: EventLog, requests: _Requests
+) -> Iterator[None]:
     """Serve the run's progress where the request says so, until its end has been told."""
     if request.status is None:
         yield
@@ -333,10 +333,10 @@ def _status(request: RunRequest, place: RunPlace, log: EventLog, desks: _Desks) 
         port=port,
         token=token,
         total_steps=spec.steps,
-        requests=desks.scale,
-        figures=desks.figures,
+        requests=requests.scale,
+        figures=requests.figures,
         run=LocalRun(place.folder),
-        stacks=desks.stacks,
+        stacks=requests.stacks,
         copied=storage is not None and storage.remote is not None,
     )
     log.subscribe(server.on_event)

@@ -1,6 +1,6 @@
 """Who trains with whom: the ranks of the update layout as one of them sees them.
 
-Made by `making` where the ranks meet; the engine and the states take their groups from here.
+Made by `build` where the ranks meet; the engine and the states take their groups from here.
 """
 
 from dataclasses import dataclass

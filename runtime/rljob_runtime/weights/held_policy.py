@@ -1,6 +1,6 @@
 """A policy as a device holds it: whole, or this rank's part of one that several ranks share.
 
-Made by `making`; the engine trains it, the weight sync and the checkpoints take whole weights from it.
+Made by `build`; the engine trains it, the weight sync and the checkpoints take whole weights from it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The states of one device, called in turn. Made by `making`."""
+"""The states of one device, called in turn. Made by `build`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

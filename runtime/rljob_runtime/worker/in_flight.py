@@ -3,7 +3,7 @@
 A thread of its own takes each version that the source sends into host memory: the one who uses the group
 meanwhile. All devices agree that they have everything before any of them switches, so that one which fails
 leaves the old version on all. A device that holds a whole model switches between two tokens; those that
-share one, whose passes meet, before the next call of `generate`. Made by `making`, called by the
+share one, whose passes meet, before the next call of `generate`. Made by `build`, called by the
 device worker.
 """
 

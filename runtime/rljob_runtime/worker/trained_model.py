@@ -1,6 +1,6 @@
 """A model that is trained, with its engine: the policy or the critic, as checkpoints hold it.
 
-Called by `making` on every update rank at the same time.
+Called by `build` on every update rank at the same time.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """The commands that ask a cluster: `rljob status` and `logs`, and `report`, `watch` and `stacks` of a name.
 
-Started by `cli`, whose `--help` must stay quick: everything but typer is imported inside.
+Started by `main`, whose `--help` must stay quick: everything but typer is imported inside.
 """
 
 import contextlib

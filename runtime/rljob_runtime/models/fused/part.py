@@ -1,7 +1,7 @@
 """What of a model a fused decoder computes, and how parts of one model work together.
 
 Made by the `torch` rollout engine. Here are the forms of one device, which computes everything;
-`engines.parallel_rollout` has those of ranks that share a model.
+`rollout.parallel_rollout` has those of ranks that share a model.
 """
 
 # U tokens of a pass, H hidden, V ids, I inner features
