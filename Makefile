@@ -56,6 +56,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/scaling.py --quick
 	$(PY) benchmarks/search.py --quick
 	$(PY) benchmarks/reshard.py --quick
+	$(PY) benchmarks/reshard_separated.py --quick
 	$(PY) benchmarks/performance.py
 	$(PY) benchmarks/end_to_end.py --quick
 	$(PY) benchmarks/quickstart.py --quick

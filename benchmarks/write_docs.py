@@ -37,6 +37,7 @@ LIMITED = {
     "scaling": "Training: one rank and two, and what of a step is waiting",
     "search": "Layouts: the order that is predicted, and the order that is measured",
     "reshard": "Resharding: speed, what hides behind what, and memory",
+    "reshard_separated": "Resharding: slices to separated devices, beside whole tensors",
     "performance": "The paper's runs: what they should take by arithmetic, and what is reported",
     "dock_cluster": "Transfer dock: several machines",
     "dock_metadata": "Transfer dock: what its metadata costs",

@@ -211,7 +211,8 @@ class _Held:
             parts["critic's optimizer"] = self.critic.optimizer
         return parts
 
-    def phases(self, cache: int, resharding: dict[str, int]) -> tuple[Phase, ...]:
+    def phases(self, cache: int, resharding: Mapping[str, dict[str, int]]) -> tuple[Phase, ...]:
+        """resharding: by role."""
         resting = sum(self.on_host.values())
 
         def on_update(name: str, parts: dict[str, int], host: int = resting) -> Phase:
@@ -227,9 +228,11 @@ class _Held:
             Phase(name="generate", role="rollout", parts=generating, host=host),
             on_update("update", {**training, **working, **kept}),
         ]
-        if resharding:
+        if parts := resharding.get("update"):
+            phases.append(on_update("reshard", {**parts, **self.always, **self.kept_cache(cache)}))
+        if parts := resharding.get("rollout"):
             phases.append(
-                on_update("reshard", {**resharding, **self.always, **self.kept_cache(cache)})
+                Phase(name="arrival", role="rollout", parts={**parts, "KV cache": cache}, host=0)
             )
         if self.critic is not None and self.valuing is not None:
             teaching = _working(self.critic, self.valuing)
@@ -280,26 +283,34 @@ def _frozen_weights(spec: RLJobSpec, model: RewardModel | Teacher, shape: Shape)
     return UpdateShard.of(spec.model_copy(update={"update": update}), shape).weights
 
 
-def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, int]:
-    """Weights of both layouts, and what is on its way between them, when that is most."""
-    plan = plan_of_job(spec, shape)
+def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, dict[str, int]]:
+    """Weights of both layouts, and what is on its way between them, when that is most; of a device that
+    trains, and of a separate one that takes slices."""
+    plan, apart = plan_of_job(spec, shape), spec.placement.mode == "separated"
     if spec.resharding.strategy == "stream":
-        joined, apart = spec.update.parallelism.shared, spec.placement.mode == "separated"
         collected = spec.rollout.engine == "vllm" and not apart
-        peak = streamed(plan, joined=joined, sent=apart, collected=collected)
+        joined = spec.update.parallelism.shared
+        peaks = {"update": streamed(plan, joined=joined, sent=apart, collected=collected)}
     else:
-        peak = fullest(plan, swaps=swapped)
+        peaks = {"update": fullest(plan, plan.update.devices, swaps=swapped)}
+        if apart:
+            peaks["rollout"] = fullest(plan, plan.rollout.devices, swaps=False)
     return {
-        "update weights": peak.update,
-        "rollout weights": peak.rollout,
-        "buffers": peak.buffers,
+        role: {
+            "update weights": peak.update,
+            "rollout weights": peak.rollout,
+            "buffers": peak.buffers,
+        }
+        for role, peak in peaks.items()
     }
 
 
 def _arriving(spec: RLJobSpec, shape: Shape) -> int:
-    """The whole model, in the narrower type of both sides."""
+    """A device's slices, or where it gets whole tensors all of them, in the narrower type of both sides."""
     if not updates_in_flight(spec):
         return 0
+    if spec.resharding.strategy != "stream":
+        return rollout_weights(spec, shape)
     item = min(ITEM_BYTES[spec.update.dtype], ITEM_BYTES[spec.rollout.dtype])
     return shape.total().total * item
 

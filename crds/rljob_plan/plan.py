@@ -224,7 +224,7 @@ def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
     degrees = spec.rollout.parallelism
     colocated = spec.placement.mode == "colocated"
     moves = plan_of_job(spec, shape)
-    moved, both = count_bytes(moves), fullest(moves, swaps=False)
+    moved, both = count_bytes(moves), fullest(moves, moves.update.devices, swaps=False)
     redundant = redundant_bytes(
         tensor_bytes=whole.tensor * item,
         expert_bytes=whole.experts * item,
@@ -243,6 +243,6 @@ def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
         kept_on_device={ALLGATHER: both.update if colocated else 0, SWAP: 0},
         peak={
             ALLGATHER: both.total,
-            SWAP: fullest(moves, swaps=colocated).total,
+            SWAP: fullest(moves, moves.update.devices, swaps=colocated).total,
         },
     )

@@ -117,12 +117,12 @@ def test_no_default_bound_is_beyond_what_may_be_said(job):
         ({"spec.rollout": {"engine": "vllm"}}, "stream"),
         ({"spec.update": {"engine": "mindspeed"}}, "stream"),
         ({"spec.rollout": {"quantization": "int8"}}, "stream"),
-        ({DEVICES: 2, "spec.placement": {"mode": "separated", "updateDevices": 1}}, "stream"),
+        ({DEVICES: 2, "spec.placement": {"mode": "separated", "updateDevices": 1}}, "allgather"),
         ({"spec.resharding": {"strategy": "allgather"}}, "allgather"),
         ({"spec.resharding": {"strategy": "stream"}}, "stream"),
     ],
 )
-def test_weights_are_swapped_where_a_process_has_both_layouts_unless_the_job_says_otherwise(
+def test_weights_go_by_a_plan_where_processes_hold_them_unless_the_job_says_otherwise(
     job, changes, strategy
 ):
     assert resolve(job(changes)).spec.resharding.strategy == strategy

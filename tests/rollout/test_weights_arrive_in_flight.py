@@ -24,6 +24,7 @@ from rljob_runtime.rollout.rollout_engine import Generated, RolloutEngine
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.rollout.rollout_transformers import TransformersRollout
 from rljob_runtime.rollout.sync_probe import gap_of, policy_logprobs, probe_sequences
+from rljob_runtime.weights.arrivals import TensorsArrive
 from rljob_runtime.weights.held_policy import WholePolicy
 from rljob_runtime.worker.in_flight import InFlight, Probe
 from rljob_runtime.worker.rollout_replica import RolloutReplica
@@ -36,7 +37,8 @@ PROBE = Probe(sequences=probe_sequences(71, 64), dtype=torch.float32)
 
 def made(engine: Any, replica: RolloutReplica) -> InFlight:
     room = CpuBackend(name="emulated:1").host_buffer
-    return InFlight(engine, replica, dtype=torch.float32, probe=PROBE, host_buffer=room)
+    arrival = TensorsArrive(engine, dtype=torch.float32, host_buffer=room)
+    return InFlight(engine, replica, arrival=arrival, probe=PROBE)
 
 
 def receiver(engine: Any, group: SyncGroup, ranks: Any = None) -> InFlight:

@@ -45,7 +45,7 @@ def test_a_step_swaps_both_layouts_and_keeps_the_weights(
 
     def device(rank: int) -> tuple[str, str, str]:
         states, (backend, _) = states_of(job, path, rank)
-        reshard, ledger = states.reshard, backend.ledger
+        reshard, ledger = states.port, backend.ledger
         assert reshard is not None and states.policy is not None
         figures = states.sync(3).reshard
         assert figures is not None
@@ -86,7 +86,7 @@ def test_the_baseline_holds_both_layouts_throughout_and_generates_with_the_same_
 
     def device(rank: int) -> tuple[str, str]:
         states, (backend, _) = states_of(job, path, rank)
-        reshard, ledger = states.reshard, backend.ledger
+        reshard, ledger = states.port, backend.ledger
         assert reshard is not None and states.policy is not None
         both = ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS) + reshard.rollout.num_bytes
         for version in (1, 2):
@@ -116,11 +116,11 @@ def test_a_rollout_of_a_narrower_type_gets_rounded_weights_and_the_update_keeps_
 
     def device(rank: int) -> tuple[str, str, int]:
         states, _ = states_of(job, path, rank)
-        assert states.reshard is not None and states.policy is not None
+        assert states.port is not None and states.policy is not None
         figures = states.sync(1).reshard
         assert figures is not None
-        generating = states.reshard.engine.checksum()
-        states.reshard.ready_to_train()
+        generating = states.port.engine.checksum()
+        states.port.ready_to_train()
         trained = weights_checksum(states.policy.held.whole_weights())
         return generating, trained, figures.kept_bytes
 
@@ -157,15 +157,15 @@ def test_a_parameter_that_arrived_wrong_stops_all_devices_which_name_it(
     elements: int | None, save_reference: SaveReference
 ) -> None:
     def spoil(states: DeviceStates) -> None:
-        assert states.reshard is not None
-        arrive = states.reshard.strategy.to_rollout
+        assert states.port is not None
+        arrive = states.port.on.strategy.to_rollout
 
         def wrong(new: Any) -> dict[str, Any]:
             found = arrive(new)
             found[SPOILT].view(-1)[:elements] += 1e-6
             return found
 
-        states.reshard.strategy.to_rollout = wrong  # type: ignore[method-assign]
+        states.port.on.strategy.to_rollout = wrong  # type: ignore[method-assign]
 
     messages = told_after(spoil, save_reference("qwen3"), ({"tensor": 2}, {"data": 2}))
 
@@ -181,7 +181,7 @@ def test_log_probs_find_a_parameter_that_changed_after_it_arrived(
     save_reference: SaveReference,
 ) -> None:
     def spoil(states: DeviceStates) -> None:
-        reshard = states.reshard
+        reshard = states.port
         assert reshard is not None
 
         def filled(version: int) -> None:
@@ -202,7 +202,7 @@ def test_log_probs_name_the_rank_where_every_parameter_is_as_it_was_given(
     save_reference: SaveReference,
 ) -> None:
     def spoil(states: DeviceStates) -> None:
-        reshard = states.reshard
+        reshard = states.port
         assert reshard is not None
         compute = reshard.engine.token_logprobs
 
@@ -220,15 +220,15 @@ def test_log_probs_name_the_rank_where_every_parameter_is_as_it_was_given(
 
 def test_a_parameter_that_did_not_come_is_named(save_reference: SaveReference) -> None:
     def spoil(states: DeviceStates) -> None:
-        assert states.reshard is not None
-        arrive = states.reshard.strategy.to_rollout
+        assert states.port is not None
+        arrive = states.port.on.strategy.to_rollout
 
         def short(new: Any) -> dict[str, Any]:
             found = arrive(new)
             del found[SPOILT]
             return found
 
-        states.reshard.strategy.to_rollout = short  # type: ignore[method-assign]
+        states.port.on.strategy.to_rollout = short  # type: ignore[method-assign]
 
     messages = told_after(spoil, save_reference("qwen3"), ({"tensor": 2}, {"data": 2}))
 
@@ -244,10 +244,10 @@ def test_a_device_alone_swaps_without_a_process_group(save_reference: SaveRefere
 
     def device(rank: int) -> tuple[int, str]:
         states, _ = states_of(job, path, rank)
-        assert not dist.is_initialized() and states.reshard is not None
+        assert not dist.is_initialized() and states.port is not None
         figures = states.sync(1).reshard
         assert figures is not None
-        return figures.kept_bytes, states.reshard.engine.checksum()
+        return figures.kept_bytes, states.port.engine.checksum()
 
     expected = weights_checksum(load_policy(path, dtype=torch.float32).named_hf_parameters())
     assert on_ranks(1, device) == [(0, expected)]
@@ -261,24 +261,24 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
 
     def first_life(rank: int) -> None:
         states, _ = states_of(job, path, rank)
-        assert states.reshard is not None
-        for tensor in states.reshard.update.values():
+        assert states.port is not None
+        for tensor in states.port.update.values():
             tensor.detach().mul_(1.5)  # training
         states.sync(1)
         states.save(saved)  # what it trains is on the host
         dist.barrier()
-        states.reshard.ready_to_train()
+        states.port.ready_to_train()
         if rank == 1:
-            states.reshard.rollout.make = lambda name: os._exit(3)  # type: ignore[method-assign]
+            states.port.rollout.make = lambda name: os._exit(3)  # type: ignore[method-assign]
         states.sync(2)
 
     def second_life(rank: int) -> tuple[str, str]:
         states, _ = states_of(job, path, rank)
-        assert states.reshard is not None and states.policy is not None
+        assert states.port is not None and states.policy is not None
         states.load(saved)
         states.sync(2)
-        generating = states.reshard.engine.checksum()
-        states.reshard.ready_to_train()
+        generating = states.port.engine.checksum()
+        states.port.ready_to_train()
         return generating, weights_checksum(states.policy.held.whole_weights())
 
     with pytest.raises(RanksFailed) as failed:

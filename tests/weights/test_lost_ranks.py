@@ -131,8 +131,9 @@ def restarted(rank: int, saved: Path) -> None:
 
 def two_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks 0 and 1 share memory, and so do 2 and 3."""
-    names = [f"machine {rank // 2}" for rank in range(4)]
-    monkeypatch.setattr("rljob_runtime.weights.reshard.exchange.machines_of_ranks", lambda: names)
+    machines = [frozenset({0, 1})] * 2 + [frozenset({2, 3})] * 2
+    place = "rljob_runtime.weights.reshard.exchange.machines_of"
+    monkeypatch.setattr(place, lambda members: machines)
 
 
 @pytest.mark.parametrize("way", ["shared memory", "collectives", "two machines"])

@@ -58,11 +58,17 @@ def _rollout_degrees(job: RLJob) -> Iterator[Problem]:
 def _reshard(job: RLJob) -> Iterator[Problem]:
     """What does not hold the weights of both layouts as tensors that a plan moves."""
     spec, strategy = job.spec, job.spec.resharding.strategy
-    if strategy in (None, "stream") or can_reshard(spec):
+    placed = "colocated" if strategy == "allgather-swap" else spec.placement.mode
+    if strategy in (None, "stream") or (can_reshard(spec) and spec.placement.mode == placed):
         return
     own_form = "which keeps its weights in a form of its own"
     named = (
-        ("placement.mode", spec.placement.mode, "colocated", "whose devices come and go"),
+        (
+            "placement.mode",
+            spec.placement.mode,
+            placed,
+            "whose devices hold one layout",
+        ),
         ("update.engine", spec.update.engine, "torch", own_form),
         ("rollout.engine", spec.rollout.engine, "torch", own_form),
         ("rollout.quantization", spec.rollout.quantization, "none", "which rounds what it takes"),
@@ -74,6 +80,7 @@ def _reshard(job: RLJob) -> Iterator[Problem]:
     ]
     met = [text for text, _ in others]
     met += ["spec.data.preferences (no weights go to a rollout)"] if spec.has_pairs else []
-    remedies = ["stream", *([] if spec.has_pairs else [" and ".join(legal for _, legal in others)])]
+    first = "allgather" if can_reshard(spec) else "stream"
+    remedies = [first, *([] if spec.has_pairs else [" and ".join(legal for _, legal in others)])]
     text = f"is {strategy} with {' and '.join(met)}; {WHEN}; use {', or '.join(remedies)}"
     yield Problem("spec.resharding.strategy", text)

@@ -221,8 +221,9 @@ class Resharding(Section):
     """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
     layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
     `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's
-    between uses (MindSpeed RL, Fig. 3 and 5). They need placement colocated, both engines `torch` and
-    quantization `none`. Default: `allgather-swap` there, else `stream`."""
+    between uses (MindSpeed RL, Fig. 3 and 5). They need both engines `torch` and quantization `none`,
+    `allgather-swap` placement colocated, too. Default: `allgather-swap`, with placement separated
+    `allgather`, where the job can have it, else `stream`."""
 
 
 class Placement(Section):

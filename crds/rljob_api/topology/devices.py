@@ -227,7 +227,8 @@ def resolve(job: RLJob) -> RLJob:
         spec = spec.model_copy(
             update={"teacher": spec.teacher.model_copy(update={"parallelism": degrees})}
         )
-    strategy = spec.resharding.strategy or ("allgather-swap" if can_reshard(spec) else "stream")
+    planned = "allgather-swap" if placement.mode == "colocated" else "allgather"
+    strategy = spec.resharding.strategy or (planned if can_reshard(spec) else "stream")
     filled = {
         "algorithm": spec.algorithm.model_copy(update={"params": params}),
         "flow": _resolved_flow(spec),
@@ -244,10 +245,10 @@ def resolve(job: RLJob) -> RLJob:
 
 
 def can_reshard(spec: RLJobSpec) -> bool:
-    """Whether one process holds both layouts' weights as tensors of its own, which a plan moves."""
+    """Whether processes hold both layouts' weights as tensors of their own, which a plan moves."""
     engines = spec.update.engine == spec.rollout.engine == "torch"
-    held = spec.placement.mode == "colocated" and spec.rollout.quantization == "none"
-    return held and engines and not spec.has_pairs  # pairs of the data need no rollout
+    whole = spec.rollout.quantization == "none"
+    return whole and engines and not spec.has_pairs  # pairs of the data need no rollout
 
 
 def open_prompts(spec: RLJobSpec) -> int:

@@ -117,9 +117,8 @@ def peaks(plan: ReshardPlan, *, swaps: bool) -> list[Peak]:
     return found
 
 
-def fullest(plan: ReshardPlan, *, swaps: bool) -> Peak:
-    """The peak of the update's device that needs most."""
-    devices = plan.update.devices
+def fullest(plan: ReshardPlan, devices: range, *, swaps: bool) -> Peak:
+    """The peak of the device that needs most, of these."""
     kinds = zip(plan.loads.kinds, peaks(plan, swaps=swaps), strict=True)
     found = [peak for kind, peak in kinds if kind[0] in devices]
     return max(found, key=lambda peak: peak.total)

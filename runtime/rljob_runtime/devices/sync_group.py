@@ -8,15 +8,17 @@ waits for others that wait for a third, and hears of that one's end within secon
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
+from functools import cached_property
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed import ProcessGroup
 
 from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
 from rljob_runtime.devices.presence import Address, Presence
@@ -51,14 +53,16 @@ def attend(address: str, *, seconds: float) -> Store:
 
 
 class SyncGroup:
-    """One process' membership. address: of the meeting, which everybody joins at the same time. name: of this
-    member in what others say of it, such as "device 3".
+    """One process' membership, for whoever runs a plan with the others too (`Members`). address: of the
+    meeting, which everybody joins at the same time. name: of this member in what others say of it, such as
+    "device 3".
 
     Raises RuntimeError when the others do not come within MEET_SECONDS.
     """
 
     def __init__(self, address: str, *, rank: int, size: int, name: str = "") -> None:
-        self._address, self._announced, self._size = address, 0, size
+        self._address, self._announced, self._shared = address, 0, 0
+        self.rank, self.size = rank, size
         self._store = attend(address, seconds=MEET_SECONDS)
         limit = timedelta(seconds=MEET_SECONDS)
         name = name or f"member {rank}"
@@ -67,7 +71,8 @@ class SyncGroup:
         self._notes = NOTES.add(self, notes)
         with notes.whole("meet"):
             self._group = dist.ProcessGroupGloo(self._store, rank, size, limit)
-            self._presence = Presence(rank, self._share, name=name, where=self._where)
+            self._groups: list[ProcessGroup] = []
+            self._presence = Presence(rank, self._addresses, name=name, where=self._where)
 
     def close(self) -> None:
         """Leave it; who still waits for this member hears that it is gone.
@@ -76,13 +81,44 @@ class SyncGroup:
         that may last TRANSFER_SECONDS. Nothing may be called after it.
         """
         self._presence.close()
-        last = [self.__dict__.pop("_group")]
+        self.__dict__.pop("whole", None)
+        last = [self.__dict__.pop("_group"), *self.__dict__.pop("_groups")]
         threading.Thread(target=last.clear, name="leaves a group", daemon=True).start()
 
     @property
     def is_source(self) -> bool:
         """Whether this process has the weights that the others take."""
-        return self._group.rank() == SOURCE_RANK
+        return self.rank == SOURCE_RANK
+
+    @cached_property
+    def whole(self) -> ProcessGroup:
+        """Of all members, who ask for it together."""
+        group = self.subgroup(range(self.size), seconds=TRANSFER_SECONDS)
+        assert group is not None, "this member is one of all"
+        return group
+
+    def share(self, own: str) -> list[str]:
+        """What each member gives, by rank, over the meeting's store."""
+        self._shared += 1
+        self._store.set(f"shared/{self._shared}/{self.rank}", own)
+        keys = [f"shared/{self._shared}/{rank}" for rank in range(self.size)]
+        return [self._store.get(key).decode() for key in keys]
+
+    def subgroup(self, ranks: Sequence[int], *, seconds: float) -> ProcessGroup | None:
+        """A group of these members, None for another one. seconds: of one collective. Raises RuntimeError
+        when one does not come."""
+        if self.rank not in ranks:
+            return None
+        named, place = ",".join(map(str, ranks)), list(ranks).index(self.rank)
+        store = PrefixStore(f"members {named}", self._store)
+        limit = timedelta(seconds=seconds)
+        gloo = dist.ProcessGroupGloo(store, place, len(ranks), limit)
+        self._groups.append(_as_group(gloo, store, f"{self._notes.key}, members {named}"))
+        return self._groups[-1]
+
+    def presence(self, where: str) -> Presence:
+        """Its own, which names itself."""
+        return self._presence
 
     def broadcast(self, tensor: Tensor, what: str = "a tensor") -> None:
         """The source's tensor, [shape] → [shape] on all members, each byte once a member, in place. what: for
@@ -161,10 +197,17 @@ class SyncGroup:
             raise WorkerError(f"{self._where}: {source}, their source, is gone: {error}") from error
 
     def _await(self, result: Tensor, work: dist.Work) -> None:
-        self._presence.await_all([Pending(result, [work])], range(self._size))
+        self._presence.await_all([Pending(result, [work])], range(self.size))
 
-    def _share(self, own: Address) -> list[Address]:
-        """All members' addresses, over the meeting's store."""
-        self._store.set(f"presence/{self._group.rank()}", json.dumps(asdict(own)))
-        told = (self._store.get(f"presence/{rank}") for rank in range(self._size))
-        return [Address(**json.loads(address)) for address in told]
+    def _addresses(self, own: Address) -> list[Address]:
+        return [Address(**json.loads(given)) for given in self.share(json.dumps(asdict(own)))]
+
+
+def _as_group(gloo: dist.ProcessGroupGloo, store: Store, named: str) -> ProcessGroup:
+    """As torch.distributed's functions take it, and noted."""
+    group = ProcessGroup(store, gloo.rank(), gloo.size())
+    kind = ProcessGroup.BackendType.GLOO
+    group._register_backend(torch.device("cpu"), kind, gloo)
+    group._set_default_backend(kind)
+    NOTES.add(group, GroupNotes(named, rank=gloo.rank(), size=gloo.size()))
+    return group

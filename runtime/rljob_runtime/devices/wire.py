@@ -174,6 +174,7 @@ def _begin_message(
 ) -> list[tuple[GroupNotes, Note]]:
     """source, target: ranks in the group, of which None is this one."""
     group = dist.group.WORLD if group is None else group
-    own = dist.get_rank(group)
+    assert group is not None, "messages go to another rank"
+    own = group.rank()
     notes = NOTES.pair(group, own if source is None else source, own if target is None else target)
     return [(notes, notes.begin(what, tensor))]

@@ -85,16 +85,17 @@ class Actors:
         return [member.worker for member in self.rollout_members()]
 
     def meet(self) -> None:
-        """Let the source of weights and the devices that take them form a group of now.
+        """Let the devices that give weights and those that take them form a group of now.
 
         Colocated, a device is its own source. Raises RljobError.
         """
         takers = [m.worker for m in self.rollout_members() if m.role.update_rank is None]
         if not takers:
             return
-        source = self.updating()[0]
-        (address,) = answers("weight sync", [source.open_sync()], seconds=MEETING_SECONDS)
-        group = [source, *takers]
+        givers = self.updating()
+        opened = [givers[0].open_sync()]
+        ((address, planned),) = answers("weight sync", opened, seconds=MEETING_SECONDS)
+        group = [*(givers if planned else givers[:1]), *takers]
         calls = [w.join_sync(address, rank, len(group)) for rank, w in enumerate(group)]
         answers("weight sync", calls, seconds=MEETING_SECONDS)
 

@@ -118,7 +118,7 @@ class ReshardChecks:
             incomplete = error
         own = torch.zeros(1 + max(self._index.lengths), dtype=torch.int64)
         own[0] = incomplete is not None
-        if not incomplete and (sums := [*given, *self._taken(rollout)]):
+        if not incomplete and (sums := [*given, *self.taken(rollout)]):
             own[1 : 1 + len(sums)] = torch.stack(sums).cpu()
         all_sums = self._wait(start_gather(own, self._group)).view(len(self._index.lengths), -1)
         if incomplete:
@@ -133,7 +133,7 @@ class ReshardChecks:
         if wrong:
             raise WeightsError(_difference(wrong, version))
 
-    def _taken(self, rollout: Mapping[str, Tensor]) -> list[Tensor]:
+    def taken(self, rollout: Mapping[str, Tensor]) -> list[Tensor]:
         """Sums of what this device took."""
         return [
             slice_sum(part(rollout[name], self._rollout[name], piece.box), piece.box)

@@ -1,17 +1,20 @@
-"""Makes a device's part of the reshard, where both engines' weights are tensors that a plan can move.
+"""Makes a device's part of the reshard, where all engines' weights are tensors that a plan can move.
 
 Called by `build`. All devices decide alike, from the job and the model's config alone.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
-import torch.distributed as dist
+from torch import Tensor
 
+from rljob_api.model.architecture import Shape
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import can_reshard
+from rljob_api.topology.devices import can_reshard, update_mesh
 from rljob_plan.resharding.job_layouts import plan_of_job
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.members import Members
 from rljob_runtime.models.config import UnsupportedArchitecture, read_config
 from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
@@ -24,7 +27,7 @@ from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.merging import AdapterMerge, as_trained
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
 from rljob_runtime.weights.reshard_checks import ReshardChecks
-from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.reshard_state import Planned, Reshard
 from rljob_runtime.weights.rollout_weights import RolloutWeights
 
 
@@ -62,64 +65,89 @@ def rollout_weights(
 def make_reshard(
     spec: RLJobSpec,
     model: Path,
-    engine: SlicedEngine,
-    rollout: RolloutWeights,
-    policy: HeldPolicy,
+    policy: HeldPolicy | None,
+    engine: SlicedEngine | None,
+    rollout: RolloutWeights | None,
     *,
     backend: Backend,
 ) -> Reshard:
-    """All devices of the job call it together, after all other groups were made.
-
-    Raises WeightsError where the engines hold other slices than the plan has.
-    """
+    """policy: of a device that trains. engine, rollout: of one that generates, with its weights. It meets the
+    others afterwards."""
     shape = shape_of(model)
     assert shape is not None, "plans are made of known shapes"
-    plan = plan_of_job(spec, shape)
-    trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
-    sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
-    group = dist.group.WORLD if dist.is_initialized() else None
-    merge = _merge(policy.model, plan)
-    resharder = Resharder(
-        plan,
-        backend,
-        sent=sent,
-        timeout_seconds=spec.flow.stage_timeout_seconds,
-        merge=merge or as_trained,
-    )
-    checks = ReshardChecks(
-        plan,
-        resharder.device,
-        sent=sent,
-        generated=generated,
-        group=group,
-        wait=resharder.wait,
-        merge=merge or as_trained,
-    )
-    update = policy.slices()
-    checks.complete(update, trains=True)
-    checks.complete(rollout.slices, trains=False)
-    assert spec.resharding.strategy is not None, "resolve() fills it"
-    strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
+    update = policy.slices() if policy is not None else {}
+
+    def make(members: Members) -> Planned:
+        return _plan(spec, shape, members, policy, update, rollout, backend)
+
     return Reshard(
-        plan=plan,
-        device=resharder.device,
-        resharder=resharder,
-        strategy=strategy,
-        checks=checks,
+        make=make,
         update=update,
+        policy=policy.model if policy is not None else None,
         rollout=rollout,
         engine=engine,
-        policy=policy.model,
         ledger=backend.ledger,
         vocab_size=shape.vocab,
         max_length=spec.batch.max_prompt_length + spec.batch.max_response_length,
-        merge=merge,
     )
 
 
-def _merge(model: PolicyModel, plan: ReshardPlan) -> AdapterMerge | None:
+def _plan(
+    spec: RLJobSpec,
+    shape: Shape,
+    members: Members,
+    policy: HeldPolicy | None,
+    update: Mapping[str, Tensor],
+    rollout: RolloutWeights | None,
+    backend: Backend,
+) -> Planned:
+    """Raises WeightsError where the engines hold other slices than the plan has."""
+    plan = plan_of_job(_of_now(spec, members), shape)
+    trained, generated = DTYPES[spec.update.dtype], DTYPES[spec.rollout.dtype]
+    sent = min(trained, generated, key=lambda dtype: dtype.itemsize)
+    adapters = _merge(policy.model, plan, members.rank) if policy is not None else None
+    merge = adapters or as_trained
+    seconds = spec.flow.stage_timeout_seconds
+    resharder = Resharder(
+        plan, backend, sent=sent, timeout_seconds=seconds, members=members, merge=merge
+    )
+    checks = ReshardChecks(
+        plan,
+        members.rank,
+        sent=sent,
+        generated=generated,
+        group=members.whole,
+        wait=resharder.wait,
+        merge=merge,
+    )
+    if policy is not None:
+        checks.complete(update, trains=True)
+    if rollout is not None:
+        checks.complete(rollout.slices, trains=False)
+    assert spec.resharding.strategy is not None, "resolve() fills it"
+    strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
+    return Planned(
+        plan=plan,
+        members=members,
+        resharder=resharder,
+        strategy=strategy,
+        checks=checks,
+        merge=adapters,
+    )
+
+
+def _of_now(spec: RLJobSpec, members: Members) -> RLJobSpec:
+    """With as many devices that generate as there are."""
+    if spec.placement.mode == "colocated":
+        return spec
+    degrees, training = spec.rollout.parallelism, update_mesh(spec.update.parallelism).size
+    data = (members.size - training) // degrees.replica_devices
+    now = degrees.model_copy(update={"data": data})
+    return spec.model_copy(update={"rollout": spec.rollout.model_copy(update={"parallelism": now})})
+
+
+def _merge(model: PolicyModel, plan: ReshardPlan, device: int) -> AdapterMerge | None:
     """Of a model with adapters."""
     if not isinstance(model, Decoder) or not adapted_matrices(model):
         return None
-    device = dist.get_rank() if dist.is_initialized() else 0
     return AdapterMerge(model, {piece.tensor.name: piece.box for piece in plan.update.held(device)})

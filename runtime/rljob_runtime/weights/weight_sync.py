@@ -59,6 +59,21 @@ class WeightSync:
     rests: bool = False
     int8: bool = False
 
+    @property
+    def planned(self) -> bool:
+        """Whole tensors come from one device."""
+        return False
+
+    def join(self, group: SyncGroup) -> None:
+        """Of the first device that trains and all that generate."""
+        self.group = group
+
+    def leave(self) -> None:
+        """Who still waits for this device hears it."""
+        if self.group is not None:
+            self.group.close()
+        self.group = None
+
     def run(self, version: int) -> SyncReport:
         """Load version `version` into the rollout engine. Raises WeightsError if it is not there."""
         started = time.time()
@@ -118,6 +133,13 @@ class WeightSync:
             problem = group.agree(what=f"{named}, their sum")
         check_agreed(problem, version)
         return SyncReport(checksum=sent.hex(), span=Span.since(started))
+
+    def ready_to_train(self) -> None:
+        """They stay on the device."""
+
+    def values(self, tensor: Tensor) -> Tensor:
+        """Where it is."""
+        return tensor
 
     def _telling(self, version: int) -> AbstractContextManager[None]:
         """What fails here alone, all hear who exchange weights with this device."""

@@ -12,6 +12,7 @@ from rljob_api.topology.devices import updates_in_flight
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
+from rljob_runtime.devices.members import World
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
@@ -41,8 +42,12 @@ from rljob_runtime.task.tools.tool_pool import ToolPool
 from rljob_runtime.update.update_engine import UpdateSetup
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import AnyUpdateEngine, make_torch, make_update
+from rljob_runtime.weights.arrivals import Arrival, SlicesArrive, TensorsArrive
 from rljob_runtime.weights.held_policy import HeldPolicy, load_held
-from rljob_runtime.weights.resharding import make_reshard, rollout_weights, swaps
+from rljob_runtime.weights.port import Port
+from rljob_runtime.weights.reshard_state import Reshard
+from rljob_runtime.weights.resharding import is_planned, make_reshard, rollout_weights, swaps
+from rljob_runtime.weights.rollout_weights import RolloutWeights
 from rljob_runtime.weights.weight_sync import WeightSync, synced_dtype
 from rljob_runtime.worker.compare import Compare
 from rljob_runtime.worker.device_ranks import DeviceRanks
@@ -95,13 +100,11 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
     trained = None
     if context.role.update_rank is not None and held is not None:
         trained = _trained(context, held, met)
-    reshard = None
-    if isinstance(rollout, SlicedEngine) and slices is not None and held is not None:
-        reshard = make_reshard(spec, model, rollout, slices, held, backend=backend)
-        if trained is not None:
-            trained.update.ready = reshard.ready_to_train
-            if spec.update.lora is not None and "reference" in trained.inference:
-                trained.inference["reference"].ready = reshard.ready_to_train
+    port = _port(context, held, rollout, slices, tokenizer.vocab_size)
+    if trained is not None:
+        trained.update.ready = port.ready_to_train
+        if spec.update.lora is not None and "reference" in trained.inference:
+            trained.inference["reference"].ready = port.ready_to_train
     replica = RolloutReplica(engine=rollout, groups=met.rollout) if rollout else None
     generate = _generate(context, replica) if replica else None
     return DeviceStates(
@@ -114,21 +117,41 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
         compare=trained.compare if trained else None,
         update=trained.update if trained else None,
         teach_critic=trained.update.critic if trained else None,
-        weight_sync=WeightSync(
-            policy=held,
-            rollout=rollout,
-            dtype=DTYPES[spec.rollout.dtype],
-            synced=synced_dtype(spec),
-            vocab_size=tokenizer.vocab_size,
-            max_length=_longest(spec),
-            rests=trained is not None and isinstance(rollout, SleepingEngine) and rollout.sleeps,
-            int8=spec.rollout.quantization == "int8",
-        ),
-        in_flight=_in_flight(context, replica, vocab_size=tokenizer.vocab_size),
-        reshard=reshard,
+        port=port,
+        in_flight=_in_flight(context, replica, port, vocab_size=tokenizer.vocab_size),
         tokenizer=tokenizer,
         tools=_tools(spec, tokenizer) if rollout else None,
         games=_games(spec, tokenizer) if rollout else None,
+    )
+
+
+def _port(
+    context: DeviceContext,
+    held: HeldPolicy | None,
+    rollout: RolloutEngine | None,
+    slices: RolloutWeights | None,
+    vocab_size: int,
+) -> Port:
+    """Colocated devices that have a plan meet for it here."""
+    spec, trains = context.spec, context.role.update_rank is not None
+    if is_planned(spec, context.models["policy"]):
+        engine = rollout if isinstance(rollout, SlicedEngine) else None
+        model, backend = context.models["policy"], context.backend
+        reshard = make_reshard(
+            spec, model, held if trains else None, engine, slices, backend=backend
+        )
+        if spec.placement.mode == "colocated":
+            reshard.meet(World())
+        return reshard
+    return WeightSync(
+        policy=held,
+        rollout=rollout,
+        dtype=DTYPES[spec.rollout.dtype],
+        synced=synced_dtype(spec),
+        vocab_size=vocab_size,
+        max_length=_longest(spec),
+        rests=trains and isinstance(rollout, SleepingEngine) and rollout.sleeps,
+        int8=spec.rollout.quantization == "int8",
     )
 
 
@@ -212,21 +235,22 @@ def _games(spec: RLJobSpec, tokenizer: Tokenizer) -> GameSettings | None:
 
 
 def _in_flight(
-    context: DeviceContext, replica: RolloutReplica | None, *, vocab_size: int
+    context: DeviceContext, replica: RolloutReplica | None, port: Port, *, vocab_size: int
 ) -> InFlight | None:
     spec = context.spec
     engine = replica.engine if replica is not None else None
     if replica is None or not updates_in_flight(spec) or not isinstance(engine, SwitchingEngine):
         return None
-    sequences = probe_sequences(vocab_size, _longest(spec))
-    rounded = spec.rollout.quantization != "none"
-    return InFlight(
-        engine,
-        replica,
-        dtype=DTYPES[spec.rollout.dtype],
-        probe=None if rounded else Probe(sequences=sequences, dtype=synced_dtype(spec)),
-        host_buffer=context.backend.host_buffer,
-    )
+    rounded, dtype = spec.rollout.quantization != "none", DTYPES[spec.rollout.dtype]
+    room = context.backend.host_buffer
+    arrival: Arrival
+    if isinstance(port, Reshard):
+        arrival, sequences = SlicesArrive(port, room), port.sequences
+    else:
+        arrival = TensorsArrive(engine, dtype=dtype, host_buffer=room)
+        sequences = probe_sequences(vocab_size, _longest(spec))
+    probe = None if rounded else Probe(sequences=sequences, dtype=synced_dtype(spec))
+    return InFlight(engine, replica, arrival=arrival, probe=probe)
 
 
 def _longest(spec: RLJobSpec) -> int:

@@ -6,14 +6,12 @@ from pathlib import Path
 
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_runtime.dock.stats import Traffic
-from rljob_runtime.parallel.decoder.parameters import as_they_are
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.task.tokenizer import Tokenizer, make_stopped
-from rljob_runtime.weights.reshard_state import Reshard
-from rljob_runtime.weights.weight_sync import WeightSync
+from rljob_runtime.weights.port import Port
 from rljob_runtime.worker.compare import Compare
 from rljob_runtime.worker.generate import Generate
 from rljob_runtime.worker.in_flight import InFlight
@@ -26,8 +24,7 @@ from rljob_runtime.worker.update import Update
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStates:
     """The states that a role has; None where it has not. inference: by the state's name. policy, critic: what
-    is trained here. reshard: instead of the weight sync, where a plan brings weights from one layout to the
-    other."""
+    is trained here. port: where new weights come from and go to."""
 
     spec: RLJobSpec
     policy: TrainedModel | None
@@ -38,9 +35,8 @@ class DeviceStates:
     compare: Compare | None
     update: Update | None
     teach_critic: Update | None
-    weight_sync: WeightSync
+    port: Port
     in_flight: InFlight | None
-    reshard: Reshard | None
     tokenizer: Tokenizer
     tools: ToolSettings | None = None
     games: GameSettings | None = None
@@ -66,11 +62,11 @@ class DeviceStates:
 
     def sync(self, version: int) -> SyncReport:
         """Give the rollout layout the update layout's weights."""
-        return (self.reshard or self.weight_sync).run(version)
+        return self.port.run(version)
 
     def end_generation(self) -> None:
         """The device generates no more before the next `sync`."""
-        (self.reshard or self.weight_sync).end_generation()
+        self.port.end_generation()
 
     def traffic(self) -> dict[str, Traffic]:
         """What each state moved through the dock since the last call."""
@@ -89,14 +85,13 @@ class DeviceStates:
         All update ranks call it together.
         """
         assert self.policy is not None, "only update ranks save"
-        self.policy.save(folder, at=self.reshard.values if self.reshard else as_they_are)
+        self.policy.save(folder, at=self.port.values)
         if self.critic is not None:
             self.critic.save(folder / CRITIC_FOLDER)
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote; a `sync` follows before anything is generated."""
-        if self.reshard is not None:
-            self.reshard.ready_to_train()
+        self.port.ready_to_train()
         if self.policy is not None:
             self.policy.load(folder)
         if self.critic is not None:

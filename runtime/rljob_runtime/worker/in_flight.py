@@ -9,23 +9,20 @@ device worker.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from rljob_runtime.devices.host_arena import HostArena
 from rljob_runtime.devices.sync_group import SyncGroup
-from rljob_runtime.errors import WeightsError, WorkerError
-from rljob_runtime.models.weight_stream import Announced, unpack_outlines
-from rljob_runtime.models.weights import WeightsDigest, check_weights
+from rljob_runtime.errors import WorkerError
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
 from rljob_runtime.record.spans import Span
 from rljob_runtime.rollout.rollout_engine import SwitchingEngine
 from rljob_runtime.rollout.sync_probe import check_probe, gap_of
+from rljob_runtime.weights.arrivals import Arrival
 from rljob_runtime.weights.reshard_checks import REMEDY
-from rljob_runtime.weights.weight_sync import Seal, check_agreed, check_arrived, weights_named
 from rljob_runtime.worker.rollout_replica import RolloutReplica
 
 READY_SECONDS = 30.0
@@ -34,11 +31,12 @@ READY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arrived:
-    """A version whose weights are on the host, verified. seconds: that they took; hidden: of these, in which
-    the device generated; tokens: that it drew meanwhile."""
+    """A version whose weights are on the host, verified. expected_T: log-probs of the probe's tokens.
+    seconds: that they took; hidden: of these, in which the device generated; tokens: that it drew
+    meanwhile."""
 
     version: int
-    seal: Seal
+    expected_T: Tensor
     seconds: float
     hidden: float
     tokens: int
@@ -64,22 +62,20 @@ class _Switched:
 
 
 class InFlight:
-    """One rollout device's part. engine: of `replica`, the devices that generate together. dtype: of the
-    engine's weights. probe: None where they are rounded, so that log-probs tell nothing of what came.
-    host_buffer: gives bytes on the host, which the device copies from."""
+    """One rollout device's part. engine: of `replica`, the devices that generate together. arrival: how
+    weights come to its host. probe: None where they are rounded, so that log-probs tell nothing of what
+    came."""
 
     def __init__(
         self,
         engine: SwitchingEngine,
         replica: RolloutReplica,
         *,
-        dtype: torch.dtype,
+        arrival: Arrival,
         probe: Probe | None,
-        host_buffer: Callable[[int], Tensor],
     ) -> None:
-        self._engine, self._replica, self._dtype = engine, replica, dtype
-        self._probe, self._host_buffer = probe, host_buffer
-        self._held: dict[str, Tensor] = {}
+        self._engine, self._replica = engine, replica
+        self._arrival, self._probe = arrival, probe
         self._arrived: _Arrived | None = None
         self._switched: _Switched | None = None
         self._failure: Exception | None = None
@@ -114,36 +110,35 @@ class InFlight:
             self._load(self._arrived, generating=False)
         assert self._switched is not None, "a version that is there and does not wait was loaded"
         switched, checked = self._switched, time.perf_counter()
-        seal = switched.arrived.seal
-        check_arrived(seal.checksum, self._engine.checksum(), version)
-        gap = self._probed(seal, version)
+        checksum = self._arrival.check(version)
+        gap = self._probed(switched.arrived.expected_T, version)
         seconds = time.perf_counter() - checked
         figures = self._figures(switched, probe_gap=gap, check_seconds=seconds)
-        return SyncReport(checksum=seal.checksum, span=Span.since(started), in_flight=figures)
+        return SyncReport(checksum=checksum, span=Span.since(started), in_flight=figures)
 
-    def _probed(self, seal: Seal, version: int) -> float | None:
+    def _probed(self, expected_T: Tensor, version: int) -> float | None:
         """Distance of log-probs from the source's, in nats. Raises WeightsError where it is more than types
         explain."""
         if self._probe is None:
             return None
         found = self._engine.token_logprobs(self._probe.sequences)
-        gap = gap_of(found, torch.tensor(seal.logprobs))
+        gap = gap_of(found, expected_T)
         check_probe(gap, dtype=self._probe.dtype, version=version)
         return gap
 
     def _figures(
         self, switched: _Switched, *, probe_gap: float | None, check_seconds: float
     ) -> InFlightFigures:
-        """checks: every name with its shape, the sum on the way and as held, each sequence."""
+        """checks: those of the arrival, and each sequence."""
         arrived, sequences = switched.arrived, self._probe.sequences if self._probe else ()
         return InFlightFigures(
             probe_gap=probe_gap,
-            checks=len(self._held) + 2 + len(sequences),
+            checks=self._arrival.checks + len(sequences),
             before=switched.before,
             received_seconds=arrived.seconds,
             hidden_seconds=arrived.hidden,
             tokens=arrived.tokens if self._replica.leads else 0,
-            received_bytes=sum(tensor.nbytes for tensor in self._held.values()),
+            received_bytes=self._arrival.received_bytes,
             switch_seconds=switched.seconds,
             check_seconds=check_seconds,
             generating=switched.generating,
@@ -162,8 +157,7 @@ class InFlight:
 
     def _load(self, arrived: _Arrived, *, generating: bool) -> None:
         began, before = time.perf_counter(), self._engine.version
-        held = Announced(outlines=self._held, weights=self._held.items())
-        self._engine.load_weights(held, version=arrived.version)
+        self._arrival.load(arrived.version)
         seconds = time.perf_counter() - began
         self._switched = _Switched(
             arrived=arrived, before=before, seconds=seconds, generating=generating
@@ -185,53 +179,16 @@ class InFlight:
                     self._turn.notify_all()
 
     def _receive(self, group: SyncGroup, version: int) -> _Arrived:
-        """Raises WeightsError where a device has not got all of the version, and WorkerError where one is
-        gone."""
-        named = weights_named(version)
+        """Raises as the arrival."""
         began, hidden = time.perf_counter(), self._replica.generating.seconds()
         drawn = self._engine.drawn
         self._switched = None  # a version may come again after a rollback
-        with group.telling(named):
-            outlines = unpack_outlines(group.broadcast_bytes(what=f"{named}, names"))
-            problem = group.agree(self._make_room(outlines), f"{named}, names")
-        check_agreed(problem, version)
-        with group.telling(named):
-            digest = WeightsDigest(self._dtype)
-            for name in outlines:
-                group.broadcast(self._held[name], f"{named}, {name}")
-                for _ in digest.of([(name, self._held[name])]):
-                    pass
-            last = f"{named}, their sum"
-            seal = Seal.unpack(group.broadcast_bytes(what=last))
-            problem = group.agree(_wrong_sum(digest.hex(), seal.checksum), last)
-        check_agreed(problem, version)
+        expected_T = self._arrival.receive(group, version)
         return _Arrived(
             version=version,
-            seal=seal,
+            expected_T=expected_T,
             # asked before the clock, as at the beginning after it: no more of the time than there was
             hidden=self._replica.generating.seconds() - hidden,
             seconds=time.perf_counter() - began,
             tokens=self._engine.drawn - drawn,
         )
-
-    def _make_room(self, outlines: Mapping[str, Tensor]) -> str:
-        """On the host for all that comes, kept between versions; returns what is wrong with it."""
-        try:
-            check_weights(outlines, self._engine.shapes, where="the rollout engine")
-            if {n: (o.shape, o.dtype) for n, o in outlines.items()} != {
-                n: (h.shape, h.dtype) for n, h in self._held.items()
-            }:
-                self._held = {}
-                sizes = {name: outline.nbytes for name, outline in outlines.items()}
-                arena = HostArena(self._host_buffer, sizes)
-                self._held = {
-                    name: arena[name].view(outline.dtype).view(outline.shape)
-                    for name, outline in outlines.items()
-                }
-        except (WeightsError, RuntimeError, MemoryError) as error:
-            return str(error)
-        return ""
-
-
-def _wrong_sum(found: str, sent: str) -> str:
-    return "" if sent == found else f"their sum is {found} on the way, {sent} at the source"

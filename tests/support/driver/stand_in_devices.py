@@ -54,8 +54,8 @@ class StandIn:
             raise Hangs
         return DevicePlace(device=self._rank, host=f"host-{self._rank}", address="10.0.0.1")
 
-    def open_sync(self) -> str:
-        return f"meeting-{time.monotonic_ns()}"
+    def open_sync(self) -> tuple[str, bool]:
+        return f"meeting-{time.monotonic_ns()}", False
 
     def join_sync(self, address: str, rank: int, size: int) -> None:
         if self._does == "dies when it joins":

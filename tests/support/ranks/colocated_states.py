@@ -1,4 +1,4 @@
-"""The states of colocated devices, made as their processes make them, on forked ranks."""
+"""The states of devices, made as their processes make them, on forked ranks."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,8 @@ def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
     context = DeviceContext(
         spec=job.spec, role=role, models=models, dock=lambda: NOWHERE, backend=backend
     )
+    world = addresses[rank - role.world_rank]
     states = make_states(
-        context, meet=lambda: join(backend, role, addresses[0], spec=job.spec, models=models)
+        context, meet=lambda: join(backend, role, world, spec=job.spec, models=models)
     )
     return states, (backend, meeting)

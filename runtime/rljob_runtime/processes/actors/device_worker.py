@@ -101,12 +101,13 @@ class DeviceWorker:
             device=self._role.rank, host=socket.gethostname(), address=self.address()
         )
 
-    def open_sync(self) -> str:
-        """Open a meeting of the devices that exchange weights; returns its address."""
+    def open_sync(self) -> tuple[str, bool]:
+        """Open a meeting of the devices that exchange weights; returns its address, and whether all devices
+        that train come."""
         from rljob_runtime.devices.sync_group import Meeting
 
         self._meeting = Meeting(self.address())
-        return self._meeting.address
+        return self._meeting.address, self._states.port.planned
 
     def join_sync(self, address: str, rank: int, size: int) -> None:
         """Exchange weights from now on with the devices that join this meeting, and no others."""
@@ -115,11 +116,10 @@ class DeviceWorker:
         in_flight = self._states.in_flight
         if in_flight is not None:
             in_flight.listen(None)
-        sync, name = self._states.weight_sync, f"device {self._role.rank}"
-        if sync.group is not None:
-            sync.group.close()
-        sync.group = None
-        sync.group = group = SyncGroup(address, rank=rank, size=size, name=name)
+        port, name = self._states.port, f"device {self._role.rank}"
+        port.leave()
+        group = SyncGroup(address, rank=rank, size=size, name=name)
+        port.join(group)
         if in_flight is not None:
             in_flight.listen(group)
 
@@ -176,7 +176,7 @@ class DeviceWorker:
     def send(self, version: int) -> "SyncReport":
         """Give devices that go on generating this device's weights; it trains none meanwhile."""
         with self._backend.naming_memory_errors(), self._recorder.recording("send", version):
-            return self._states.weight_sync.send(version)
+            return self._states.port.send(version)
 
     def switch(self, version: int) -> "SyncReport":
         """Generate with the weights that were sent, from the next batch on at the latest."""

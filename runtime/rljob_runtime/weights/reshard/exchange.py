@@ -5,22 +5,20 @@ inside a machine, which their collectives know.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.resharding_plan import ReshardPlan, Step, group_of
 from rljob_runtime.devices.backend import Backend
+from rljob_runtime.devices.members import Members
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.devices.presence import Presence
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard.parcels import View
-from rljob_runtime.weights.reshard.peers import Listening, machines_of_ranks
+from rljob_runtime.weights.reshard.peers import Listening, machines_of
 from rljob_runtime.weights.reshard.shared import SharedExchange, SharedSteps, is_shared
 from rljob_runtime.weights.reshard.step_collectives import Collective
 
@@ -29,38 +27,38 @@ Wait = Callable[[Sequence[Pending], Iterable[int]], None]
 
 
 class Exchanges:
-    """This device's steps of a plan, in its order. All ranks of the default group make it together.
+    """This device's steps of a plan, in its order. All members make it together.
 
-    plan: with the steps of all devices. shares_memory: False sends everything over collectives. sent: type
-    on the way. Raises WorkerError when a device does not come within timeout_seconds.
+    plan: with the steps of all devices. members: these, by rank. shares_memory: False sends everything over
+    collectives. sent: type on the way. Raises WorkerError when a device does not come within timeout_seconds.
     """
 
     def __init__(
         self,
         plan: ReshardPlan,
         backend: Backend,
+        members: Members,
         *,
         sent: torch.dtype,
         timeout_seconds: float,
         shares_memory: bool,
     ) -> None:
-        self._device = dist.get_rank() if dist.is_initialized() else 0
+        self._device, self._whole = members.rank, members.whole
         self._backend, self._sent = backend, sent
         own = plan.of_device(self._device)
         self._steps = [
             [step for step in own.steps(bucket) if step.kind != "copy"] for bucket in plan.buckets
         ]
-        alone = not dist.is_initialized()
-        self._ranks = range(1 if alone else dist.get_world_size())
+        self._ranks = range(members.size)
         machines = [frozenset([rank]) for rank in self._ranks]
-        if shares_memory and not alone and backend.device.type == "cpu":
-            machines = _machines()
+        if shares_memory and members.size > 1 and backend.device.type == "cpu":
+            machines = machines_of(members)
         self._machine = machines[self._device]
-        self._presence = None if alone else Presence.of_world(f"reshard rank {self._device}")
-        self._groups = make_groups(plan, machines, timeout_seconds)
+        self._presence = members.presence(f"reshard rank {self._device}")
+        self._groups = make_groups(plan, machines, members, timeout_seconds)
         self._shared: SharedSteps | None = None
         if max(map(len, machines)) > 1:
-            listening = Listening()
+            listening = Listening(members)
             if len(self._machine) > 1:
                 self._shared = SharedSteps(
                     plan, self._machine, listening, sent=sent, timeout_seconds=timeout_seconds
@@ -91,6 +89,11 @@ class Exchanges:
         if self._shared is not None:
             self._shared.end()
 
+    def close(self) -> None:
+        """No other reshard follows."""
+        if self._shared is not None:
+            self._shared.peers.close()
+
     def wait(self, pending: Sequence[Pending], ranks: Iterable[int] | None = None) -> None:
         """For what comes from `ranks`, or from all. The host hears meanwhile who is gone or gives up; it
         does not wait for what is on its way to memory of a device's own."""
@@ -111,7 +114,9 @@ class Exchanges:
     def _collective(self, step: Step) -> Collective:
         like = torch.empty(0, device=self._backend.device)
         group = self._groups.get(step.group)
-        return Collective(step, self._device, sent=self._sent, group=group, like=like)
+        return Collective(
+            step, self._device, sent=self._sent, group=group, whole=self._whole, like=like
+        )
 
 
 class Exchange:
@@ -163,14 +168,11 @@ class Exchange:
             self._shared.taken()
 
 
-def _machines() -> list[frozenset[int]]:
-    """By rank, all ranks of its machine."""
-    names = machines_of_ranks()
-    return [frozenset(rank for rank, other in enumerate(names) if other == name) for name in names]
-
-
 def make_groups(
-    plan: ReshardPlan, machines: Sequence[frozenset[int]], timeout_seconds: float
+    plan: ReshardPlan,
+    machines: Sequence[frozenset[int]],
+    members: Members,
+    timeout_seconds: float,
 ) -> dict[tuple[int, ...], ProcessGroup]:
     """This rank's groups of more than two devices. plan: with the steps of all devices. machines: by rank,
     those that share its memory, and need no group among themselves.
@@ -179,16 +181,15 @@ def make_groups(
     """
     groups = {group_of(move) for moves in plan.moves for move in moves}
     groups = {group for group in groups if not machines[group[0]].issuperset(group)}
-    limit = timedelta(seconds=timeout_seconds)
     own: dict[tuple[int, ...], ProcessGroup] = {}
     for group in sorted(group for group in groups if len(group) > 2):
         try:
-            made = dist.new_group(list(group), timeout=limit)
+            made = members.subgroup(group, seconds=timeout_seconds)
         except RuntimeError as error:
             raise WorkerError(
-                f"reshard rank {dist.get_rank()}: ranks {list(group)} did not all come to make a group "
+                f"reshard rank {members.rank}: ranks {list(group)} did not all come to make a group "
                 f"within {timeout_seconds:g} s: {error}"
             ) from error
-        if isinstance(made, ProcessGroup):
+        if made is not None:
             own[group] = made
     return own

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.buckets import Member
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend, Mark
+from rljob_runtime.devices.members import Members, World
 from rljob_runtime.devices.wire import Pending
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.weights.reshard.exchange import Exchange, Exchanges
@@ -41,14 +41,15 @@ class Gathering:
 
 
 class Resharder:
-    """This device's part of a plan, for any number of reshards. All ranks of the default group, which are the
-    plan's devices, make it at the same time, after all other groups.
+    """This device's part of a plan, for any number of reshards. All members, which are the plan's devices,
+    make it at the same time, after all other groups.
 
-    sent: type on the way, the narrower of both layouts'. shares_memory: whether devices of one machine whose
-    memory is the host's exchange weights there. timeout_seconds: of one wait for another device; after it a
-    reshard raises WorkerError, and another Resharder is needed. merge: of what this device gives. Raises
-    WorkerError when a device does not come in that time. gather_seconds, select_seconds: of the last reshard,
-    of its exchanges, on the side stream, and of the selection and its copies, as the host sees them.
+    members: None for the ranks of the default group. sent: type on the way, the narrower of both layouts'.
+    shares_memory: whether devices of one machine whose memory is the host's exchange weights there.
+    timeout_seconds: of one wait for another device; after it a reshard raises WorkerError, and another
+    Resharder is needed. merge: of what this device gives. Raises WorkerError when a device does not come in
+    that time. gather_seconds, select_seconds: of the last reshard, of its exchanges, on the side stream, and
+    of the selection and its copies, as the host sees them.
     """
 
     def __init__(
@@ -58,11 +59,12 @@ class Resharder:
         *,
         sent: torch.dtype,
         timeout_seconds: float,
+        members: Members | None = None,
         shares_memory: bool = True,
         merge: Merge = as_trained,
     ) -> None:
-        self._merge = merge
-        self.device = dist.get_rank() if dist.is_initialized() else 0
+        members = members or World()
+        self._merge, self.device = merge, members.rank
         self._plan = plan.of_device(self.device)
         self._held = _boxes(plan.update.held(self.device))
         self._wanted = {piece.tensor.name: piece for piece in plan.rollout.held(self.device)}
@@ -74,10 +76,15 @@ class Resharder:
         self._exchanges = Exchanges(
             plan,
             backend,
+            members,
             sent=sent,
             timeout_seconds=timeout_seconds,
             shares_memory=shares_memory,
         )
+
+    def close(self) -> None:
+        """No other reshard follows."""
+        self._exchanges.close()
 
     @property
     def wanted(self) -> Mapping[str, Piece]:

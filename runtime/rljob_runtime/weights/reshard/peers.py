@@ -18,14 +18,14 @@ from enum import IntEnum
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from rljob_runtime.devices.collective_notes import NOTES, GroupNotes
+from rljob_runtime.devices.members import Members
 from rljob_runtime.errors import WorkerError
 
 MADV_REMOVE = 9
-SECRET_BYTES, NUMBER_BYTES = 16, 4
+SECRET_BYTES, NUMBER_BYTES = 32, 4
 
 
 class Told(IntEnum):
@@ -44,24 +44,23 @@ class Address:
     """Where a rank is met. secret: whoever comes says it."""
 
     name: str
-    secret: bytes
+    secret: str
 
 
-def machines_of_ranks() -> list[str]:
-    """By rank of the default group, the same for ranks that can meet: kernel and network namespace."""
+def machines_of(members: Members) -> list[frozenset[int]]:
+    """By rank, all ranks that it can meet: of one kernel and network namespace."""
     kernel = Path("/proc/sys/kernel/random/boot_id")
     network = Path("/proc/self/ns/net")
-    own = f"rank {dist.get_rank()}, which meets nobody"
+    own = f"rank {members.rank}, which meets nobody"
     if kernel.exists() and network.exists() and hasattr(os, "memfd_create"):
         own = f"{kernel.read_text().strip()} {network.stat().st_ino}"
-    machines: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(machines, own)
-    return machines
+    names = members.share(own)
+    return [frozenset(rank for rank, other in enumerate(names) if other == name) for name in names]
 
 
 class Peers:
-    """This rank among `ranks`, all of one machine; they make it together. All ranks of the default group
-    go through `addresses`, first. memory_bytes: what the others read of this rank.
+    """This rank among `ranks`, all of one machine; they make it together. memory_bytes: what the others read
+    of this rank.
 
     timeout_seconds: of each wait. Raises WorkerError when one does not come, is gone or takes longer.
     """
@@ -131,6 +130,11 @@ class Peers:
         """Give the memory's pages back, which nobody reads any more; the next write makes new ones."""
         self._map.madvise(MADV_REMOVE)
 
+    def close(self) -> None:
+        """To the others, this rank is gone."""
+        for link in self._sockets.values():
+            link.close()
+
     def _hear(self, rank: int, what: Told, deadline: float) -> None:
         if self._heard[rank][Told.GAVE_UP]:
             raise WorkerError(
@@ -156,16 +160,19 @@ Link = tuple[socket.socket, int]
 
 
 class Listening:
-    """Where this rank is met by the others of its machine; made by all ranks of the default group."""
+    """Where this rank is met by the others of its machine; made by all members."""
 
-    def __init__(self) -> None:
-        self.rank = dist.get_rank()
-        self._own = Address(f"\0rljob-reshard-{secrets.token_hex(8)}", secrets.token_bytes(16))
+    def __init__(self, members: Members) -> None:
+        self.rank = members.rank
+        name, secret = (
+            f"\0rljob-reshard-{secrets.token_hex(8)}",
+            secrets.token_hex(SECRET_BYTES // 2),
+        )
+        self._own = Address(name, secret)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.bind(self._own.name)
         self._socket.listen(512)
-        self._addresses = [self._own] * dist.get_world_size()
-        dist.all_gather_object(self._addresses, self._own)
+        self._addresses = [Address(*given.split()) for given in members.share(f"{name} {secret}")]
 
     def meet(self, others: Iterable[int], descriptor: int, seconds: float) -> dict[int, Link]:
         """Connect to lower ranks and await the higher; each has the other's descriptor afterwards.
@@ -196,7 +203,7 @@ class Listening:
         link, _ = self._socket.accept()
         link.settimeout(seconds)
         said, descriptors, _, _ = socket.recv_fds(link, SECRET_BYTES + NUMBER_BYTES, 1)
-        known = secrets.compare_digest(said[:SECRET_BYTES], self._own.secret)
+        known = secrets.compare_digest(said[:SECRET_BYTES], self._own.secret.encode())
         if not known or not descriptors:
             for stranger in descriptors:
                 os.close(stranger)
@@ -217,7 +224,9 @@ def _called(address: Address, own: int, descriptor: int, seconds: float) -> sock
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     link.settimeout(seconds)
     link.connect(address.name)
-    socket.send_fds(link, [address.secret + own.to_bytes(NUMBER_BYTES, "big")], [descriptor])
+    socket.send_fds(
+        link, [address.secret.encode() + own.to_bytes(NUMBER_BYTES, "big")], [descriptor]
+    )
     return link
 
 

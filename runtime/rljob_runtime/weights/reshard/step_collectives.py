@@ -23,8 +23,8 @@ WIDEST_BYTES = 4
 class Collective:
     """A step's buffers, made here. sent: type on the way of all but what decides between experts.
 
-    group: None for two devices, which send over the default group. Bytes: those of `step`, on each device.
-    devices: that give or take.
+    group: None for two devices, which send over `whole`, that of all devices. Bytes: those of `step`, on each
+    device. devices: that give or take.
     """
 
     def __init__(
@@ -34,18 +34,19 @@ class Collective:
         *,
         sent: torch.dtype,
         group: ProcessGroup | None,
+        whole: ProcessGroup | None,
         like: Tensor,
     ) -> None:
-        self._step, self._device, self._group = step, device, group
+        self._step, self._device, self._group, self._whole = step, device, group, whole
         self.devices = step.group
         self._parcels = {source: Parcel(pieces, sent) for source, pieces in step.pieces.items()}
         sizes = {source: parcel.num_bytes for source, parcel in self._parcels.items()}
         even = len(set(sizes.values())) == 1 and not next(iter(sizes.values())) % WIDEST_BYTES
         self._gathers = step.kind == "gather" and even and group is not None
         if self._gathers:
-            whole = like.new_empty(step.bytes, dtype=torch.uint8)
-            parts = torch.split(whole, next(iter(sizes.values())))
-            self.buffers = [whole]
+            gathered = like.new_empty(step.bytes, dtype=torch.uint8)
+            parts = torch.split(gathered, next(iter(sizes.values())))
+            self.buffers = [gathered]
             self._parts = dict(zip(step.group, parts, strict=True))
         else:
             self.buffers = [like.new_empty(size, dtype=torch.uint8) for size in sizes.values()]
@@ -78,9 +79,9 @@ class Collective:
             for source, buffer in self._parts.items():
                 sends = source == self._device
                 yield (
-                    start_send(buffer, other, None)
+                    start_send(buffer, other, self._whole)
                     if sends
-                    else start_receive(buffer, source, None)
+                    else start_receive(buffer, source, self._whole)
                 )
         elif self._gathers:
             yield start_gather(self._parts[self._device], group, into=self.buffers[0])
