@@ -19,7 +19,6 @@ from typing import Any
 import aiohttp
 import kopf
 from aiohttp import web
-from kopf._core.engines import peering
 
 from rljob_operator import log
 from rljob_operator.arguments import parse
@@ -127,6 +126,7 @@ class Operator:
         )
         kopf.on.login(registry=registry)(self._login)
         namespaces = self._settings.watch_namespaces
+        identity: Any = self._me  # kopf's own type for it is private
         self._ages.started()
         parts: list[Coroutine[Any, Any, Any]] = [
             kopf.operator(
@@ -134,7 +134,7 @@ class Operator:
                 settings=settings,
                 standalone=True,
                 # kopf would ask for the user's name, which a container's user has none of.
-                identity=peering.Identity(self._me),
+                identity=identity,
                 clusterwide=not namespaces,
                 namespaces=namespaces,
                 stop_flag=self._stop,
