@@ -16,6 +16,7 @@ from rljob_runtime.samples.tensors import (
     columns_of,
     nested_of,
     ragged_of,
+    rows_of,
     tensor_of,
     tensordict_of,
 )
@@ -63,6 +64,28 @@ def test_nothing_is_copied(dtype) -> None:
     array_of(tensor_of(original.values))[1] = 33
 
     assert original.values.astype(np.int64).tolist() == [55, 33, 2, 3, 77]
+
+
+@pytest.mark.parametrize("dtype", sorted(DTYPES))
+def test_memory_that_is_read_only_is_shown_as_it_is(dtype) -> None:
+    original = column([2, 0, 3], dtype)
+    original.values.flags.writeable = False
+
+    rows = rows_of(original)
+
+    assert rows[2].data_ptr() == original.row(2).ctypes.data
+    assert [len(row) for row in rows] == [2, 0, 3]
+    assert torch.equal(torch.cat(rows), nested_of(original).values())
+
+
+def test_rows_of_another_type_are_a_copy() -> None:
+    original = column([2, 3], "int32")
+
+    rows = rows_of(original, torch.int64)
+    original.values[:] = 0
+
+    assert [row.tolist() for row in rows] == [[0, 1], [2, 3, 4]]
+    assert rows[0].dtype == torch.int64
 
 
 def test_bfloat16_means_the_same_number_on_both_sides() -> None:

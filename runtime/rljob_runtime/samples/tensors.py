@@ -1,7 +1,7 @@
 """The dock's columns as torch sees them: tensors, jagged nested tensors, TensorDicts. Nothing is copied.
 
-For trainers that use the dock, and the only file that knows tensordict, which is imported when a
-TensorDict is asked for (extra `tensordict`).
+For the states that compute, and for trainers that use the dock by itself. The only file that knows
+tensordict, which is imported when a TensorDict is asked for (extra `tensordict`).
 """
 
 # n rows, V values of all rows together, L values of each row where all have as many
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from rljob_runtime.dock.columns import DTYPES, Array, Column, Ragged
 
@@ -22,9 +23,14 @@ BFLOAT16 = DTYPES["bfloat16"]
 
 def tensor_of(values: Array) -> torch.Tensor:
     """A tensor of the array's memory. That of a `view` may be read, not written, and only within it."""
-    if values.dtype == BFLOAT16:
-        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(values)
+    if values.dtype == BFLOAT16:  # which DLPack's numpy does not know
+        return tensor_of(values.view(np.int16)).view(torch.bfloat16)
+    return from_dlpack(values)  # from_numpy warns of memory that is read-only
+
+
+def rows_of(column: Ragged, dtype: torch.dtype | None = None) -> list[torch.Tensor]:
+    """The rows [length, ...], views of the column's memory or, in another type, of one copy."""
+    return list(torch.split(tensor_of(column.values).to(dtype), column.lengths.tolist()))
 
 
 def array_of(tensor: torch.Tensor) -> Array:

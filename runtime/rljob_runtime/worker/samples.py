@@ -8,6 +8,7 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.samples.flow import RESPONSE_MASK
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.tensors import rows_of, tensor_of
 
 
 def read_samples(
@@ -25,36 +26,18 @@ def read_samples(
     """
     mask = [RESPONSE_MASK] if masked else []
     columns = dock.read(rows, ["prompt", "response", *mask, *fields, *scalars])
-    places: dict[str, int] = {}
-    prompts: list[torch.Tensor] = []
-    for i, row in enumerate(rows):
-        if row.group not in places:
-            places[row.group] = len(prompts)
-            prompts.append(torch.tensor(columns["prompt"].row(i).tolist(), dtype=torch.int64))
-    texts = [
-        torch.tensor(columns["response"].row(i).tolist(), dtype=torch.int64)
-        for i in range(len(rows))
-    ]
-    drawn = (
-        [torch.tensor(row.tolist(), dtype=torch.bool) for row in columns[RESPONSE_MASK].rows()]
-        if masked
-        else []
-    )
+    groups = [row.group for row in rows]
+    prompts = dict(zip(groups, rows_of(columns["prompt"]), strict=True))
+    places = {group: place for place, group in enumerate(prompts)}
+    texts = rows_of(columns["response"], torch.int64)
+    drawn = rows_of(columns[RESPONSE_MASK], torch.bool) if masked else []
     responses = [text[kept] for text, kept in zip(texts, drawn, strict=True)] if masked else texts
     return SampleBatch(
-        prompts=prompts,
-        group_of_B=torch.tensor([places[row.group] for row in rows], dtype=torch.int64),
+        prompts=[prompt.long() for prompt in prompts.values()],
+        group_of_B=torch.tensor([places[group] for group in groups], dtype=torch.int64),
         responses=responses,
         whole=texts if masked else [],
         drawn=drawn,
-        fields={
-            name: [torch.from_numpy(columns[name].row(i).copy()) for i in range(len(rows))]
-            for name in fields
-        },
-        scalars={
-            name: torch.tensor(
-                [float(columns[name].row(i)[0]) for i in range(len(rows))], dtype=torch.float32
-            )
-            for name in scalars
-        },
+        fields={name: rows_of(columns[name]) for name in fields},
+        scalars={name: tensor_of(columns[name].values).float() for name in scalars},
     )
