@@ -27,7 +27,7 @@ class Totals:
     @classmethod
     def of(cls, batches: Iterable[SampleBatch]) -> "Totals":
         """Counts of these batches."""
-        lengths = [len(response) for batch in batches for response in batch.responses]
+        lengths = [length for batch in batches for length in batch.lengths]
         return cls(num_tokens=sum(lengths), num_sequences=sum(length > 0 for length in lengths))
 
     def __add__(self, other: "Totals") -> "Totals":

@@ -18,8 +18,7 @@ def prepare(samples: SampleBatch, params: DAPOParams) -> None:
     """
     rewards_B = rewards_less_kl(samples, params)
     if params.overlong is not None:
-        lengths_B = torch.tensor([len(response) for response in samples.responses])
-        rewards_B = rewards_B - overlong_penalty(lengths_B, params.overlong)
+        rewards_B = rewards_B - overlong_penalty(torch.tensor(samples.lengths), params.overlong)
     advantages_B = group_advantages(rewards_B, samples.group_of_B, scale=True)
     if params.dynamic_sampling is not None:
         teaches_B = of_groups_with_signal(samples.scalars["reward"], samples.group_of_B)

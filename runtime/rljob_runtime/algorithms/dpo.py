@@ -21,7 +21,7 @@ def prepare(samples: SampleBatch, params: DPOParams) -> None:
     Samples without tokens are in no pair.
     """
     rewards_B, group_of_B = samples.scalars["reward"], samples.group_of_B
-    has_tokens_B = torch.tensor([len(response) > 0 for response in samples.responses])
+    has_tokens_B = torch.tensor(samples.lengths) > 0
     side_B, size_B = torch.zeros_like(rewards_B), torch.zeros_like(rewards_B)
     for group in range(len(samples.prompts)):
         members = ((group_of_B == group) & has_tokens_B).nonzero()[:, 0]
@@ -81,6 +81,6 @@ def _pairs(batch: SampleBatch) -> tuple[Tensor, Tensor]:
 
 def _sums(values_T: Tensor, batch: SampleBatch, params: DPOParams) -> Tensor:
     """Sums over each sample's tokens [B]; means where the parameters say so."""
-    lengths_B = torch.tensor([len(response) for response in batch.responses])
+    lengths_B = torch.tensor(batch.lengths)
     sums_B = values_T.new_zeros(len(lengths_B)).index_add(0, batch.sample_of_T(), values_T)
     return sums_B / lengths_B.clamp(min=1) if params.length_normalized else sums_B

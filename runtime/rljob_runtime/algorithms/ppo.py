@@ -22,7 +22,7 @@ from rljob_runtime.samples.sample import SampleBatch
 def prepare(samples: SampleBatch, params: PPOParams) -> None:
     """Add the field `advantages`."""
     estimates = estimate(samples, params)
-    samples.fields["advantages"] = _apart(estimates.advantages_T, samples)
+    samples.fields["advantages"] = samples.apart(estimates.advantages_T)
 
 
 def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Totals) -> LossOutput:
@@ -42,7 +42,7 @@ def loss(logprobs_T: Tensor, batch: SampleBatch, params: PPOParams, totals: Tota
 
 def prepare_critic(samples: SampleBatch, params: PPOParams) -> None:
     """Add the field `returns`, which `critic_loss` reads beside `values`."""
-    samples.fields["returns"] = _apart(estimate(samples, params).returns_T, samples)
+    samples.fields["returns"] = samples.apart(estimate(samples, params).returns_T)
 
 
 def critic_loss(
@@ -58,7 +58,7 @@ def estimate(samples: SampleBatch, params: PPOParams) -> Estimates:
 
     The KL is of `rollout_logprobs`, which drew the tokens, from `reference_logprobs`.
     """
-    lengths = [len(response) for response in samples.responses]
+    lengths = samples.lengths
     rewards_T = torch.zeros(sum(lengths))
     ends_B = torch.tensor(lengths).cumsum(0) - 1
     with_tokens_B = torch.tensor(lengths) > 0
@@ -87,7 +87,3 @@ def dual_clipped(surrogate: Surrogate, advantages_T: Tensor, limit: float) -> Su
         losses_T=torch.where(bounded_T, most_T, surrogate.losses_T),
         clipped_T=surrogate.clipped_T | bounded_T.detach(),
     )
-
-
-def _apart(values_T: Tensor, samples: SampleBatch) -> list[Tensor]:
-    return list(torch.split(values_T, [len(response) for response in samples.responses]))

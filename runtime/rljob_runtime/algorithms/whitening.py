@@ -34,5 +34,4 @@ def whiten(groups: Sequence[SampleBatch], add_up: Callable[[Tensor], None]) -> N
     variance = float(squares[0]) / (num_tokens - 1) if num_tokens > 1 else 1.0
     for group, one_T in zip(groups, own_T, strict=True):
         white_T = ((one_T - mean) * (variance + EPSILON) ** -0.5).float()
-        lengths = [len(response) for response in group.responses]
-        group.fields["advantages"] = list(torch.split(white_T, lengths))
+        group.fields["advantages"] = group.apart(white_T)

@@ -46,7 +46,12 @@ class SampleBatch:
     @property
     def num_tokens(self) -> int:
         """Response tokens of all samples, tools' not counted."""
-        return sum(len(response) for response in self.responses)
+        return sum(self.lengths)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of each response."""
+        return [len(response) for response in self.responses]
 
     def drawn_of_texts(self) -> Tensor:
         """Which tokens of `texts`, sample after sample, the policy drew, bool."""
@@ -57,6 +62,10 @@ class SampleBatch:
     def packed(self, name: str) -> Tensor:
         """A per-token column in one tensor [T], sample after sample."""
         return torch.cat(self.fields[name]) if self.responses else torch.zeros(0)
+
+    def apart(self, values_T: Tensor) -> list[Tensor]:
+        """A value of each response token as a field has them: one tensor a sample."""
+        return list(torch.split(values_T, self.lengths))
 
     def spread(self, name: str) -> Tensor:
         """A scalar column repeated for each of its sample's response tokens, [T]."""
@@ -70,8 +79,8 @@ class SampleBatch:
 
     def sample_of_T(self) -> Tensor:
         """Each response token's sample, int64 [T]."""
-        lengths_B = torch.tensor([len(r) for r in self.responses], dtype=torch.int64)
-        return torch.repeat_interleave(torch.arange(len(self.responses)), lengths_B)
+        lengths_B = torch.tensor(self.lengths, dtype=torch.int64)
+        return torch.repeat_interleave(torch.arange(self.num_samples), lengths_B)
 
     def by_group(self) -> list["SampleBatch"]:
         """One batch a group, in the order of `prompts`."""
@@ -103,12 +112,11 @@ class SampleBatch:
 
     def select(self, samples: Sequence[int]) -> "SampleBatch":
         """The batch of these samples, in this order, with only the prompts that they use."""
-        groups = sorted({int(self.group_of_B[i]) for i in samples})
-        place = {group: i for i, group in enumerate(groups)}
-        index_B = torch.tensor(list(samples), dtype=torch.int64)
+        index_B = torch.tensor(samples, dtype=torch.int64)
+        groups, group_of_B = torch.unique(self.group_of_B[index_B], return_inverse=True)
         return SampleBatch(
-            prompts=[self.prompts[group] for group in groups],
-            group_of_B=torch.tensor([place[int(self.group_of_B[i])] for i in samples]).long(),
+            prompts=[self.prompts[group] for group in groups.tolist()],
+            group_of_B=group_of_B,
             responses=[self.responses[i] for i in samples],
             fields={name: [rows[i] for i in samples] for name, rows in self.fields.items()},
             scalars={name: values_B[index_B] for name, values_B in self.scalars.items()},

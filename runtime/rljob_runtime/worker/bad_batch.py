@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rljob_runtime.algorithms import LossOutput, Totals
@@ -58,10 +57,7 @@ def _rows(
     column: str,
     loss: Loss | None,
 ) -> Iterator[BadRow]:
-    lengths = [len(response) for response in samples.responses]
-    said: list[Tensor] | None = None
-    if says is not None:
-        said = list(torch.split(says(samples).cpu(), lengths))
+    said = samples.apart(says(samples).cpu()) if says is not None else None
     for i, row in enumerate(rows):
         scalars = {name: float(values_B[i]) for name, values_B in samples.scalars.items()}
         fields = {name: held[i].float() for name, held in samples.fields.items()}
@@ -78,7 +74,7 @@ def _rows(
             "version": row.version,
             "not_finite": sorted(bad_fields + bad_scalars),
             "prompt_tokens": len(prompt),
-            "response_tokens": lengths[i],
+            "response_tokens": len(samples.responses[i]),
             **{name: _plain(value) for name, value in scalars.items()},
             "of_tokens": {name: _summary(value_T) for name, value_T in fields.items()},
             "prompt": prompt[:MOST_TOKENS].tolist(),

@@ -21,6 +21,7 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.samples.tensors import array_of, ragged_of
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.agree import agreed
 from rljob_runtime.worker.micro_batches import score
@@ -102,13 +103,12 @@ class Inference:
         for part in work.each(parts):
             self.ready()
             scored = self._scored(self.adapt(part.samples) if self.adapt else part.samples)
-            columns = [row.numpy() for row in scored]
             with agreed(self.ranks.together):
                 if self.ranks.leads:
-                    self.dock.write(part.rows, {self.column: Ragged.from_rows(columns)})
+                    self.dock.write(part.rows, {self.column: scored})
         return work.span()
 
-    def _scored(self, samples: SampleBatch) -> list[Tensor]:
+    def _scored(self, samples: SampleBatch) -> Ragged:
         """What is written of each sample, float32."""
         scored_T = score(
             samples,
@@ -116,8 +116,10 @@ class Inference:
             tokens=self.sizes.micro_batch_tokens,
             group=self.ranks.everyone if self.ranks.passes_meet else None,
         )
-        rows = list(torch.split(scored_T.float(), [len(row) for row in samples.responses]))
-        return [row[-1:] for row in rows] if self.adapt else rows
+        lengths_B = torch.tensor(samples.lengths, dtype=torch.int64)
+        if self.adapt:
+            return ragged_of(scored_T.float()[lengths_B.cumsum(0) - 1])
+        return Ragged(values=array_of(scored_T.float()), lengths=array_of(lengths_B))
 
     def _infer(self, samples: SampleBatch) -> Tensor:
         with torch.no_grad():

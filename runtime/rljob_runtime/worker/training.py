@@ -9,8 +9,6 @@ import math
 import time
 from collections.abc import Iterable, Sequence
 
-import torch
-
 from rljob_api.spec.algorithms.sampling import BatchReweighting
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import off_policy
@@ -73,21 +71,20 @@ class Training:
     def add(self, samples: SampleBatch) -> None:
         """Take the next whole groups of the share in."""
         if self._keeps_old:  # what the ratio is taken against: the weights before the step
-            lengths = [len(response) for response in samples.responses]
             tokens = self._spec.batch.micro_batch_tokens
             old_T = score(samples, self._engine.logprobs, tokens=tokens, group=self._meeting)
-            samples.fields["old_logprobs"] = list(torch.split(old_T, lengths))
+            samples.fields["old_logprobs"] = samples.apart(old_T)
         if off_policy(self._spec) and "rollout_logprobs" in samples.fields:
             samples.fields["behaviour_logprobs"] = samples.fields["rollout_logprobs"]
         self._lesson.prepare(samples)
+        groups = samples.by_group()
         self._signals += [
-            groups_with_signal(group.scalars["reward"], group.group_of_B)
-            for group in samples.by_group()
+            groups_with_signal(group.scalars["reward"], group.group_of_B) for group in groups
         ]
         chosen = self._spec.algorithm.params.sample_filter
         if chosen is not None:
-            samples = filtered(samples, chosen, seed=self._draw_seed)
-        for group in samples.by_group():
+            groups = filtered(samples, chosen, seed=self._draw_seed).by_group()
+        for group in groups:
             if len(self._groups) < self._mini_groups and not self._waits:
                 self._add_to(self._begun(), group)
             self._groups.append(group)
