@@ -70,7 +70,8 @@ class Ragged:
 
     def rows(self) -> list[Array]:
         """Values of every row, views."""
-        return [self.row(i) for i in range(len(self))]
+        ends = (self._starts + self.lengths).tolist()
+        return [self.values[a:b] for a, b in zip(self._starts.tolist(), ends, strict=True)]
 
     @property
     def arrays(self) -> Sequence[Array]:

@@ -158,6 +158,6 @@ class Lineage:
         """Read these rows of a batch. version: of the weights that they train."""
         columns = dock.read(rows, ["position", VERSIONS])
         self.positions.update(columns["position"].values.tolist())
-        for versions in columns[VERSIONS].rows():
-            self.tokens_by_age.update((version - versions).tolist())
-            self.mixed += len(np.unique(versions)) > 1
+        ages, counts = np.unique(version - columns[VERSIONS].values, return_counts=True)
+        self.tokens_by_age.update(dict(zip(ages.tolist(), counts.tolist(), strict=True)))
+        self.mixed += sum(len(np.unique(drawn)) > 1 for drawn in columns[VERSIONS].rows())
