@@ -72,6 +72,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) benchmarks/preferences.py --quick
 	$(PY) benchmarks/dock.py --quick
 	$(PY) benchmarks/dock_paths.py --quick
+	$(PY) benchmarks/batches.py --quick
 	$(PY) benchmarks/dock_metadata.py --quick
 	$(PY) benchmarks/dock_cluster.py --quick
 	$(PY) benchmarks/dock_churn.py --quick

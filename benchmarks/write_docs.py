@@ -32,6 +32,7 @@ SUBJECTS = {
     "analyze": "Advice: seconds of a step of slow jobs, changed as `rljob analyze` advises",
     "dock": "Transfer dock: samples through it, beside TransferQueue and Ray",
     "dock_paths": "Transfer dock: rows through the warehouse's memory, beside the same rows over TCP",
+    "batches": "Transfer dock: a step's rows made tensors as they lie, beside the same through lists",
 }
 LIMITED = {
     "scaling": "Training: one rank and two, and what of a step is waiting",
