@@ -53,6 +53,20 @@ def pods(*, ready: bool = True, **head: object) -> tuple[Pod, ...]:
     return (replace(made[0], **head), *made[1:])  # type: ignore[arg-type]
 
 
+def status_server(folder: Path, stacks: StacksRequests) -> StatusServer:
+    """The status endpoint of the driver whose run is in this folder."""
+    return StatusServer(
+        port=0,
+        token="token",
+        total_steps=9,
+        requests=ScaleRequests(make_job(), clock=lambda: NOW),
+        figures=RunFigures(),
+        run=LocalRun(folder),
+        stacks=stacks,
+        host="127.0.0.1",
+    )
+
+
 def running(**spec: object) -> Observed:
     """A job whose driver runs, seen ten seconds after its attempt began."""
     status = RLJobStatus(
@@ -345,16 +359,7 @@ async def test_the_condition_says_what_a_driver_tells_of_its_alarms(tmp_path: Pa
     watch = AlarmWatch(guards=Guards(), compares=True)
     store = CheckpointStore(folder=tmp_path / "checkpoints", keep=1)
     alarm_actions = AlarmActions(watch=watch, log=log, store=store)
-    server = StatusServer(
-        port=0,
-        token="token",
-        total_steps=9,
-        requests=ScaleRequests(make_job(), clock=lambda: NOW),
-        figures=RunFigures(),
-        run=LocalRun(tmp_path),
-        stacks=StacksRequests(),
-        host="127.0.0.1",
-    )
+    server = status_server(tmp_path, StacksRequests())
     log.subscribe(server.on_event)
     told = []
     async with aiohttp.ClientSession() as session:
@@ -539,16 +544,7 @@ async def test_a_driver_that_is_asked_tells_what_it_was_doing_and_where_its_stac
         asked.append((deadline, why))
         return Looked(folder)
 
-    server = StatusServer(
-        port=0,
-        token="token",
-        total_steps=9,
-        requests=ScaleRequests(make_job(), clock=lambda: NOW),
-        figures=RunFigures(),
-        run=LocalRun(tmp_path),
-        stacks=StacksRequests(dump=dump),
-        host="127.0.0.1",
-    )
+    server = status_server(tmp_path, StacksRequests(dump=dump))
     url = f"http://127.0.0.1:{server.port}"
     async with aiohttp.ClientSession() as session:
         told = await ask_stacks(session, url, "token", deadline="progress", message="no step")
