@@ -112,9 +112,8 @@ def test_a_lease_outlives_its_controller(local_dock, rows_of, responses_of) -> N
     assert holder.write(claim.rows, responses_of(claim.rows)).stored == 3
 
 
-def test_a_killed_workers_rows_go_to_others_at_once(local_dock, rows_of) -> None:
-    dock = local_dock()
-    dock.client("feed", "f").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
+def worker_with_four_rows(dock) -> subprocess.Popen[str]:
+    """A process that has claimed the four rows of the dock."""
     worker = subprocess.Popen(
         [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -122,6 +121,13 @@ def test_a_killed_workers_rows_go_to_others_at_once(local_dock, rows_of) -> None
     worker.stdin.write(json.dumps(dock.address.to_json()))
     worker.stdin.close()
     assert worker.stdout.readline().strip() == "4"
+    return worker
+
+
+def test_a_killed_workers_rows_go_to_others_at_once(local_dock, rows_of) -> None:
+    dock = local_dock()
+    dock.client("feed", "f").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
+    worker = worker_with_four_rows(dock)
 
     worker.kill()
     worker.wait()
@@ -136,13 +142,7 @@ def test_a_killed_workers_rows_go_to_others_at_once(local_dock, rows_of) -> None
 def test_a_frozen_workers_rows_go_to_others_when_its_lease_expires(local_dock, rows_of) -> None:
     dock = local_dock(lease_seconds=1.0)
     dock.client("feed", "f").put_rows("t", rows_of("t", groups=2, samples=2), total=4)
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert worker.stdin is not None and worker.stdout is not None
-    worker.stdin.write(json.dumps(dock.address.to_json()))
-    worker.stdin.close()
-    assert worker.stdout.readline().strip() == "4"
+    worker = worker_with_four_rows(dock)
 
     os.kill(worker.pid, signal.SIGSTOP)
     try:
