@@ -26,7 +26,7 @@ check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generate
 	$(PY) scripts/chart_docs.py --check
 	scripts/check_chart.sh
 	scripts/check_images.sh
-	$(PY) benchmarks/write_docs.py --check
+	$(PY) -m benchmarks.write_docs --check
 	$(PY) tests/faults/run_faults.py --check
 
 docs: .venv/.docs-ready  ## The documentation as a site, in site/; a broken link is an error
@@ -51,33 +51,33 @@ generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the mod
 	$(PY) scripts/chart_docs.py
 
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
-	$(PY) benchmarks/rollout.py --quick
-	$(PY) benchmarks/engine.py --quick
-	$(PY) benchmarks/scaling.py --quick
-	$(PY) benchmarks/search.py --quick
-	$(PY) benchmarks/reshard.py --quick
-	$(PY) benchmarks/reshard_separated.py --quick
-	$(PY) benchmarks/performance.py
-	$(PY) benchmarks/end_to_end.py --quick
-	$(PY) benchmarks/quickstart.py --quick
-	$(PY) benchmarks/start.py --quick
-	$(PY) benchmarks/flow.py --quick
-	$(PY) benchmarks/ablation.py --quick
-	$(PY) benchmarks/partial_rollout.py --quick
-	$(PY) benchmarks/analyze.py --quick
-	$(PY) benchmarks/precision.py --quick
-	$(PY) benchmarks/learning.py --quick
-	$(PY) benchmarks/pretrained.py --quick
-	$(PY) benchmarks/staleness.py --quick
-	$(PY) benchmarks/preferences.py --quick
-	$(PY) benchmarks/dock.py --quick
-	$(PY) benchmarks/dock_paths.py --quick
-	$(PY) benchmarks/batches.py --quick
-	$(PY) benchmarks/dock_metadata.py --quick
-	$(PY) benchmarks/dock_cluster.py --quick
-	$(PY) benchmarks/dock_churn.py --quick
-	$(PY) benchmarks/soak.py --quick
-	$(PY) benchmarks/controller.py --quick
+	$(PY) -m benchmarks.engines.rollout --quick
+	$(PY) -m benchmarks.engines.update --quick
+	$(PY) -m benchmarks.engines.scaling --quick
+	$(PY) -m benchmarks.plan.search --quick
+	$(PY) -m benchmarks.reshard --quick
+	$(PY) -m benchmarks.reshard.separated --quick
+	$(PY) -m benchmarks.plan.performance
+	$(PY) -m benchmarks.run.end_to_end --quick
+	$(PY) -m benchmarks.run.quickstart --quick
+	$(PY) -m benchmarks.run.start --quick
+	$(PY) -m benchmarks.run.flow --quick
+	$(PY) -m benchmarks.run.ablation --quick
+	$(PY) -m benchmarks.run.partial_rollout --quick
+	$(PY) -m benchmarks.run.analyze --quick
+	$(PY) -m benchmarks.engines.precision --quick
+	$(PY) -m benchmarks.learning.algorithms --quick
+	$(PY) -m benchmarks.learning.pretrained --quick
+	$(PY) -m benchmarks.learning.staleness --quick
+	$(PY) -m benchmarks.learning.preferences --quick
+	$(PY) -m benchmarks.dock.samples --quick
+	$(PY) -m benchmarks.dock.paths --quick
+	$(PY) -m benchmarks.dock.batches --quick
+	$(PY) -m benchmarks.dock.metadata --quick
+	$(PY) -m benchmarks.dock.cluster --quick
+	$(PY) -m benchmarks.dock.churn --quick
+	$(PY) -m benchmarks.run.soak --quick
+	$(PY) -m benchmarks.operator.controller --quick
 
 setup: .venv/.dev-ready
 

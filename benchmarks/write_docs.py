@@ -6,21 +6,20 @@ the paper's models in docs/resharding.md from their plans.
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
-from ablation_docs import ablation_parts, ablation_picture
-from dock_docs import cluster_parts, linearity_picture
-from flow_docs import busy_parts
-from learning_docs import learning_parts, learning_picture, pretrained_parts
-from precision_docs import precision_parts
-from preferences_docs import preferences_parts, preferences_picture
-from reshard_docs import peaks_picture, reshard_parts
-from reshard_paper import with_table
-from staleness_docs import staleness_parts, staleness_picture
-from tables import side_by_side
+from benchmarks import ROOT
+from benchmarks.dock.cluster_docs import cluster_parts, linearity_picture
+from benchmarks.engines.precision_docs import precision_parts
+from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
+from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
+from benchmarks.learning.staleness_docs import staleness_parts, staleness_picture
+from benchmarks.reshard.docs import peaks_picture, reshard_parts
+from benchmarks.reshard.paper import with_table
+from benchmarks.run.ablation_docs import ablation_parts, ablation_picture
+from benchmarks.run.flow_docs import busy_parts
+from benchmarks.support.tables import side_by_side
 
-ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "benchmarks" / "measured"
 SUBJECTS = {
     "rollout": "Generation: tokens a second of responses, beside Hugging Face `generate` and vLLM",
@@ -76,10 +75,36 @@ PICTURES = {
 }
 NOTES = MEASURED / "notes.json"
 COMMANDS = {
-    "rollout_135M": "rollout.py --sizes 135M",
-    "precision": "precision.py --size 0.8M --seeds 0 --steps 40",
+    "rollout": "engines.rollout",
+    "rollout_135M": "engines.rollout --sizes 135M",
+    "engine": "engines.update",
+    "end_to_end": "run.end_to_end",
+    "flow": "run.flow",
+    "partial_rollout": "run.partial_rollout",
+    "analyze": "run.analyze",
+    "dock": "dock.samples",
+    "dock_paths": "dock.paths",
+    "batches": "dock.batches",
+    "scaling": "engines.scaling",
+    "search": "plan.search",
+    "reshard": "reshard",
+    "reshard_separated": "reshard.separated",
+    "performance": "plan.performance",
+    "dock_cluster": "dock.cluster",
+    "dock_metadata": "dock.metadata",
+    "dock_churn": "dock.churn",
+    "soak": "run.soak",
+    "controller": "operator.controller",
+    "clients": "operator.clients",
+    "kuberay": "operator.kuberay",
+    "precision": "engines.precision --size 0.8M --seeds 0 --steps 40",
+    "learning": "learning.algorithms",
+    "pretrained": "learning.pretrained",
+    "ablation": "run.ablation",
+    "staleness": "learning.staleness",
+    "preferences": "learning.preferences",
 }
-"""Where it is not the subject's own file."""
+"""Behind `python -m benchmarks.`"""
 
 
 def benchmarks() -> str:
@@ -97,8 +122,7 @@ def benchmarks() -> str:
         if file.exists():
             document = json.loads(file.read_text())
             table = _limits(document) if subject in LIMITED else side_by_side(document)
-            command = COMMANDS.get(subject, f"{subject}.py")
-            parts += [f"## {title}", f"`python benchmarks/{command}`", table]
+            parts += [f"## {title}", f"`python -m benchmarks.{COMMANDS[subject]}`", table]
             if subject == "flow":
                 parts += busy_parts(document)
             if subject == "dock_cluster":
@@ -111,8 +135,11 @@ def benchmarks() -> str:
         file = MEASURED / f"{subject}.json"
         if file.exists():
             document = json.loads(file.read_text())
-            command = COMMANDS.get(subject, f"{subject}.py")
-            parts += [f"## {title}", f"`python benchmarks/{command}`", *tables(document)]
+            parts += [
+                f"## {title}",
+                f"`python -m benchmarks.{COMMANDS[subject]}`",
+                *tables(document),
+            ]
             parts += [*notes.get(subject, []), _machine(document["machine"])]
     return "\n\n".join(parts) + "\n"
 
@@ -145,7 +172,8 @@ def quickstart() -> str:
                 "`examples/quickstart.yaml`: the `tiny` model, warmed up until about half of its samples "
                 "are right, learns to spell words backward with GRPO. Accuracy is that of one sample at "
                 f"temperature 1 for each of {prompts} held-out words, which neither the warm-up nor the "
-                "training sees. Every seed that was run is here: `python benchmarks/quickstart.py --seeds "
+                "training sees. Every seed that was run is here: "
+                "`python -m benchmarks.run.quickstart --seeds "
                 f"{' '.join(str(row['seed']) for row in document['seeds'])}`.",
                 "\n".join(rows),
                 *_notes().get("quickstart", []),
@@ -187,7 +215,7 @@ def main() -> None:
         if "--check" not in sys.argv:
             file.write_text(text)
         elif not file.exists() or file.read_text() != text:
-            sys.exit(f"{file} is not up to date: python benchmarks/write_docs.py")
+            sys.exit(f"{file} is not up to date: python -m benchmarks.write_docs")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,9 @@ ASCEND_910C = Machine(
     dispatch_bytes=300 * MB,  # between servers, likewise
 )
 ASCEND_SHARES = Shares(products=0.45, reads=0.7, links=0.5)
-"""Stated; `benchmarks/performance.py` solves for layer_seconds and fixed_seconds with them."""
+"""Stated; `benchmarks/plan/performance.py` solves for layer_seconds and fixed_seconds with them."""
 EMULATED = Machine(
-    flops=9.0e10,  # float32 of one thread; this and what follows: benchmarks/search.py, one machine
+    flops=9.0e10,  # float32 of one thread; this and what follows: benchmarks/plan/search.py, one machine
     memory_bytes=1.6e10,
     link_bytes=1.0e9,  # gloo over the loopback
     latency_seconds=3e-4,  # likewise

@@ -1,8 +1,8 @@
 """Seconds that a step of a job should take on given devices, part by part and by arithmetic.
 
-Called by the search of layouts, and by `benchmarks/performance.py`, which calibrates it on reported runs. All
-samples have the longest lengths. Rates are a machine's (`machines`), times the shares of them that are
-reached. What no rate explains is `Shares.fixed_seconds`.
+Called by the search of layouts, and by `benchmarks/plan/performance.py`, which calibrates it on reported
+runs. All samples have the longest lengths. Rates are a machine's (`machines`), times the shares of them that
+are reached. What no rate explains is `Shares.fixed_seconds`.
 """
 
 from collections.abc import Mapping

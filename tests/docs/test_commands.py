@@ -61,10 +61,14 @@ def mentions() -> list[Command]:
 
 
 MENTIONS = mentions()
-BENCHES = re.findall(r"^\t\$\(PY\) (benchmarks/(?!write_docs).*)$", MAKEFILE, re.MULTILINE)
+BENCHES = re.findall(r"^\t\$\(PY\) -m (benchmarks\.(?!write_docs).*)$", MAKEFILE, re.MULTILINE)
 INVOCATIONS = {
-    *(("python", *line.split()) for line in BENCHES),
-    *(c.words for c in (*COMMANDS, *MENTIONS) if c.words[0] == "python" and c.words[1] != "-m"),
+    *(tuple(line.split()) for line in BENCHES),
+    *(
+        c.words[2:]
+        for c in (*COMMANDS, *MENTIONS)
+        if " ".join(c.words).startswith("python -m benchmarks.")
+    ),
 }
 
 
@@ -110,7 +114,7 @@ parse, argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_args, 
 for words in json.load(sys.stdin):
     sys.argv = words
     try:
-        runpy.run_path(words[0], run_name="__main__")
+        runpy.run_module(words[0], run_name="__main__")
     except Read:
         continue
     except SystemExit:
@@ -120,8 +124,8 @@ for words in json.load(sys.stdin):
 
 
 def refused(invocations: Sequence[Sequence[str]]) -> str:
-    """Which of these each script's own parser does not take, with what it says."""
-    paths = [str(ROOT / "benchmarks"), *map(str, (ROOT / "tests" / "support").iterdir())]
+    """Which of these each module's own parser does not take, with what it says."""
+    paths = [str(ROOT), *map(str, (ROOT / "tests" / "support").iterdir())]
     program = f"import sys; sys.path[:0] = {paths!r}{READ_ALL}"
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, input=json.dumps(invocations), capture_output=True,
@@ -133,11 +137,11 @@ def refused(invocations: Sequence[Sequence[str]]) -> str:
 def test_every_benchmark_takes_the_arguments_that_are_shown() -> None:
     assert len(INVOCATIONS) > 20
 
-    assert refused(sorted(words[1:] for words in INVOCATIONS)) == ""
+    assert refused(sorted(INVOCATIONS)) == ""
 
 
 def test_an_option_that_a_benchmark_has_not_is_found() -> None:
-    assert "unrecognized arguments: --quickly" in refused([("benchmarks/flow.py", "--quickly")])
+    assert "unrecognized arguments: --quickly" in refused([("benchmarks.run.flow", "--quickly")])
 
 
 @pytest.mark.parametrize(

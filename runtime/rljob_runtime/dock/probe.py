@@ -2,7 +2,7 @@
 
 `serve` runs a warehouse and a controller (on the port after it); `read`, in another process or pod,
 writes rows to it, claims and reads them over shared memory or TCP, and prints one JSON line. Also
-what `benchmarks/dock_paths.py` is made of. The rows are of no use, and the token is no secret.
+what `benchmarks/dock/paths.py` is made of. The rows are of no use, and the token is no secret.
 """
 
 import argparse

@@ -10,10 +10,10 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def paper():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        import reshard_paper
+        patch.syspath_prepend(ROOT)
+        from benchmarks.reshard import paper
 
-        yield reshard_paper
+        yield paper
 
 
 @pytest.fixture(scope="module")
@@ -48,5 +48,5 @@ def test_deepseek_moves_the_least_and_stays_below_its_bound(rows):
 def test_the_page_shows_these_rows(paper):
     page = (ROOT / "docs" / "resharding.md").read_text()
 
-    assert paper.with_table(page) == page, "python benchmarks/write_docs.py"
+    assert paper.with_table(page) == page, "python -m benchmarks.write_docs"
     assert page.count("DeepSeek-R1-671B | TP4 PP6 EP16 DP2") == 1

@@ -92,12 +92,15 @@ def kubeconfig_of_nobody(folder: Path) -> Path:
 
 
 def read_python(command: Command) -> None:
-    """A module's name, or a benchmark, whose arguments are read together with all others'."""
-    first, *rest = command.words[1:]
-    if first == "-m":
-        assert importlib.util.find_spec(rest[0]), rest[0]
+    """A module's name; a benchmark's arguments are read together with all others'."""
+    option, name, *_ = command.words[1:]
+    assert option == "-m"
+    if name.startswith("benchmarks."):
+        assert (ROOT / name.replace(".", "/")).is_dir() or (
+            ROOT / f"{name.replace('.', '/')}.py"
+        ).is_file()
     else:
-        assert (ROOT / first).is_file()
+        assert importlib.util.find_spec(name), name
 
 
 def read_pip(command: Command) -> None:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
 def win_rate():
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(BENCHMARKS)
-        import win_rate
+        patch.syspath_prepend(ROOT)
+        from benchmarks.learning import win_rate
 
         yield win_rate.win_rate
 
