@@ -62,7 +62,7 @@ def _sections(path: str, model: type[BaseModel], schema: dict[str, Any]) -> Iter
         if model is PolicyParams:
             text = f"[Those of every algorithm](#{ANCHOR})."
         else:
-            text += f" All others are [those of every algorithm](#{ANCHOR})."
+            text = f"What differs from [those of every algorithm](#{ANCHOR})."
     yield f"## `{path}`\n\n{text}\n"
     if rows:
         yield "| field | type | default | bounds | meaning |\n|---|---|---|---|---|"

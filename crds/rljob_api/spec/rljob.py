@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rljob_api.spec.algorithms import GRPO, Algorithm
+from rljob_api.spec.algorithms import DEFAULT, SECTIONS, Algorithm
 from rljob_api.spec.critic import Critic
 from rljob_api.spec.engines import Flow, Placement, Resharding, Rollout, Update
 from rljob_api.spec.evaluation import Evaluation
@@ -74,7 +74,7 @@ class RLJobSpec(Section):
     )
     """Rewards, summed by weight: one at least, none with data.preferences."""
 
-    algorithm: Algorithm = GRPO()
+    algorithm: Algorithm = SECTIONS[DEFAULT](name=DEFAULT)
     """The algorithm and its parameters."""
 
     batch: Batch

@@ -1,6 +1,6 @@
 """REINFORCE++-baseline (arXiv:2501.03262): the group's mean is the baseline, the step's spread the scale."""
 
-from rljob_api.spec.algorithms.reinforce_plus_plus import BaselineParams
+from rljob_api.spec.algorithms.reinforce_plus_plus_baseline import BaselineParams
 from rljob_runtime.algorithms.functional import group_advantages
 from rljob_runtime.algorithms.grpo import loss
 from rljob_runtime.algorithms.shaping import rewards_less_kl

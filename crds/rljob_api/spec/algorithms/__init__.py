@@ -1,31 +1,57 @@
 """The algorithms of the contract: one file each, its parameters and the columns that it needs.
-Those of installed packages come by entry point (`package`).
+Those of installed packages come by entry point (`package_algorithm`).
 
 The runtime's part of an algorithm (advantages, loss) is the file of the same name in
-`rljob_runtime.algorithms`.
+`rljob_runtime.algorithms`, which follows from `NAMES` too.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from functools import reduce
+from importlib import import_module
+from operator import or_
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag, create_model
 
-from rljob_api.spec.algorithms import reinforce_plus_plus as plus_plus
-from rljob_api.spec.algorithms.cispo import CISPO, CISPOParams
-from rljob_api.spec.algorithms.dapo import DAPO, DAPOParams
-from rljob_api.spec.algorithms.distillation import Distillation, DistillationParams
-from rljob_api.spec.algorithms.dpo import DPO, DPOParams
-from rljob_api.spec.algorithms.dr_grpo import DrGRPO, DrGRPOParams
-from rljob_api.spec.algorithms.grpo import GRPO, GRPOParams
-from rljob_api.spec.algorithms.gspo import GSPO, GSPOParams
 from rljob_api.spec.algorithms.package_algorithm import PackageAlgorithm
-from rljob_api.spec.algorithms.policy_params import PolicyParams
-from rljob_api.spec.algorithms.ppo import PPO, PPOParams
-from rljob_api.spec.algorithms.rloo import RLOO, RLOOParams
-from rljob_api.spec.algorithms.sapo import SAPO, SAPOParams
+from rljob_api.spec.algorithms.policy_params import NamedAlgorithm, PolicyParams
 from rljob_api.spec.extensions import is_extension
 
+NAMES = (
+    "grpo",
+    "dr-grpo",
+    "rloo",
+    "reinforce-plus-plus",
+    "reinforce-plus-plus-baseline",
+    "dapo",
+    "gspo",
+    "cispo",
+    "sapo",
+    "ppo",
+    "dpo",
+    "distillation",
+)
+"""The built-in algorithms; `dr-grpo` is in `dr_grpo.py`, here and in the runtime."""
 DEFAULT = "grpo"
+
+
+def _params_of(name: str) -> type[PolicyParams]:
+    """The class of parameters that the algorithm's file defines."""
+    module = import_module(f"{__name__}.{name.replace('-', '_')}")
+    classes = [one for one in vars(module).values() if isinstance(one, type)]
+    own = [one for one in classes if one.__module__ == module.__name__]
+    (params,) = [one for one in own if issubclass(one, PolicyParams)]
+    return params
+
+
+def _section_of(name: str) -> type[NamedAlgorithm]:
+    """The member of the union with these parameters."""
+    params, shared = PARAMS[name], NamedAlgorithm.model_fields
+    called = Field(name if name == DEFAULT else ..., description=shared["name"].description)
+    given = Field(params(), description=shared["params"].description)
+    fields: dict[str, Any] = {"name": (Literal[name], called), "params": (params, given)}
+    title = params.__name__.removesuffix("Params")
+    return create_model(title, __base__=NamedAlgorithm, __doc__=params.__doc__, **fields)
 
 
 def name_of(value: Any) -> str:
@@ -35,42 +61,21 @@ def name_of(value: Any) -> str:
     return PackageAlgorithm.UNION_NAME if is_extension(name) else name
 
 
-Algorithm = Annotated[
-    Annotated[GRPO, Tag("grpo")]
-    | Annotated[DrGRPO, Tag("dr-grpo")]
-    | Annotated[RLOO, Tag("rloo")]
-    | Annotated[plus_plus.ReinforcePlusPlus, Tag("reinforce-plus-plus")]
-    | Annotated[plus_plus.ReinforcePlusPlusBaseline, Tag("reinforce-plus-plus-baseline")]
-    | Annotated[DAPO, Tag("dapo")]
-    | Annotated[GSPO, Tag("gspo")]
-    | Annotated[CISPO, Tag("cispo")]
-    | Annotated[SAPO, Tag("sapo")]
-    | Annotated[PPO, Tag("ppo")]
-    | Annotated[DPO, Tag("dpo")]
-    | Annotated[Distillation, Tag("distillation")]
-    | Annotated[PackageAlgorithm, Tag(PackageAlgorithm.UNION_NAME)],
-    Discriminator(
-        name_of,
-        custom_error_type="unknown_name",
-        custom_error_message="is not the name of an algorithm",
-    ),
-]
+PARAMS = {name: _params_of(name) for name in NAMES}
+"""Each built-in algorithm's parameters by its name."""
+SECTIONS = {name: _section_of(name) for name in NAMES}
+if TYPE_CHECKING:
+    Algorithm = NamedAlgorithm
+else:
+    members = {**SECTIONS, PackageAlgorithm.UNION_NAME: PackageAlgorithm}
+    Algorithm = Annotated[
+        reduce(or_, (Annotated[section, Tag(name)] for name, section in members.items())),
+        Discriminator(
+            name_of,
+            custom_error_type="unknown_name",
+            custom_error_message="is not the name of an algorithm",
+        ),
+    ]
 """A union by name: each algorithm has parameters of its own."""
 
-PARAMS: dict[str, type[PolicyParams]] = {
-    "grpo": GRPOParams,
-    "dr-grpo": DrGRPOParams,
-    "rloo": RLOOParams,
-    "reinforce-plus-plus": plus_plus.ReinforcePlusPlusParams,
-    "reinforce-plus-plus-baseline": plus_plus.BaselineParams,
-    "dapo": DAPOParams,
-    "gspo": GSPOParams,
-    "cispo": CISPOParams,
-    "sapo": SAPOParams,
-    "ppo": PPOParams,
-    "dpo": DPOParams,
-    "distillation": DistillationParams,
-}
-"""Each built-in algorithm's parameters by its name."""
-
-__all__ = ["DEFAULT", "GRPO", "PARAMS", "Algorithm", "PackageAlgorithm"]
+__all__ = ["DEFAULT", "NAMES", "PARAMS", "SECTIONS", "Algorithm", "PackageAlgorithm"]

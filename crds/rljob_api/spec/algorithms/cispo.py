@@ -1,28 +1,15 @@
 """CISPO (MiniMax-M1, arXiv:2506.13585): clips the weight of a token's gradient, never drops it."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from rljob_api.spec.algorithms.policy_params import PolicyParams
-from rljob_api.spec.section import Section
 
 
 class CISPOParams(PolicyParams):
-    """Parameters of CISPO."""
+    """GRPO's advantages; REINFORCE weighted by the clipped ratio, so that every token has a gradient."""
 
     weight_low: float = Field(default=0.0, ge=0, le=1)
     """Smallest weight of a token, absolute; 0 clips from above alone, as the paper does."""
 
     weight_high: float = Field(default=5.0, ge=1, le=1000)
     """Largest weight of a token, absolute."""
-
-
-class CISPO(Section):
-    """GRPO's advantages; REINFORCE weighted by the clipped ratio, so that every token has a gradient."""
-
-    name: Literal["cispo"]
-    """Name of the algorithm."""
-
-    params: CISPOParams = CISPOParams()
-    """Parameters of the algorithm."""

@@ -1,6 +1,6 @@
 """DAPO (arXiv:2503.14476): clip-higher, token-level loss, overlong shaping, no groups without a signal."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class Overlong(Section):
 
 
 class DAPOParams(ClippedParams):
-    """Parameters of DAPO."""
+    """GRPO's advantages with another upper clip, a mean over the tokens of the global batch, and shaping."""
 
     clip_high: ClipHigh = 0.28
 
@@ -46,13 +46,3 @@ class DAPOParams(ClippedParams):
             return own
         overlong = own.overlong.model_copy(update={"max_length": max_response_length})
         return own.model_copy(update={"overlong": overlong})
-
-
-class DAPO(Section):
-    """GRPO's advantages with another upper clip, a mean over the tokens of the global batch, and shaping."""
-
-    name: Literal["dapo"]
-    """Name of the algorithm."""
-
-    params: DAPOParams = DAPOParams()
-    """Parameters of the algorithm."""

@@ -1,15 +1,12 @@
 """On-policy distillation: responses of the policy, graded token by token by a larger model."""
 
-from typing import Literal
-
 from pydantic import Field
 
 from rljob_api.spec.algorithms.policy_params import ClippedParams
-from rljob_api.spec.section import Section
 
 
 class DistillationParams(ClippedParams):
-    """Parameters of on-policy distillation."""
+    """Reverse KL from a teacher, of the policy's own responses; needs spec.teacher."""
 
     reward_coefficient: float = Field(default=0.0, ge=0, le=1000)
     """Weight of GRPO's advantages of the rewards beside the teacher's; 0 only measures rewards."""
@@ -37,13 +34,3 @@ class DistillationParams(ClippedParams):
     def least_samples(self) -> int:
         """A teacher needs no group."""
         return 2 if self.reward_coefficient > 0 else 1
-
-
-class Distillation(Section):
-    """Reverse KL from a teacher, of the policy's own responses; needs spec.teacher."""
-
-    name: Literal["distillation"]
-    """Name of the algorithm."""
-
-    params: DistillationParams = DistillationParams()
-    """Parameters of the algorithm."""

@@ -5,7 +5,6 @@ from typing import Literal
 from pydantic import Field
 
 from rljob_api.spec.algorithms.policy_params import LossAggregation, PolicyParams
-from rljob_api.spec.section import Section
 
 UNUSED = (
     "kl_coefficient",
@@ -24,7 +23,7 @@ UNUSED = (
 
 
 class DPOParams(PolicyParams):
-    """Parameters of DPO."""
+    """Each prompt's best response is preferred to its worst; needs a reference model, no critic."""
 
     beta: float = Field(default=0.1, gt=0, le=100)
     """β: how dearly the policy pays for leaving the reference model; IPO's τ."""
@@ -50,13 +49,3 @@ class DPOParams(PolicyParams):
     def fields(self) -> tuple[str, ...]:
         """See PolicyParams."""
         return ("reference_logprobs",)
-
-
-class DPO(Section):
-    """Each prompt's best response is preferred to its worst; needs a reference model, no critic."""
-
-    name: Literal["dpo"]
-    """Name of the algorithm."""
-
-    params: DPOParams = DPOParams()
-    """Parameters of the algorithm."""

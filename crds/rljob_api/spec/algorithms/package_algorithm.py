@@ -10,11 +10,10 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import ValidationError, field_serializer, model_validator
 
-from rljob_api.spec.algorithms.policy_params import PolicyParams
+from rljob_api.spec.algorithms.policy_params import NamedAlgorithm, PolicyParams
 from rljob_api.spec.extensions import NameOf, Params
 from rljob_api.spec.messages import problem_of
 from rljob_api.spec.problems import Problem
-from rljob_api.spec.section import Section
 
 ENTRY_POINTS = "rljob.algorithm_params"
 PATH = "spec.algorithm"
@@ -30,7 +29,7 @@ WRITERS = {
 """Columns that an update can read, and the states that write them."""
 
 
-class PackageAlgorithm(Section):
+class PackageAlgorithm(NamedAlgorithm):
     """An algorithm of an installed package."""
 
     UNION_NAME: ClassVar[str] = "PACKAGE.NAME"

@@ -156,3 +156,13 @@ class ClippedParams(PolicyParams):
 
     clip_low: ClipLow = 0.2
     clip_high: ClipHigh = 0.2
+
+
+class NamedAlgorithm(Section):
+    """What every member of the union `spec.algorithm` has."""
+
+    name: str
+    """Name of the algorithm."""
+
+    params: PolicyParams = PolicyParams()
+    """Parameters of the algorithm."""

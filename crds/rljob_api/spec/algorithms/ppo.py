@@ -5,11 +5,10 @@ from typing import Literal
 from pydantic import Field
 
 from rljob_api.spec.algorithms.policy_params import ClippedParams
-from rljob_api.spec.section import Section
 
 
 class PPOParams(ClippedParams):
-    """Parameters of PPO."""
+    """Clipped surrogate with advantages of a critic."""
 
     discount: float = Field(default=1.0, gt=0, le=1)
     """Discount γ of a token's later rewards."""
@@ -58,13 +57,3 @@ class PPOParams(ClippedParams):
     def least_samples(self) -> int:
         """A critic needs no group."""
         return 1
-
-
-class PPO(Section):
-    """Clipped surrogate with advantages of a critic."""
-
-    name: Literal["ppo"]
-    """Name of the algorithm."""
-
-    params: PPOParams = PPOParams()
-    """Parameters of the algorithm."""
