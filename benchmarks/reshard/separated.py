@@ -1,9 +1,9 @@
 """Weights to separated devices: slices by the plan, beside whole tensors from one device.
 
-*Bytes*: what a device that generates receives, and what leaves the device that gives most, for the layout pairs
-of `memory` with as many devices for either side; whole tensors are those of the strategy `stream`. *Run*: the
-sync of whole runs through the command line, two devices that train one model and two that generate with one;
-the strategies take turns.
+*Bytes*: what a device that generates receives, and what leaves the device that gives most, for the layout
+pairs of `memory` with as many devices for either side; whole tensors are those of the strategy `stream`.
+*Run*: the sync of whole runs through the command line, two devices that train one model and two that generate
+with one; the strategies take turns.
 """
 
 import argparse

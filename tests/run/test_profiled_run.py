@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import json
 import socket
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,8 +18,9 @@ from browser import MISSING, PROGRAM, Browser
 from shown_run import READY, shown
 from whole_runs import SMALL_JOB, DriverHere, Finished, free_port, run_while
 
+from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.report.watch.http_server import HttpServer
 from rljob_runtime.report.watch.live_document import LiveRun
-from rljob_runtime.report.watch.page_server import page_server
 from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.report.watch.watched_page import Page
 
@@ -191,15 +191,13 @@ def test_its_folder_shows_the_same_afterwards(watched: Watched) -> None:
     assert watched.browser is not None
     watched.browser.reset(1366, 768)
     page = Page(LiveRun(LocalRun(watched.run.folder)), TOKEN)
-    server = page_server(page, host="127.0.0.1", port=0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    served = f"http://127.0.0.1:{server.server_address[1]}/#token={TOKEN}"
+    server = ServerThread(HttpServer(page.routes(), host="127.0.0.1", port=0))
+    served = f"http://127.0.0.1:{server.start()[1]}/#token={TOKEN}"
     try:
         for address in (served, (watched.run.folder / "report.html").as_uri()):
             watched.browser.open(address)
 
             everything_is_there(shown(watched.browser), watched.run)
     finally:
-        server.shutdown()
-        server.server_close()
+        server.stop()
     assert watched.browser.errors == []

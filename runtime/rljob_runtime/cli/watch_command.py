@@ -99,24 +99,27 @@ def _show(run: "WatchedRun", patience_seconds: float) -> int:
 def _serve(run: "WatchedRun", host: str | None, port: int | None) -> int:
     """Serve the page until Ctrl-C. Its address has a token of its own, in the part that browsers keep."""
     import secrets
+    import threading
 
-    from rljob_runtime.errors import ConfigError
+    from rljob_runtime.dock.thread import ServerThread
+    from rljob_runtime.report.watch.http_server import HttpServer
     from rljob_runtime.report.watch.live_document import LiveRun
-    from rljob_runtime.report.watch.page_server import page_server
     from rljob_runtime.report.watch.watched_page import Page
 
     token = secrets.token_urlsafe(24)
+    host, port = host or LOCAL_HOST, port or 0
+    server = ServerThread(HttpServer(Page(LiveRun(run), token).routes(), host=host, port=port))
     try:
-        server = page_server(Page(LiveRun(run), token), host=host or LOCAL_HOST, port=port or 0)
-    except ConfigError as error:
-        _say(str(error))
+        listening, number = server.start()
+    except (OSError, OverflowError) as error:
+        _say(f"cannot listen on {host}, port {port}: {error}; name others with --host and --port")
         return ExitCode.INVALID
-    with server, contextlib.suppress(KeyboardInterrupt):
-        listening, number = server.server_address[:2]
-        address = f"http://{listening!s}:{number}/#token={token}"
-        sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
-        sys.stdout.flush()
-        server.serve_forever()
+    address = f"http://{listening}:{number}/#token={token}"
+    sys.stdout.write(f"{run.place}: {address}  (Ctrl-C ends the page, not the run)\n")
+    sys.stdout.flush()
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()
+    server.stop()
     return 0
 
 

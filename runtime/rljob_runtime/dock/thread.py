@@ -1,12 +1,11 @@
-"""A dock server on a thread of its own, for processes that do other things too (a Ray actor)."""
+"""A server on a thread of its own, for processes that do other things too (a Ray actor, a driver)."""
 
 import asyncio
 import contextlib
 import logging
 import threading
-from typing import Self
+from typing import Protocol, Self
 
-from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.errors import DockError
 
 log = logging.getLogger(__name__)
@@ -15,10 +14,19 @@ THREAD_SECONDS = 30.0
 """How long `start` waits until the server listens, and `stop` until it is gone."""
 
 
+class Server(Protocol):
+    """A `DockServer` or an `HttpServer`."""
+
+    @property
+    def role(self) -> str: ...
+    async def start(self) -> tuple[str, int]: ...
+    async def stop(self) -> None: ...
+
+
 class ServerThread:
     """Runs a server on a loop of its own between `start` and `stop`; a context manager."""
 
-    def __init__(self, server: DockServer, *, seconds: float = THREAD_SECONDS) -> None:
+    def __init__(self, server: Server, *, seconds: float = THREAD_SECONDS) -> None:
         self.server, self._seconds = server, seconds
         # Not new_event_loop: Ray's workers make that uvloop's, which the servers are not tested on.
         self._loop = asyncio.SelectorEventLoop()
@@ -26,7 +34,7 @@ class ServerThread:
         self._started = threading.Event()
         self._address: tuple[str, int] = ("", 0)
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="dock-server", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{server.role}-server", daemon=True)
 
     def start(self) -> tuple[str, int]:
         """Listen; returns (host, port). Raises OSError when the port is taken, DockError at the deadline."""

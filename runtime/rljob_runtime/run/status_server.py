@@ -10,31 +10,29 @@ Subscribes to the event log; started by `launch` where the environment names a p
 the first three is the operator's `progress`.
 """
 
-import hmac
+import asyncio
 import json
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from aiohttp import web
 
 from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.status import LastCheckpoint, Progress
+from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import ScaleRefused
 from rljob_runtime.record.events import Event
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
+from rljob_runtime.report.watch.http_server import HttpServer, short_body, shows
 from rljob_runtime.report.watch.live_document import LiveRun
-from rljob_runtime.report.watch.page_server import answer_get, answer_post
 from rljob_runtime.report.watch.runs import WatchedRun
 from rljob_runtime.report.watch.watched_page import Page
 from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.scale_requests import ScaleRequests
 
-PATH, SCALE_PATH, STACKS_PATH, METRICS_PATH = "/status", "/scale", "/stacks", "/metrics"
 STACKS_FIELDS = ("deadline", "message")
-MAX_BODY_BYTES = 4096
-SILENT_SECONDS = 30.0
-"""A connection that says nothing for so long is closed."""
 REWARD_DIGITS = 4
 """`kubectl get rljobs` shows what is stored."""
 
@@ -58,26 +56,24 @@ class StatusServer:
         run: WatchedRun,
         stacks: StacksRequests,
         copied: bool = False,
-        host: str = "",
+        host: str = "0.0.0.0",
     ) -> None:
         self._total_steps = total_steps
         self._place = ("copied", "uri") if copied else ("checkpoint", "path")
         self.requests, self.figures, self.stacks = requests, figures, stacks
-        self.page = Page(LiveRun(run), token)
+        self._token = token
         self._document: dict[str, Any] = {}
         self._told = threading.Event()
         self._told.set()  # there is nothing to tell yet
-        self._server = ThreadingHTTPServer((host, port), _handler(self, token))
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="status", daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
+        routes = [
+            web.get("/metrics", self._answer_metrics),
+            web.get("/status", self._answer_status),
+            web.put("/scale", self._answer_scale),
+            web.post("/stacks", self._answer_stacks),
+            *Page(LiveRun(run), token).routes(),
+        ]
+        self._server = ServerThread(HttpServer(routes, host=host, port=port))
+        self.port = self._server.start()[1]
 
     def on_event(self, event: Event) -> None:
         """Take up a step, a checkpoint or an alarm."""
@@ -115,8 +111,53 @@ class StatusServer:
     def close(self, *, wait_seconds: float = 0.0) -> None:
         """Stop listening, once the last news has been asked for or `wait_seconds` have passed."""
         self._told.wait(wait_seconds)
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.stop()
+
+    async def _answer_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=self.figures.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def _answer_status(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        return web.Response(body=self.document(), content_type="application/json")
+
+    async def _answer_scale(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        try:
+            self.requests.ask(_count(await _json(request)))
+        except ScaleRefused as refused:
+            error = {"error": str(refused)}
+            return web.json_response(error, status=409 if refused.conflict else 400)
+        return web.Response(status=202, body=self.document(), content_type="application/json")
+
+    async def _answer_stacks(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        body = await _json(request)
+        asked = [body.get(name) for name in STACKS_FIELDS] if isinstance(body, dict) else []
+        if not asked or not all(isinstance(text, str) and text for text in asked):
+            message = "the body must have the texts deadline and message"
+            return web.json_response({"error": message}, status=400)
+        told = await asyncio.to_thread(self.stacks.ask, *map(str, asked))
+        return web.json_response({"told": told})
+
+    def _admit(self, request: web.Request) -> None:
+        if not shows(request, self._token):
+            raise web.HTTPUnauthorized
+
+
+async def _json(request: web.Request) -> Any:
+    """The body; None where it is too long or not JSON."""
+    try:
+        return json.loads(await short_body(request))
+    except (ValueError, web.HTTPRequestEntityTooLarge):
+        return None
+
+
+def _count(body: Any) -> int:
+    count = body.get("rollout") if isinstance(body, dict) and len(body) == 1 else None
+    if not isinstance(count, int) or isinstance(count, bool):
+        message = 'the body must be {"rollout": N}, N the devices that shall generate'
+        raise ScaleRefused(message, conflict=False)
+    return count
 
 
 def progress_of(event: Event, total_steps: int) -> Progress:
@@ -144,82 +185,3 @@ def _rounded(reward: float | None) -> float | None:
 
 def _plain(section: Progress | LastCheckpoint | AlarmReport) -> dict[str, Any]:
     return section.model_dump(mode="json", by_alias=True, exclude_none=True)
-
-
-def _handler(server: StatusServer, token: str) -> type[BaseHTTPRequestHandler]:
-    wanted = f"Bearer {token}".encode()
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = SILENT_SECONDS
-
-        def do_GET(self) -> None:
-            if self.path == METRICS_PATH:
-                self._answer(200, server.figures.text().encode(), CONTENT_TYPE)
-            elif not answer_get(self, server.page) and self._admits(PATH):
-                self._answer(200, server.document())
-
-        def do_POST(self) -> None:
-            if self.path != STACKS_PATH:
-                answer_post(self, server.page)
-            elif self._admits(STACKS_PATH):
-                self._tell_stacks()
-
-        def do_PUT(self) -> None:
-            if not self._admits(SCALE_PATH):
-                return
-            try:
-                server.requests.ask(self._asked())
-            except ScaleRefused as refused:
-                error = {"error": str(refused)}
-                self._answer(409 if refused.conflict else 400, json.dumps(error).encode())
-            else:
-                self._answer(202, server.document())
-
-        def _admits(self, path: str) -> bool:
-            shown = (self.headers.get("Authorization") or "").encode()
-            if not hmac.compare_digest(shown, wanted):
-                self.send_error(401)
-            elif self.path != path:
-                self.send_error(404)
-            else:
-                return True
-            return False
-
-        def _tell_stacks(self) -> None:
-            body = self._body()
-            asked = [body.get(name) for name in STACKS_FIELDS] if isinstance(body, dict) else []
-            if not asked or not all(isinstance(text, str) and text for text in asked):
-                message = "the body must have the texts deadline and message"
-                self._answer(400, json.dumps({"error": message}).encode())
-                return
-            told = server.stacks.ask(*map(str, asked))
-            self._answer(200, json.dumps({"told": told}).encode())
-
-        def _body(self) -> Any:
-            """None where it is not JSON."""
-            length = self.headers.get("Content-Length") or "0"
-            size = int(length) if length.isdecimal() and length.isascii() else 0
-            try:
-                return json.loads(self.rfile.read(min(size, MAX_BODY_BYTES)))
-            except ValueError:
-                return None
-
-        def _asked(self) -> int:
-            body = self._body()
-            count = body.get("rollout") if isinstance(body, dict) and len(body) == 1 else None
-            if not isinstance(count, int) or isinstance(count, bool):
-                message = 'the body must be {"rollout": N}, N the devices that shall generate'
-                raise ScaleRefused(message, conflict=False)
-            return count
-
-        def _answer(self, code: int, body: bytes, kind: str = "application/json") -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Requests are not worth a line."""
-
-    return Handler

@@ -1,9 +1,7 @@
 """The page in a real browser: it shows new steps by itself and leaves the reader where they are."""
 
 import json
-import threading
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
 
 import pytest
 from browser import MISSING, PROGRAM, Browser
@@ -13,8 +11,9 @@ from run_events import make_events
 from typer.testing import CliRunner
 
 from rljob_runtime.cli.main import app
+from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.report.watch.http_server import HttpServer
 from rljob_runtime.report.watch.live_document import LiveRun
-from rljob_runtime.report.watch.page_server import page_server
 from rljob_runtime.report.watch.runs import LocalRun
 from rljob_runtime.report.watch.watched_page import Page
 
@@ -44,18 +43,16 @@ def browser(started: Browser) -> Browser:
 @pytest.fixture
 def serve() -> Iterator[Callable[..., str]]:
     """serve(run): the address of its page, without the token."""
-    servers: list[ThreadingHTTPServer] = []
+    servers: list[ServerThread] = []
 
     def start(run: GrowingRun, port: int = 0) -> str:
         page = Page(LiveRun(LocalRun(run.folder)), TOKEN)
-        servers.append(page_server(page, host="127.0.0.1", port=port))
-        threading.Thread(target=servers[-1].serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_address[1]}/"
+        servers.append(ServerThread(HttpServer(page.routes(), host="127.0.0.1", port=port)))
+        return f"http://127.0.0.1:{servers[-1].start()[1]}/"
 
     yield start
     for server in servers:
-        server.shutdown()
-        server.server_close()
+        server.stop()
 
 
 def text_of(element: str) -> str:
@@ -225,14 +222,12 @@ def test_a_server_that_is_gone_is_told_and_another_one_asks_for_its_token(
     run = growing(steps=2)
     run.write(4)
     page = Page(LiveRun(LocalRun(run.folder)), "of-before")
-    server = page_server(page, host="127.0.0.1", port=0)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    port = server.server_address[1]
+    server = ServerThread(HttpServer(page.routes(), host="127.0.0.1", port=0))
+    _, port = server.start()
     browser.open(f"http://127.0.0.1:{port}/#token=of-before")
     browser.wait(READY)
 
-    server.shutdown()
-    server.server_close()
+    server.stop()
     browser.wait(f"{text_of('freshness')}.startsWith('no answer for')")
     serve(run, port)
 

@@ -1,21 +1,25 @@
 """The page over HTTP: for who has the token, of the folder traces alone, and nothing for strangers."""
 
+import contextlib
 import gzip
 import http.client
 import json
-import threading
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from growing_run import GrowingRun, line_of
+from typer.testing import CliRunner
 
-from rljob_runtime.errors import ConfigError
-from rljob_runtime.report.watch import follow
+from rljob_runtime.cli.main import app
+from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.report.watch import follow, http_server, watched_page
+from rljob_runtime.report.watch.http_server import MAX_BODY_BYTES, HttpServer
 from rljob_runtime.report.watch.live_document import LiveRun
-from rljob_runtime.report.watch.page_server import page_server
 from rljob_runtime.report.watch.runs import LocalRun
-from rljob_runtime.report.watch.watched_page import MAX_TOKEN_BYTES, Page
+from rljob_runtime.report.watch.watched_page import Page
 
 TOKEN = "the-token-of-this-run"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -25,10 +29,8 @@ class Server:
     """A server of a run's page, asked over HTTP."""
 
     def __init__(self, page: Page) -> None:
-        self._server = page_server(page, host="127.0.0.1", port=0)
-        self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+        self._thread = ServerThread(HttpServer(page.routes(), host="127.0.0.1", port=0))
+        _, self.port = self._thread.start()
 
     def ask(
         self, method: str, target: str, headers: dict[str, str] | None = None, body: bytes = b""
@@ -43,9 +45,7 @@ class Server:
             connection.close()
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(20)
+        self._thread.stop()
 
 
 @pytest.fixture
@@ -104,7 +104,8 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_is_not_the_token(se
         {"Authorization": f"Basic {TOKEN}"},
         {"Authorization": "Bearer "},
         {"Cookie": "rljob=1"},
-        {"Cookie": "=;;\x01"},
+        {"Cookie": "=;;"},
+        {"Cookie": "rljob-\xff=\xff", "Authorization": "Bearer \xff"},
     ],
 )
 def test_a_stranger_gets_a_form_and_nothing_of_the_run(server, headers) -> None:
@@ -114,6 +115,12 @@ def test_a_stranger_gets_a_form_and_nothing_of_the_run(server, headers) -> None:
     assert (code, body) == (401, b"")
     assert b"Plotly" not in form and b"spell" not in form
     assert b'type="password"' in form
+
+
+def test_what_is_no_http_is_refused_and_not_logged(server, capfd) -> None:
+    assert server.ask("GET", "/live", {**BEARER, "Cookie": "=;;\x01"})[0] == 400
+    assert server.ask("GET", "*", BEARER)[0] == 400
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_cookie_with_another_value_opens_nothing(server) -> None:
@@ -130,9 +137,12 @@ def test_a_wrong_token_logs_nobody_in(server, body: bytes) -> None:
     assert (code, headers["Set-Cookie"]) == (401, None)
 
 
-@pytest.mark.parametrize("length", [str(MAX_TOKEN_BYTES + 1), "9" * 5000, "-1", "x"])
-def test_a_body_that_is_no_token_is_not_read(server, length: str) -> None:
-    assert server.ask("POST", "/login", {"Content-Length": length})[0] == 413
+@pytest.mark.parametrize(
+    ("length", "code"), [(str(MAX_BODY_BYTES + 1), 413), ("9" * 5000, 400), ("-1", 400), ("x", 400)]
+)
+def test_a_body_that_is_no_token_is_not_read(server, capfd, length: str, code: int) -> None:
+    assert server.ask("POST", "/login", {"Content-Length": length})[0] == code
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +159,6 @@ def test_a_body_that_is_no_token_is_not_read(server, length: str) -> None:
         "/live%00",
         "/login/",
         "/status",
-        "*",
         "/profile/",
         "/profile/step-1/../../rljob.yaml",
         "/profile/step-1/%2e%2e/%2e%2e/rljob.yaml",
@@ -227,10 +236,43 @@ def test_a_trace_that_is_replaced_while_it_is_sent_breaks_off(server, run, monke
         server.ask("GET", f"/{name}", BEARER)
 
 
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /", b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1"]
+)
+def test_a_connection_that_falls_silent_is_closed(run, monkeypatch, said: bytes) -> None:
+    monkeypatch.setattr(http_server, "SILENT_SECONDS", 0.2)
+    server = Server(Page(LiveRun(LocalRun(run.folder)), TOKEN))
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as link:
+        link.sendall(said)
+        with contextlib.suppress(ConnectionResetError):
+            assert link.recv(999) == b""
+
+    server.close()
+
+
+def test_a_reader_that_takes_nothing_is_left(run, monkeypatch) -> None:
+    monkeypatch.setattr(watched_page, "SILENT_SECONDS", 0.2)
+    name = run.record(1, bytes(2**25))
+    server = Server(Page(LiveRun(LocalRun(run.folder)), TOKEN))
+
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as link:
+        ask = f"GET /{name} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+        link.sendall(ask.encode())
+        time.sleep(1.0)
+        taken = 0
+        with contextlib.suppress(ConnectionResetError):
+            while piece := link.recv(2**20):
+                taken += len(piece)
+    assert 0 < taken < 2**25
+
+    server.close()
+
+
 def test_other_methods_are_refused(server) -> None:
     assert server.ask("GET", "/login", BEARER)[0] == 405
     assert server.ask("POST", "/live", BEARER)[0] == 405
-    assert server.ask("DELETE", "/", BEARER)[0] == 501
+    assert server.ask("DELETE", "/", BEARER)[0] == 405
 
 
 @pytest.mark.parametrize(
@@ -272,8 +314,10 @@ def test_requests_leave_no_trace_in_the_logs(server, capfd) -> None:
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_port_that_is_taken_is_told(server, growing) -> None:
-    page = Page(LiveRun(LocalRun(growing(steps=1).folder)), TOKEN)
+def test_a_port_that_is_taken_is_told(server, run) -> None:
+    command = ["watch", str(run.folder), "--web", "--port", str(server.port)]
 
-    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1, port {server.port}"):
-        page_server(page, host="127.0.0.1", port=server.port)
+    done = CliRunner().invoke(app, command)
+
+    assert done.exit_code == 2
+    assert f"cannot listen on 127.0.0.1, port {server.port}" in done.output

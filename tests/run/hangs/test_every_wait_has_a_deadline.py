@@ -63,6 +63,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "runtime/rljob_runtime/report/tracking/trackers.py": {
         "_Feed._next": "a daemon thread, for the next message; `join` has a deadline"
     },
+    "runtime/rljob_runtime/cli/watch_command.py": {"_serve": "until Ctrl-C"},
     # What is waited for has a deadline of its own.
     "runtime/rljob_runtime/devices/cpu.py": {
         "ThreadStream.queue": "copies, and collectives with their group's timeout",
