@@ -222,7 +222,7 @@ def test_a_run_that_goes_on_when_short_stops_at_the_stages_deadline():
     with pytest.raises(WorkerError, match=r"0 of 8 groups have a signal after 0\.05 s of dynamic"):
         stages.draw()
 
-    assert stages.rounds == 2
+    assert stages.rounds in (1, 2)  # 1 where a busy machine takes as long as two for it
 
 
 def test_a_step_that_is_full_at_its_deadline_is_not_short():
