@@ -21,7 +21,7 @@ from rljob_api.check.load import load_job
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import GB, tokens_per_second
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, Shares
 from rljob_plan.memory import plan_memory
 from rljob_plan.performance import step_parts

@@ -29,7 +29,7 @@ from rljob_api.check.load import read_job
 from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import Machine, rates_of
 from rljob_plan.performance import generating_parts, training_parts
 from rljob_runtime.algorithms.algorithm import Totals

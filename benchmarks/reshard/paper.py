@@ -12,7 +12,7 @@ from rljob_api.model.architecture import find_shape
 from rljob_api.model.volumes import GB
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.memory import plan_memory
 from rljob_plan.plan import plan_resharding

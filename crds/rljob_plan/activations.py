@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 
 from rljob_api.model.architecture import Experts, Parameters, Shape
 from rljob_api.model.layout import layers_alike, stages, stages_apart
-from rljob_api.spec.engines import Recompute, UpdateParallelism
-from rljob_api.spec.workload import Batch
+from rljob_api.spec.engines import Recompute
+from rljob_api.topology.devices import UpdateDegrees
+from rljob_api.topology.resolved import ResolvedBatch
 
 NUMBER_BYTES = 4
 """Of what is computed in float32 whatever the weights' type."""
@@ -35,7 +36,7 @@ class Packed:
     positions: int
 
     @classmethod
-    def longest(cls, batch: Batch) -> "Packed":
+    def longest(cls, batch: ResolvedBatch) -> "Packed":
         """Of the longest lengths. batch: with `microBatchSize` filled in."""
         samples = batch.samples_per_prompt
         lengths = (batch.max_prompt_length, batch.max_response_length)
@@ -87,7 +88,7 @@ class Activations:
 
 def plan_activations(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     packed: Packed,
     *,
     item_bytes: int,
@@ -130,7 +131,7 @@ def _of_stage(rank: "_Rank", stage: int, *, recompute: Recompute, passes: int) -
     return Activations(kept=held + head, temporary=max(in_layer, in_head))
 
 
-def _held_passes(degrees: UpdateParallelism, stage: int, passes: int) -> int:
+def _held_passes(degrees: UpdateDegrees, stage: int, passes: int) -> int:
     """Micro-batches times chunks whose activations a pipeline rank has at the same time, by 1F1B
     (arXiv:2006.09503) or its interleaved form (arXiv:2104.04473)."""
     chunks, later = degrees.virtual_pipeline, degrees.pipeline - 1 - stage
@@ -142,7 +143,7 @@ class _Rank:
     """Bytes of parts of the model on one rank, of one micro-batch."""
 
     def __init__(
-        self, shape: Shape, degrees: UpdateParallelism, packed: Packed, item_bytes: int
+        self, shape: Shape, degrees: UpdateDegrees, packed: Packed, item_bytes: int
     ) -> None:
         self.shape, self.degrees, self._packed, self._item = shape, degrees, packed, item_bytes
         self._outside = -(-packed.tokens // (degrees.tensor * degrees.context))

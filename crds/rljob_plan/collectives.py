@@ -6,7 +6,8 @@ backward; rings count each of their hops.
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import layers_alike, stages
-from rljob_api.spec.engines import Recompute, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import Recompute
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 
 TENSOR_PAIRS = 2
 """Column-cut matrices with a row-cut one, of a layer: attention, and its feed-forward."""
@@ -23,11 +24,10 @@ ROWS_OF_LAYER = 3
 
 
 def meetings_of_step(
-    shape: Shape, degrees: UpdateParallelism, *, passes: int, recompute: Recompute
+    shape: Shape, degrees: UpdateDegrees, *, passes: int, recompute: Recompute
 ) -> int:
-    """Of an optimizer step on the first pipeline rank. degrees: with `data` filled in. passes:
+    """Of an optimizer step on the first pipeline rank. passes:
     micro-batches."""
-    assert degrees.data is not None, "resolve() fills it"
     number, again = degrees.pipeline * degrees.virtual_pipeline, recompute == "full"
     cuts = stages(shape.layers, number)
     layers = [layer for chunk in range(0, number, degrees.pipeline) for layer in cuts[chunk]]
@@ -47,7 +47,7 @@ def meetings_of_step(
     return passes * of_pass + met + together  # the gradient's norm
 
 
-def _of_layer(shape: Shape, degrees: UpdateParallelism, layer: int, again: bool) -> int:
+def _of_layer(shape: Shape, degrees: UpdateDegrees, layer: int, again: bool) -> int:
     sparse = bool(shape.experts and shape.experts.in_layer(layer))
     met = 0
     if degrees.tensor > 1:
@@ -61,7 +61,7 @@ def _of_layer(shape: Shape, degrees: UpdateParallelism, layer: int, again: bool)
     return met
 
 
-def meetings_of_token(shape: Shape, degrees: RolloutParallelism) -> int:
+def meetings_of_token(shape: Shape, degrees: RolloutDegrees) -> int:
     """Of one decoding step of a model: sums of matrices and draws of tokens, experts' tokens, stages."""
     met = 0
     if degrees.tensor > 1:

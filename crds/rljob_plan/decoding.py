@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import stages
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.spec.workload import Batch
+from rljob_api.topology.resolved import ResolvedBatch, ResolvedSpec
 from rljob_plan.collectives import meetings_of_token
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.resharding.widths import ITEM_BYTES
@@ -17,12 +16,11 @@ from rljob_plan.shards import rollout_shard
 
 
 def decode_seconds(
-    spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares, *, room: int | None = None
+    spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares, *, room: int | None = None
 ) -> float:
     """Steps of the longest response, again for the sequences that do not fit at a time, on average with half
     of the responses' cache. room: sequences that a replica has memory for."""
     batch, degrees = spec.batch, spec.rollout.parallelism
-    assert degrees.data is not None, "resolve() fills it"
     sequences = batch.global_batch_size * batch.samples_per_prompt // degrees.data
     at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
     item, reads = ITEM_BYTES[spec.rollout.dtype], machine.memory_bytes * shares.reads
@@ -42,7 +40,7 @@ def decode_seconds(
 
 
 def _joined_seconds(
-    spec: RLJobSpec, shape: Shape, sequences: int, machine: Machine, shares: Shares
+    spec: ResolvedSpec, shape: Shape, sequences: int, machine: Machine, shares: Shares
 ) -> float:
     """Ranks of a model put together what they compute: two sums of [sequences, H] a layer over tensor ranks,
     tokens to experts of other models and back, hidden states to the next stage."""
@@ -64,7 +62,7 @@ def forward_flops(shape: Shape, length: int) -> float:
     return 2.0 * active_parameters(shape) + _attention(shape) * length / 2
 
 
-def sample_flops(shape: Shape, batch: Batch) -> float:
+def sample_flops(shape: Shape, batch: ResolvedBatch) -> float:
     """Of a forward pass over a prompt, once, and all of its samples, of the longest lengths; of each sample
     the last token predicts nothing."""
     prompt, inner = batch.max_prompt_length, batch.max_response_length - 1

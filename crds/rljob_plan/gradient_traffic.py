@@ -8,24 +8,25 @@ from collections.abc import Iterator
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part, held_items
 from rljob_api.model.tensors import Cut
-from rljob_api.spec.engines import Dtype, UpdateParallelism
+from rljob_api.spec.engines import Dtype
 from rljob_api.spec.lora import Lora
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.shards import GRADIENT_BYTES, trained_items
 
 
 def gradient_traffic(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     part: Part,
     *,
     passes: int,
     dtype: Dtype,
     lora: Lora | None = None,
 ) -> int:
-    """Of all that a rank holds, in an optimizer step. degrees: with `data` filled in. lora: of the adapters
+    """Of all that a rank holds, in an optimizer step. lora: of the adapters
     that are trained in place of the weights."""
-    if degrees.zero == 3 and _replicas(degrees) > 1:
+    if degrees.zero == 3 and degrees.data * degrees.context > 1:
         return _row_traffic(shape, degrees, part, passes=passes, dtype=dtype, lora=lora)
     stage = min(degrees.zero, 2)
     backward = passes * degrees.virtual_pipeline  # a pass through each chunk of layers
@@ -36,10 +37,10 @@ def gradient_traffic(
 
 
 def gradient_items(
-    shape: Shape, degrees: UpdateParallelism, part: Part, lora: Lora | None = None
+    shape: Shape, degrees: UpdateDegrees, part: Part, lora: Lora | None = None
 ) -> Iterator[tuple[int, int]]:
     """Parameters of a rank by the number of ranks that add up their gradients: (items, ranks)."""
-    replicas, copies = _replicas(degrees), max(1, degrees.tensor // shape.kv_heads)
+    replicas, copies = degrees.data * degrees.context, max(1, degrees.tensor // shape.kv_heads)
     ranks_of = {Cut.WHOLE: replicas * degrees.tensor, Cut.KEY_HEADS: replicas * copies}
     items: dict[int, int] = {}
     for held, number in trained_items(shape, part, lora).items():
@@ -78,7 +79,7 @@ def summed(whole_bytes: int, ranks: int) -> int:
 
 def _row_traffic(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     part: Part,
     *,
     passes: int,
@@ -87,7 +88,7 @@ def _row_traffic(
 ) -> int:
     """Of weights whose rows data × context ranks share: both ends of the model stay gathered for a pass, and
     what tensor ranks repeat is added up over them once."""
-    ranks, found = _replicas(degrees), held_items(shape, part)
+    ranks, found = degrees.data * degrees.context, held_items(shape, part)
     trained = trained_items(shape, part, lora)
     ends = sum(number for held, number in found.items() if not held.of_layer)
     whole = sum(number for held, number in trained.items() if held.cut is Cut.WHOLE)
@@ -97,8 +98,3 @@ def _row_traffic(
     shared = zero_bytes(items, ranks, 3, passes, dtype, kept=ends)
     shared -= passes * (items - taught) * GRADIENT_BYTES * (ranks - 1) // ranks
     return shared + summed(whole // ranks * GRADIENT_BYTES, degrees.tensor)
-
-
-def _replicas(degrees: UpdateParallelism) -> int:
-    assert degrees.data is not None, "resolve() fills update.parallelism.data"
-    return degrees.data * degrees.context

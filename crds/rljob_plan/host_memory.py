@@ -7,8 +7,7 @@ Called by `plan` and `memory_rules`; the operator's pods ask for as much as `HOS
 from dataclasses import dataclass
 
 from rljob_api.spec.pods import parse_amount
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import roles
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_api.topology.worker_pods import HOST_GIB
 from rljob_plan.memory import Memory
 
@@ -30,9 +29,9 @@ class HostMemory:
         return sum(self.parts.values())
 
 
-def plan_host(spec: RLJobSpec, memory: Memory) -> HostMemory:
-    """Of the fullest node; each of its devices counts as the fullest. spec: resolved."""
-    size, of = spec.accelerator.devices_per_node, roles(spec.placement, spec.accelerator)
+def plan_host(spec: ResolvedSpec, memory: Memory) -> HostMemory:
+    """Of the fullest node; each of its devices counts as the fullest."""
+    size, of = spec.accelerator.devices_per_node, spec.roles
     if spec.placement.mode == "colocated":
         nodes = [(min(of.update, size), 0)]
     else:  # devices that train come first
@@ -49,9 +48,9 @@ def plan_host(spec: RLJobSpec, memory: Memory) -> HostMemory:
     )
 
 
-def on_hosts(spec: RLJobSpec, memory: Memory) -> dict[str, int]:
+def on_hosts(spec: ResolvedSpec, memory: Memory) -> dict[str, int]:
     """Of all nodes together, by name."""
-    of = roles(spec.placement, spec.accelerator)
+    of = spec.roles
     return _parts(memory, of.update, of.rollout)
 
 
@@ -67,7 +66,7 @@ def _parts(memory: Memory, train: int, generate: int) -> dict[str, int]:
     return parts
 
 
-def _worker_limit(spec: RLJobSpec) -> int | None:
+def _worker_limit(spec: ResolvedSpec) -> int | None:
     """As the operator makes worker pods: the template's limit; without one of ours, where it asks for an
     amount."""
     template = spec.pod_templates.worker

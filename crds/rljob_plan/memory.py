@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import stages
 from rljob_api.spec.reward_services import RewardModel
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.teacher import Teacher
 from rljob_api.topology.devices import updates_in_flight
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.activations import Activations
 from rljob_plan.resharding.figures import fullest, streamed
 from rljob_plan.resharding.job_layouts import plan_of_job
@@ -78,13 +78,13 @@ class Memory:
 
 
 def plan_memory(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     others: Mapping[str, Shape] | None = None,
     *,
     with_reshard: bool = True,
 ) -> Memory:
-    """Memory of each phase. spec: resolved. others: shapes of the models beside the policy, by name; one that
+    """Memory of each phase. others: shapes of the models beside the policy, by name; one that
     is missing counts with the policy's shape. with_reshard: plan the reshard, whose phase is left out
     otherwise: it takes longer than all else."""
     held = _Held.of(spec, shape, others or {})
@@ -104,17 +104,17 @@ def plan_memory(
     )
 
 
-def least_to_train(spec: RLJobSpec, shape: Shape) -> int:
+def least_to_train(spec: ResolvedSpec, shape: Shape) -> int:
     """Bytes of the fullest device that trains, whatever else the job keeps there: of its pass, and of the
-    optimizer's step where the state comes from the host. spec: resolved."""
+    optimizer's step where the state comes from the host."""
     shard, passing = UpdateShard.of(spec, shape), update_activations(spec, shape)
     always = shard.weights + shard.gradients + sum(shard.lasting.values())
     stepping = shard.optimizer if shard.rests else 0
     return always + max(passing.kept + passing.temporary, stepping)
 
 
-def least_to_generate(spec: RLJobSpec, shape: Shape) -> int:
-    """Likewise of a device that generates one sequence. spec: resolved."""
+def least_to_generate(spec: ResolvedSpec, shape: Shape) -> int:
+    """Likewise of a device that generates one sequence."""
     return rollout_weights(spec, shape) + _kv_cache(spec, shape, taken=0, limit=None).sequence
 
 
@@ -137,7 +137,7 @@ class _Held:
     keeps_cache: bool
 
     @classmethod
-    def of(cls, spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]) -> "_Held":
+    def of(cls, spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape]) -> "_Held":
         colocated = spec.placement.mode == "colocated"
         swapped = colocated and spec.resharding.strategy == "allgather-swap"
         judge = spec.of_critic() if spec.has_critic else None
@@ -262,7 +262,7 @@ def _working(shard: UpdateShard, passing: Activations) -> dict[str, int]:
 
 
 def frozen_models(
-    spec: RLJobSpec, shape: Shape, others: Mapping[str, Shape]
+    spec: ResolvedSpec, shape: Shape, others: Mapping[str, Shape]
 ) -> dict[str, tuple[RewardModel | Teacher, Shape]]:
     """Models that only score, beside the reference, with their shapes."""
     models: dict[str, RewardModel | Teacher | None] = {
@@ -276,14 +276,14 @@ def frozen_models(
     }
 
 
-def _frozen_weights(spec: RLJobSpec, model: RewardModel | Teacher, shape: Shape) -> int:
+def _frozen_weights(spec: ResolvedSpec, model: RewardModel | Teacher, shape: Shape) -> int:
     """Bytes of the fullest update rank."""
     own = {"parallelism": model.parallelism, "dtype": model.dtype, "lora": None}
     update = spec.update.model_copy(update=own)
     return UpdateShard.of(spec.model_copy(update={"update": update}), shape).weights
 
 
-def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, dict[str, int]]:
+def _resharding(spec: ResolvedSpec, shape: Shape, swapped: bool) -> dict[str, dict[str, int]]:
     """Weights of both layouts, and what is on its way between them, when that is most; of a device that
     trains, and of a separate one that takes slices."""
     plan, apart = plan_of_job(spec, shape), spec.placement.mode == "separated"
@@ -305,7 +305,7 @@ def _resharding(spec: RLJobSpec, shape: Shape, swapped: bool) -> dict[str, dict[
     }
 
 
-def _arriving(spec: RLJobSpec, shape: Shape) -> int:
+def _arriving(spec: ResolvedSpec, shape: Shape) -> int:
     """A device's slices, or where it gets whole tensors all of them, in the narrower type of both sides."""
     if not updates_in_flight(spec):
         return 0
@@ -315,12 +315,12 @@ def _arriving(spec: RLJobSpec, shape: Shape) -> int:
     return shape.total().total * item
 
 
-def _kv_cache(spec: RLJobSpec, shape: Shape, *, taken: int, limit: int | None) -> KvCache:
+def _kv_cache(spec: ResolvedSpec, shape: Shape, *, taken: int, limit: int | None) -> KvCache:
     batch, degrees = spec.batch, spec.rollout.parallelism
     layers = len(stages(shape.layers, degrees.pipeline)[0])
     token = layers * shape.kv_items(degrees.tensor) * ITEM_BYTES[spec.rollout.dtype]
     longest = batch.max_prompt_length + batch.max_response_length
-    samples = batch.global_batch_size * batch.samples_per_prompt // (degrees.data or 1)
+    samples = batch.global_batch_size * batch.samples_per_prompt // degrees.data
     wanted = min(spec.rollout.max_sequences, samples)
     tokens = wanted * longest
     if spec.rollout.kv_cache_memory is not None:

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 from rljob_api.model.volumes import GB, MB
 from rljob_api.spec.problems import Problem
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.host_memory import HostMemory, on_hosts
 from rljob_plan.memory import KvCache, Memory, Phase, fullest_with_cache
 
 WORKER_MEMORY = "spec.podTemplates.worker.resources.limits.memory"
 
 
-def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
+def memory_problems(spec: ResolvedSpec, memory: Memory) -> list[Problem]:
     """Phases that do not fit on a device, and a KV cache without room for one sequence."""
     limit, path = memory.limit, "spec.accelerator.memory"
     problems = _cache_problems(spec, memory.kv_cache)
@@ -38,7 +38,7 @@ def memory_problems(spec: RLJobSpec, memory: Memory) -> list[Problem]:
     return problems
 
 
-def host_problems(spec: RLJobSpec, host: HostMemory) -> list[Problem]:
+def host_problems(spec: ResolvedSpec, host: HostMemory) -> list[Problem]:
     """More on the host of a node than its worker pod may use."""
     if host.limit is None or host.total <= host.limit:
         return []
@@ -48,7 +48,7 @@ def host_problems(spec: RLJobSpec, host: HostMemory) -> list[Problem]:
     return [Problem(WORKER_MEMORY, message + _host_remedy(spec, host.parts))]
 
 
-def machine_problem(spec: RLJobSpec, memory: Memory, available: int) -> list[Problem]:
+def machine_problem(spec: ResolvedSpec, memory: Memory, available: int) -> list[Problem]:
     """More on the host than this machine has left, whose processes are all of the job's devices."""
     parts = on_hosts(spec, memory)
     total = sum(parts.values())
@@ -68,7 +68,7 @@ def machine_problem(spec: RLJobSpec, memory: Memory, available: int) -> list[Pro
     return [Problem(path, message + _host_remedy(spec, parts))]
 
 
-def _host_remedy(spec: RLJobSpec, parts: Mapping[str, int]) -> str:
+def _host_remedy(spec: ResolvedSpec, parts: Mapping[str, int]) -> str:
     remedies = {
         "set spec.resharding.strategy: allgather": "update weights" in parts,
         "set spec.update.offload: none": spec.update.offload == "optimizer",
@@ -78,7 +78,7 @@ def _host_remedy(spec: RLJobSpec, parts: Mapping[str, int]) -> str:
     return "".join(f", or {text}" for text, helps in remedies.items() if helps)
 
 
-def _cache_problems(spec: RLJobSpec, cache: KvCache) -> list[Problem]:
+def _cache_problems(spec: ResolvedSpec, cache: KvCache) -> list[Problem]:
     """A KV cache that is asked for and has no room for one sequence."""
     if spec.rollout.kv_cache_memory is None or cache.room > 0:
         return []
@@ -89,7 +89,7 @@ def _cache_problems(spec: RLJobSpec, cache: KvCache) -> list[Problem]:
     return [Problem("spec.rollout.kvCacheMemory", message)]
 
 
-def _remedy(phase: Phase, spec: RLJobSpec) -> str:
+def _remedy(phase: Phase, spec: ResolvedSpec) -> str:
     options = {"update": _update_remedy(spec), "reshard": "", "step": ""}
     swaps = spec.resharding.strategy == "allgather-swap"
     swap = "" if swaps else "set resharding.strategy: allgather-swap, "
@@ -98,7 +98,7 @@ def _remedy(phase: Phase, spec: RLJobSpec) -> str:
     return options.get(phase.name, swap)
 
 
-def _update_remedy(spec: RLJobSpec) -> str:
+def _update_remedy(spec: ResolvedSpec) -> str:
     remedies = {
         "lower spec.batch.microBatchSize, ": spec.batch.micro_batch_size != 1,
         "lower spec.batch.microBatchTokens, ": spec.batch.micro_batch_tokens is not None,

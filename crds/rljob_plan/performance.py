@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from rljob_api.model.architecture import Shape
 from rljob_api.model.volumes import GB, SampleFlow
 from rljob_api.spec.engines import Recompute
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import num_warehouses
+from rljob_api.topology.devices import update_mesh
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.collectives import meetings_of_step
 from rljob_plan.decoding import decode_seconds, forward_flops, sample_flops
 from rljob_plan.machines import Machine, Shares
@@ -42,7 +42,7 @@ class Training:
 
 
 def step_parts(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     machine: Machine,
     shares: Shares,
@@ -53,7 +53,7 @@ def step_parts(
     others: Mapping[str, Shape] | None = None,
 ) -> dict[str, float]:
     """Seconds of each part of a step; their sum is its time, and `hidden` what runs beside others, negative.
-    spec: resolved.
+
 
     packed: a prompt is computed once for its samples, in the job's micro-batches; otherwise each sample is a
     micro-batch with its prompt. recompute: share of layers whose forward pass is run again in the backward
@@ -82,7 +82,7 @@ TRAINING = ("inference", "update", "communication", "bubbles", "optimizer")
 
 
 def training_parts(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     machine: Machine,
     shares: Shares,
@@ -93,7 +93,6 @@ def training_parts(
 ) -> dict[str, float]:
     """Those of the devices that train."""
     degrees = spec.update.parallelism
-    assert degrees.data is not None, "resolve() fills it"
     if recompute is None:
         recompute = float(spec.update.recompute == "full")
     done = training_of(spec, shape, packed=packed)
@@ -124,7 +123,7 @@ def training_parts(
 
 
 def generating_parts(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     machine: Machine,
     shares: Shares,
@@ -136,7 +135,6 @@ def generating_parts(
     if spec.has_pairs:
         return dict.fromkeys(GENERATION, 0.0)
     degrees, batch = spec.rollout.parallelism, spec.batch
-    assert degrees.data is not None, "resolve() fills it"
     prompts = batch.global_batch_size * (1 if packed else batch.samples_per_prompt)
     flops = (
         prompts
@@ -151,13 +149,13 @@ def generating_parts(
     }
 
 
-def constant_seconds(spec: RLJobSpec, rates: tuple[Machine, Shares]) -> float:
+def constant_seconds(spec: ResolvedSpec, rates: tuple[Machine, Shares]) -> float:
     """Of parts that no degree changes."""
     machine, shares = rates
     return _dispatch_bytes(spec) / machine.dispatch_bytes + shares.fixed_seconds
 
 
-def swap_seconds(spec: RLJobSpec, shape: Shape, machine: Machine) -> float:
+def swap_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine) -> float:
     """The way of the update's weights to the host and back, where they are swapped."""
     colocated = spec.placement.mode == "colocated"
     if not colocated or spec.resharding.strategy != "allgather-swap" or spec.has_pairs:
@@ -165,7 +163,7 @@ def swap_seconds(spec: RLJobSpec, shape: Shape, machine: Machine) -> float:
     return 2 * UpdateShard.of(spec, shape).weights / machine.swap_bytes
 
 
-def _moving_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+def _moving_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
     """What a device gets of others: the rollout's weights without the share of them that it has, as though
     slices lay by chance, and none where both layouts cut alike. A stream brings whole tensors to each."""
     update, rollout = spec.update.parallelism, spec.rollout.parallelism
@@ -174,7 +172,7 @@ def _moving_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Sha
     cut = ("tensor", "pipeline", "expert")
     alike = all(getattr(update, name) == getattr(rollout, name) for name in cut)
     if update.zero == 3:
-        held, alike = held // ((update.data or 1) * update.context), False
+        held, alike = held // (update.data * update.context), False
     if spec.resharding.strategy == "stream":
         wanted, alike = whole, False
     missing = 1.0 - held / whole if colocated else 1.0
@@ -185,7 +183,7 @@ def _moving_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Sha
 
 
 def hidden_seconds(
-    spec: RLJobSpec, parts: Mapping[str, float], *, room: int | None = None
+    spec: ResolvedSpec, parts: Mapping[str, float], *, room: int | None = None
 ) -> float:
     """What separated devices do at the same time: with `async` all of the shorter side; with `streaming` the
     training of all sequences but those that a replica generates last."""
@@ -198,19 +196,17 @@ def hidden_seconds(
     return beside * (turns - 1) / turns
 
 
-def decoding_turns(spec: RLJobSpec, *, room: int | None = None) -> int:
+def decoding_turns(spec: ResolvedSpec, *, room: int | None = None) -> int:
     """How often a replica begins with as many sequences as it has room for."""
     batch, data = spec.batch, spec.rollout.parallelism.data
-    assert data is not None, "resolve() fills it"
     sequences = batch.global_batch_size * batch.samples_per_prompt // data
     at_a_time = min(sequences, spec.rollout.max_sequences, room or sequences)
     return -(-sequences // at_a_time)
 
 
-def training_of(spec: RLJobSpec, shape: Shape, *, packed: bool) -> Training:
-    """Of a replica. spec: resolved."""
+def training_of(spec: ResolvedSpec, shape: Shape, *, packed: bool) -> Training:
+    """Of a replica."""
     batch, data = spec.batch, spec.update.parallelism.data
-    assert data and batch.mini_batch_size, "resolve() fills them"
     steps = batch.global_batch_size // batch.mini_batch_size * batch.epochs
     prompts = batch.mini_batch_size // data * steps
     if packed:
@@ -227,7 +223,7 @@ def training_of(spec: RLJobSpec, shape: Shape, *, packed: bool) -> Training:
 
 
 def _sent_seconds(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     done: Training,
     machine: Machine,
@@ -241,7 +237,7 @@ def _sent_seconds(
     return one * done.steps
 
 
-def _optimizer_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+def _optimizer_seconds(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
     """AdamW reads gradients, reads and writes its state and the weights (memory-bound: arXiv:1910.02054,
     §7); with an offload its state comes from the host and goes back."""
     shard = UpdateShard.of(spec, shape)
@@ -252,7 +248,7 @@ def _optimizer_seconds(spec: RLJobSpec, shape: Shape, machine: Machine, shares: 
 
 
 def _frozen_seconds(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     machine: Machine,
     shares: Shares,
@@ -266,20 +262,18 @@ def _frozen_seconds(
     return found
 
 
-def _alone(spec: RLJobSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
+def _alone(spec: ResolvedSpec, shape: Shape, machine: Machine, shares: Shares) -> float:
     """One forward pass over a step's samples."""
-    degrees, batch = spec.update.parallelism, spec.batch
-    assert degrees.data is not None, "resolve() fills it"
-    ranks = degrees.data * degrees.tensor * degrees.pipeline * degrees.context
-    flops = batch.global_batch_size * sample_flops(shape, batch)
+    ranks = update_mesh(spec.update.parallelism).size
+    flops = spec.batch.global_batch_size * sample_flops(shape, spec.batch)
     return flops / (machine.flops * shares.products * ranks)
 
 
-def _length(spec: RLJobSpec) -> int:
+def _length(spec: ResolvedSpec) -> int:
     return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
-def _dispatch_bytes(spec: RLJobSpec) -> float:
+def _dispatch_bytes(spec: ResolvedSpec) -> float:
     """Eq. 4 for the paper's columns: n = 5, M = 3, 5 controllers."""
     batch = spec.batch
     flow = SampleFlow(
@@ -290,4 +284,4 @@ def _dispatch_bytes(spec: RLJobSpec) -> float:
         response_items=5,
         scalars=3,
     )
-    return GB * flow.per_warehouse_gb(warehouses=num_warehouses(spec), controllers=5)
+    return GB * flow.per_warehouse_gb(warehouses=spec.dock.warehouses, controllers=5)

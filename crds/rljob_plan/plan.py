@@ -15,21 +15,19 @@ from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import SampleFlow, redundant_bytes
 from rljob_api.spec.problems import InvalidJob, Problem
-from rljob_api.spec.rljob import RLJob, RLJobSpec
+from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.workload import Model
 from rljob_api.topology.devices import (
     Mesh,
     Pods,
     Roles,
-    num_warehouses,
     pods,
-    resolve,
-    roles,
     rollout_mesh,
     update_mesh,
 )
 from rljob_api.topology.elastic import device_notes
+from rljob_api.topology.resolved import ResolvedJob, ResolvedSpec, resolve
 from rljob_plan.host_memory import HostMemory, plan_host
 from rljob_plan.memory import Memory, plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem, memory_problems
@@ -82,7 +80,7 @@ class Plan:
     problems: why it cannot run. notes: what a user may not expect, or could not be computed.
     """
 
-    job: RLJob
+    job: ResolvedJob
     roles: Roles
     pods: Pods
     update: Mesh
@@ -124,7 +122,7 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
             parts["traffic"] = plan_traffic(spec, shape)
     return Plan(
         job=resolved,
-        roles=roles(spec.placement, spec.accelerator),
+        roles=spec.roles,
         pods=pods(spec),
         update=update_mesh(spec.update.parallelism),
         rollout=rollout_mesh(spec.rollout.parallelism),
@@ -150,7 +148,7 @@ def model_problems(job: RLJob, *, base_dir: Path) -> list[Problem]:
     return memory_problems(spec, memory) + host_problems(spec, plan_host(spec, memory))
 
 
-def other_shapes(spec: RLJobSpec, *, base_dir: Path) -> tuple[dict[str, Shape], list[str]]:
+def other_shapes(spec: ResolvedSpec, *, base_dir: Path) -> tuple[dict[str, Shape], list[str]]:
     """Shapes of the models beside the policy that have directories of their own, by name; and notes on those
     that cannot be read here, which count with the policy's shape."""
     paths = {
@@ -186,7 +184,7 @@ def machine_problems(job: RLJob, *, base_dir: Path, available: int) -> list[Prob
     return machine_problem(spec, plan_memory(spec, shape, others), available)
 
 
-def plan_samples(job: RLJob) -> Samples:
+def plan_samples(job: ResolvedJob) -> Samples:
     """Sizes of the sample flow: those of the job's algorithm, or those that annotations state.
 
     n counts the columns as long as the response; M the scalar columns and what the dock knows of
@@ -209,14 +207,14 @@ def plan_samples(job: RLJob) -> Samples:
         flow=flow,
         states=states,
         controllers=planned(stated, annotations.CONTROLLERS, len(states)),
-        warehouses=num_warehouses(spec),
+        warehouses=spec.dock.warehouses,
         held=held_prompts(spec) * group_bytes(spec),
         capacity=parse_quantity(spec.dock.capacity),
     )
 
 
-def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
-    """Eq. 3 and Fig. 10: redundant weights, and what allgather-swap releases. spec: resolved.
+def plan_resharding(spec: ResolvedSpec, shape: Shape) -> Resharding:
+    """Eq. 3 and Fig. 10: redundant weights, and what allgather-swap releases.
 
     Separated devices hold one layout each, so nothing is redundant there.
     """
@@ -230,7 +228,7 @@ def plan_resharding(spec: RLJobSpec, shape: Shape) -> Resharding:
         expert_bytes=whole.experts * item,
         update_tensor=spec.update.parallelism.tensor,
         rollout_expert=degrees.expert,
-        rollout_data=degrees.data or 1,
+        rollout_data=degrees.data,
     )
     return Resharding(
         tensor=whole.tensor * item,

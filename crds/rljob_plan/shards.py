@@ -21,9 +21,10 @@ from rljob_api.model.layout import (
     stages_apart,
 )
 from rljob_api.model.tensors import Cut
-from rljob_api.spec.engines import Dtype, Optimizer, Recompute, UpdateParallelism
+from rljob_api.spec.engines import Dtype, Optimizer, Recompute
 from rljob_api.spec.lora import Lora
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.devices import UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.activations import Activations, Packed, plan_activations
 from rljob_plan.resharding.widths import ITEM_BYTES, SCALE_BYTES, in_8_bits, int8_bytes
 
@@ -33,20 +34,20 @@ FLOAT8_BLOCK = 256
 MASTER_BYTES = 4
 
 
-def update_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest update rank, before ZeRO. spec: resolved."""
+def update_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
+    """Parameters of the fullest update rank, before ZeRO."""
     degrees = spec.update.parallelism
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
-def rollout_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
-    """Parameters of the fullest rollout rank. spec: resolved."""
+def rollout_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
+    """Parameters of the fullest rollout rank."""
     degrees = spec.rollout.parallelism
     return _shard(shape, degrees.tensor, degrees.pipeline, degrees.expert)
 
 
-def trained_shard(spec: RLJobSpec, shape: Shape) -> Parameters:
-    """Those of the fullest update rank that the optimizer changes, before ZeRO. spec: resolved."""
+def trained_shard(spec: ResolvedSpec, shape: Shape) -> Parameters:
+    """Those of the fullest update rank that the optimizer changes, before ZeRO."""
     degrees, lora = spec.update.parallelism, spec.update.lora
     if lora is None:
         return update_shard(spec, shape)
@@ -99,7 +100,7 @@ def adapter_slices(lora: Lora, shape: Shape, part: Part) -> Iterator[Slice]:
             yield slice_of(tensor, shape, part)
 
 
-def rollout_weights(spec: RLJobSpec, shape: Shape) -> int:
+def rollout_weights(spec: ResolvedSpec, shape: Shape) -> int:
     """Bytes of the fullest rollout rank."""
     if spec.rollout.quantization == "none":
         return rollout_shard(spec, shape).total * ITEM_BYTES[spec.rollout.dtype]
@@ -131,8 +132,8 @@ class UpdateShard:
     rests: bool
 
     @classmethod
-    def of(cls, spec: RLJobSpec, shape: Shape) -> "UpdateShard":
-        """Of the fullest rank; ZeRO shares parts among replicas. spec: resolved."""
+    def of(cls, spec: ResolvedSpec, shape: Shape) -> "UpdateShard":
+        """Of the fullest rank; ZeRO shares parts among replicas."""
         degrees, dtype = spec.update.parallelism, spec.update.dtype
         shard, trained = update_shard(spec, shape), trained_shard(spec, shape)
         rows = degrees.zero == 3  # these are main weights, and gathered in the update's type
@@ -167,17 +168,15 @@ def _moments_bytes(items: int, optimizer: Optimizer) -> int:
     return 2 * (items + SCALE_BYTES * -(-items // FLOAT8_BLOCK))
 
 
-def _copies(degrees: UpdateParallelism) -> tuple[int, int]:
+def _copies(degrees: UpdateDegrees) -> tuple[int, int]:
     """Ranks that hold the same slice of a matrix, and of an expert."""
-    assert degrees.data is not None, "resolve() fills update.parallelism.data"
     dense = degrees.data * degrees.context
     return dense, dense * degrees.tensor // degrees.expert if degrees.expert > 1 else dense
 
 
-def update_activations(spec: RLJobSpec, shape: Shape) -> Activations:
-    """Of the fullest update rank, at the longest lengths. spec: resolved."""
+def update_activations(spec: ResolvedSpec, shape: Shape) -> Activations:
+    """Of the fullest update rank, at the longest lengths."""
     batch, degrees = spec.batch, spec.update.parallelism
-    assert degrees.data, "resolve() fills it"
     return _activations(
         shape,
         degrees,
@@ -192,7 +191,7 @@ def update_activations(spec: RLJobSpec, shape: Shape) -> Activations:
 @lru_cache(maxsize=4096)
 def _activations(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     packed: Packed,
     item_bytes: int,
     recompute: Recompute,

@@ -10,7 +10,7 @@ the sum of a tied embedding's gradients over two stages. Tokens are taken to go 
 from dataclasses import dataclass, fields
 
 from rljob_api.model.architecture import Experts, Shape
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_plan.gradient_traffic import summed
 
 NUMBER_BYTES = 4
@@ -70,9 +70,7 @@ class Traffic:
 class PassTraffic:
     """Traffic of one micro-batch, forward and backward, by part of the model."""
 
-    def __init__(
-        self, shape: Shape, degrees: UpdateParallelism, work: Work, item_bytes: int
-    ) -> None:
+    def __init__(self, shape: Shape, degrees: UpdateDegrees, work: Work, item_bytes: int) -> None:
         self._shape, self._degrees, self._work, self._item = shape, degrees, work, item_bytes
         together = degrees.tensor * degrees.context
         self._outside = -(-work.tokens // together)

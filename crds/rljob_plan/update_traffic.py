@@ -7,21 +7,22 @@ from functools import lru_cache
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part, layers_alike, stages, stages_apart
-from rljob_api.spec.engines import Dtype, Recompute, UpdateParallelism
+from rljob_api.spec.engines import Dtype, Recompute
 from rljob_api.spec.lora import Lora
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.devices import UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.gradient_traffic import gradient_traffic
 from rljob_plan.resharding.widths import ITEM_BYTES
 from rljob_plan.traffic import PassTraffic, Traffic, Work
 
 
-def plan_traffic(spec: RLJobSpec, shape: Shape) -> Traffic:
-    """Of the stage that sends most, at the longest lengths. spec: resolved."""
+def plan_traffic(spec: ResolvedSpec, shape: Shape) -> Traffic:
+    """Of the stage that sends most, at the longest lengths."""
     return traffic_of(spec, shape, longest_work(spec), recompute=spec.update.recompute)
 
 
-def traffic_of(spec: RLJobSpec, shape: Shape, work: Work, *, recompute: Recompute) -> Traffic:
-    """Of the stage that sends most, for this work. spec: resolved."""
+def traffic_of(spec: ResolvedSpec, shape: Shape, work: Work, *, recompute: Recompute) -> Traffic:
+    """Of the stage that sends most, for this work."""
     degrees, dtype, lora = spec.update.parallelism, spec.update.dtype, spec.update.lora
     if lora is None:
         return _kept(shape, degrees, work, dtype, recompute)
@@ -30,7 +31,7 @@ def traffic_of(spec: RLJobSpec, shape: Shape, work: Work, *, recompute: Recomput
 
 @lru_cache(maxsize=4096)
 def _kept(
-    shape: Shape, degrees: UpdateParallelism, work: Work, dtype: Dtype, recompute: Recompute
+    shape: Shape, degrees: UpdateDegrees, work: Work, dtype: Dtype, recompute: Recompute
 ) -> Traffic:
     """A search asks often."""
     return _fullest_stage(shape, degrees, work, dtype, recompute, None)
@@ -38,7 +39,7 @@ def _kept(
 
 def _fullest_stage(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     work: Work,
     dtype: Dtype,
     recompute: Recompute,
@@ -51,10 +52,9 @@ def _fullest_stage(
     return max(found, key=lambda traffic: traffic.total)
 
 
-def longest_work(spec: RLJobSpec) -> Work:
-    """A mini-batch whose prompts and responses are all of the longest lengths. spec: resolved."""
+def longest_work(spec: ResolvedSpec) -> Work:
+    """A mini-batch whose prompts and responses are all of the longest lengths."""
     batch, data = spec.batch, spec.update.parallelism.data
-    assert data and batch.mini_batch_size, "resolve() fills them"
     inner = batch.samples_per_prompt * (batch.max_response_length - 1)
     prompts, passes = batch.mini_batch_size // data, batch.passes(data)
     return Work(
@@ -67,7 +67,7 @@ def longest_work(spec: RLJobSpec) -> Work:
 
 def stage_traffic(
     shape: Shape,
-    degrees: UpdateParallelism,
+    degrees: UpdateDegrees,
     work: Work,
     stage: int,
     *,
@@ -75,7 +75,7 @@ def stage_traffic(
     recompute: Recompute = "none",
     lora: Lora | None = None,
 ) -> Traffic:
-    """Of one rank of a pipeline stage. degrees: with `data` filled in."""
+    """Of one rank of a pipeline stage."""
     number = degrees.pipeline * degrees.virtual_pipeline
     held = tuple(range(stage, number, degrees.pipeline))
     cuts = stages(shape.layers, number)

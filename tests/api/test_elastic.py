@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from rljob_api.check.load import read_job
 from rljob_api.check.scale_rules import scale_problems
-from rljob_api.topology.devices import Pods, Roles, num_warehouses, pods, resolve, roles
+from rljob_api.topology.devices import Pods, Roles, num_warehouses, pods, roles
 from rljob_api.topology.elastic import Released, device_notes, released, scaled, worker_pods
+from rljob_api.topology.resolved import resolve
 
 DEVICES = "spec.accelerator.devicesPerNode"
 

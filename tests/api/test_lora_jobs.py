@@ -6,7 +6,7 @@ from small_shapes import DENSE, SPARSE
 from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Experts, Shape
 from rljob_api.spec.problems import InvalidJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.memory import plan_memory
 from rljob_plan.update_traffic import plan_traffic
 

@@ -7,16 +7,8 @@ from hypothesis import strategies as st
 from rljob_api.check.load import read_job
 from rljob_api.spec.engines import MAX_STALENESS
 from rljob_api.spec.section import parse_quantity
-from rljob_api.topology.devices import (
-    Mesh,
-    Pods,
-    Roles,
-    pods,
-    resolve,
-    roles,
-    rollout_mesh,
-    update_mesh,
-)
+from rljob_api.topology.devices import Mesh, Pods, Roles, pods, roles, rollout_mesh, update_mesh
+from rljob_api.topology.resolved import ResolvedJob, resolve
 
 DEVICES = "spec.accelerator.devicesPerNode"
 
@@ -133,7 +125,7 @@ def test_a_resolved_job_is_what_its_own_manifest_says(job):
 
     manifest = resolved.model_dump(mode="json", by_alias=True, exclude_none=True)
 
-    assert read_job(manifest) == resolved
+    assert ResolvedJob.model_validate(manifest) == resolved == resolve(read_job(manifest))
     assert resolve(resolved) == resolved
 
 

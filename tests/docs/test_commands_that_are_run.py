@@ -11,7 +11,7 @@ from run_events import make_events
 from typer.testing import CliRunner
 
 from rljob_api.check.load import load_job
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.cli.main import app
 
 OF_JOBS = ("validate", "plan")

@@ -9,7 +9,7 @@ import torch
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms import Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.errors import ConfigError

@@ -12,7 +12,7 @@ from rljob_api.check.load import load_job, read_job
 from rljob_api.check.run_rules import refusals
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Data, Reward
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
 from rljob_runtime.rollout.rollout_table import make_rollout

@@ -9,7 +9,7 @@ import yaml
 from cluster_jobs import JOB, SETTINGS, TOKEN, identity, merged
 
 from rljob_api.check.load import read_job
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_operator.build import names
 
 ASCEND = {"type": "ascend910b", "nodes": 2, "devicesPerNode": 8}

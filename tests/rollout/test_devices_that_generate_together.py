@@ -17,7 +17,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.errors import DockError, DockLost

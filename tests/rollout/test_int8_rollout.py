@@ -14,7 +14,7 @@ from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError

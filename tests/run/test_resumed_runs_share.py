@@ -8,7 +8,7 @@ import pytest
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.record.checkpoint import RunState, check_resumes
 from rljob_runtime.run.run_request import spec_digest

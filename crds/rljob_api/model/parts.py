@@ -5,15 +5,11 @@ Called by the runtime's grids, which also know whom a rank works with, and by `r
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology.devices import rollout_mesh, update_mesh
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees, rollout_mesh, update_mesh
 
 
-def update_part(shape: Shape, degrees: UpdateParallelism, rank: int) -> Part:
-    """What a rank that trains holds, before ZeRO: neighbours in data × context share a layer's experts.
-
-    degrees: with `data` filled in.
-    """
+def update_part(shape: Shape, degrees: UpdateDegrees, rank: int) -> Part:
+    """What a rank that trains holds, before ZeRO: neighbours in data × context share a layer's experts."""
     place = update_mesh(degrees).coordinates(rank)
     stages, chunks = degrees.pipeline, range(degrees.virtual_pipeline)
     replica = place["data"] * degrees.context + place["context"]
@@ -26,11 +22,8 @@ def update_part(shape: Shape, degrees: UpdateParallelism, rank: int) -> Part:
     )
 
 
-def rollout_part(shape: Shape, degrees: RolloutParallelism, rank: int) -> Part:
-    """What a rank that generates holds: neighbours in data × tensor share a layer's experts.
-
-    degrees: with `data` filled in.
-    """
+def rollout_part(shape: Shape, degrees: RolloutDegrees, rank: int) -> Part:
+    """What a rank that generates holds: neighbours in data × tensor share a layer's experts."""
     place = rollout_mesh(degrees).coordinates(rank)
     sharer = place["data"] * degrees.tensor + place["tensor"]
     return Part.of_stages(

@@ -12,6 +12,7 @@ from rljob_api.spec.tools import Tool
 Dtype = Literal["float32", "bfloat16"]
 Quantization = Literal["none", "int8"]
 Recompute = Literal["none", "full"]
+Strategy = Literal["stream", "allgather", "allgather-swap"]
 MAX_STALENESS = 64
 """Largest flow.maxStaleness, and the largest default."""
 
@@ -217,7 +218,7 @@ class Update(Section):
 class Resharding(Section):
     """How weights go from the update layout to the rollout layout."""
 
-    strategy: Literal["stream", "allgather", "allgather-swap"] | None = None
+    strategy: Strategy | None = None
     """`stream`: whole tensors, one at a time; a device that trains and generates keeps the weights of both
     layouts. The others move by a plan what each device lacks: `allgather` keeps both layouts, too;
     `allgather-swap` keeps one: the update's weights lie on the host while the rollout runs, the reference's

@@ -1,6 +1,6 @@
 """The RLJob resource: metadata, spec, status. Called by everything; imports pydantic alone."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field
 
@@ -200,7 +200,7 @@ class RLJobSpec(Section):
         """Whether the algorithm learns from another model's log-probs."""
         return "teacher" in self.algorithm.params.states
 
-    def of_critic(self) -> "RLJobSpec":
+    def of_critic(self) -> Self:
         """The spec with the critic in the policy's place, for whatever is said of training."""
         critic = self.critic or Critic()
         return self.model_copy(update={"update": critic.as_update(self.update)})

@@ -298,13 +298,3 @@ class Batch(Section):
 
     epochs: int = Field(default=1, ge=1, le=64)
     """Passes over a step's samples."""
-
-    def passes(self, replicas: int) -> int:
-        """Micro-batches of a mini-batch on one of so many update replicas, at the longest lengths. Of a
-        resolved job."""
-        assert self.mini_batch_size and self.micro_batch_size, "resolve() fills them"
-        prompts = self.mini_batch_size // replicas
-        if self.micro_batch_tokens is None:
-            return prompts // self.micro_batch_size
-        group = self.max_prompt_length + self.samples_per_prompt * self.max_response_length
-        return -(-prompts * group // self.micro_batch_tokens)

@@ -1,4 +1,4 @@
-"""Arithmetic of devices: who owns which, meshes of ranks, pods, and the defaults that follow.
+"""Arithmetic of devices: who owns which, meshes of ranks, pods.
 
 Called by the rules, `plan`, the runtime's placement and the operator. Pure; assumes that the values
 are in bounds, not that they fit together.
@@ -7,20 +7,21 @@ are in bounds, not that they fit together.
 import math
 from dataclasses import dataclass
 
-from rljob_api.spec.critic import Critic
-from rljob_api.spec.engines import (
-    MAX_STALENESS,
-    Flow,
-    Placement,
-    RolloutParallelism,
-    UpdateParallelism,
-)
-from rljob_api.spec.evaluation import Evaluation
+from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
 from rljob_api.spec.infrastructure import Accelerator
-from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.spec.workload import Reward
+from rljob_api.spec.rljob import RLJobSpec
 
-ASCEND_MEMORY = "64Gi"
+
+class UpdateDegrees(UpdateParallelism):
+    """Degrees of the update layout, all of them known."""
+
+    data: int
+
+
+class RolloutDegrees(RolloutParallelism):
+    """Degrees of the rollout layout, all of them known."""
+
+    data: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,27 +149,25 @@ def expert_degrees(*, data: int, tensor: int) -> list[int]:
     ]
 
 
-def update_mesh(parallelism: UpdateParallelism) -> Mesh:
-    """Ranks that train, as Megatron orders them. parallelism: resolved."""
-    assert parallelism.data is not None, "resolve() fills update.parallelism.data"
+def update_mesh(degrees: UpdateDegrees) -> Mesh:
+    """Ranks that train, as Megatron orders them."""
     return Mesh(
         axes=(
-            ("pipeline", parallelism.pipeline),
-            ("data", parallelism.data),
-            ("context", parallelism.context),
-            ("tensor", parallelism.tensor),
+            ("pipeline", degrees.pipeline),
+            ("data", degrees.data),
+            ("context", degrees.context),
+            ("tensor", degrees.tensor),
         )
     )
 
 
-def rollout_mesh(parallelism: RolloutParallelism) -> Mesh:
-    """Ranks that generate, as vLLM orders them. parallelism: resolved."""
-    assert parallelism.data is not None, "resolve() fills rollout.parallelism.data"
+def rollout_mesh(degrees: RolloutDegrees) -> Mesh:
+    """Ranks that generate, as vLLM orders them."""
     return Mesh(
         axes=(
-            ("data", parallelism.data),
-            ("pipeline", parallelism.pipeline),
-            ("tensor", parallelism.tensor),
+            ("data", degrees.data),
+            ("pipeline", degrees.pipeline),
+            ("tensor", degrees.tensor),
         )
     )
 
@@ -187,63 +186,6 @@ def pods(spec: RLJobSpec) -> Pods:
     )
 
 
-def resolve(job: RLJob) -> RLJob:
-    """The job with every default that depends on other values filled in; twice changes nothing.
-
-    job: passed the rules.
-    """
-    spec = job.spec
-    own = roles(spec.placement, spec.accelerator)
-    update = spec.update.parallelism
-    update = update.model_copy(update={"data": update_replicas(update, own.update)})
-    rollout = spec.rollout.parallelism
-    rollout = rollout.model_copy(update={"data": rollout_replicas(rollout, own.rollout)})
-    assert update.data and rollout.data, "degrees that do not divide the devices passed the rules"
-    placement, batch = spec.placement, spec.batch
-    nodes = num_nodes(placement, spec.accelerator)
-    accelerator = spec.accelerator.model_copy(update={"nodes": nodes})
-    if placement.mode == "separated":
-        devices = {"update_devices": own.update, "rollout_devices": own.rollout}
-        placement = placement.model_copy(update=devices)
-    mini = batch.mini_batch_size or batch.global_batch_size
-    whole = 1 if batch.micro_batch_tokens else mini // update.data  # prompts are read one by one
-    micro = batch.micro_batch_size or whole
-    if accelerator.type != "emulated" and accelerator.memory is None:
-        accelerator = accelerator.model_copy(update={"memory": ASCEND_MEMORY})
-    longest = batch.max_response_length
-    params = spec.algorithm.params.resolved(max_response_length=longest)
-    rewards = [_resolved_reward(reward, own.update) for reward in spec.rewards]
-    spec = spec.model_copy(update={"rewards": rewards})
-    if spec.has_critic:
-        critic = spec.critic or Critic()
-        data = update_replicas(critic.parallelism, own.update)
-        degrees = critic.parallelism.model_copy(update={"data": data})
-        spec = spec.model_copy(
-            update={"critic": critic.model_copy(update={"parallelism": degrees})}
-        )
-    if spec.teacher is not None:
-        data = update_replicas(spec.teacher.parallelism, own.update)
-        degrees = spec.teacher.parallelism.model_copy(update={"data": data})
-        spec = spec.model_copy(
-            update={"teacher": spec.teacher.model_copy(update={"parallelism": degrees})}
-        )
-    planned = "allgather-swap" if placement.mode == "colocated" else "allgather"
-    strategy = spec.resharding.strategy or (planned if can_reshard(spec) else "stream")
-    filled = {
-        "algorithm": spec.algorithm.model_copy(update={"params": params}),
-        "flow": _resolved_flow(spec),
-        "update": spec.update.model_copy(update={"parallelism": update}),
-        "rollout": spec.rollout.model_copy(update={"parallelism": rollout}),
-        "resharding": spec.resharding.model_copy(update={"strategy": strategy}),
-        "placement": placement,
-        "batch": batch.model_copy(update={"mini_batch_size": mini, "micro_batch_size": micro}),
-        "evaluation": _resolved_evaluation(spec),
-        "dock": spec.dock.model_copy(update={"warehouses": num_warehouses(spec)}),
-        "accelerator": accelerator,
-    }
-    return job.model_copy(update={"spec": spec.model_copy(update=filled)})
-
-
 def can_reshard(spec: RLJobSpec) -> bool:
     """Whether processes hold both layouts' weights as tensors of their own, which a plan moves."""
     engines = spec.update.engine == spec.rollout.engine == "torch"
@@ -257,15 +199,6 @@ def open_prompts(spec: RLJobSpec) -> int:
     return (partial.extra_prompts or spec.batch.global_batch_size) if partial else 0
 
 
-def _resolved_reward(reward: Reward, devices: int) -> Reward:
-    if reward.model is None:
-        return reward
-    degrees = reward.model.parallelism
-    degrees = degrees.model_copy(update={"data": update_replicas(degrees, devices)})
-    model = reward.model.model_copy(update={"parallelism": degrees})
-    return reward.model_copy(update={"model": model})
-
-
 def most_stale(spec: RLJobSpec) -> int:
     """Versions that a sample's first token may be behind the weights that it trains."""
     return max(spec.flow.most_stale, int(spec.algorithm.params.refills))
@@ -274,21 +207,6 @@ def most_stale(spec: RLJobSpec) -> int:
 def off_policy(spec: RLJobSpec) -> bool:
     """Whether older weights than those that it trains may have drawn a sample."""
     return spec.flow.off_policy or spec.algorithm.params.refills
-
-
-def _resolved_evaluation(spec: RLJobSpec) -> Evaluation | None:
-    """Of pairs, both responses."""
-    if spec.evaluation is None or not spec.has_pairs:
-        return spec.evaluation
-    return spec.evaluation.model_copy(update={"samples_per_prompt": 2})
-
-
-def _resolved_flow(spec: RLJobSpec) -> Flow:
-    flow = spec.flow
-    if flow.partial_rollout is None or flow.max_staleness is not None:
-        return flow
-    steps = -(-spec.batch.max_response_length // flow.partial_rollout.budget_tokens)
-    return flow.model_copy(update={"max_staleness": min(steps + flow.most_ahead, MAX_STALENESS)})
 
 
 def _left(devices: int, used: int) -> int | None:

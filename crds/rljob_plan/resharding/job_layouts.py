@@ -3,15 +3,14 @@
 from functools import lru_cache
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.devices import update_mesh
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees, update_mesh
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import FLOAT32_BYTES, ITEM_BYTES, Widths
 
 
-def plan_of_job(spec: RLJobSpec, shape: Shape) -> ReshardPlan:
+def plan_of_job(spec: ResolvedSpec, shape: Shape) -> ReshardPlan:
     """From training to generating. spec: resolved, with degrees that the model can have.
 
     Devices are numbered through; those of separated roles one role after the other. ZeRO 3 shares rows of
@@ -36,8 +35,8 @@ def plan_of_job(spec: RLJobSpec, shape: Shape) -> ReshardPlan:
 @lru_cache(maxsize=2)
 def _plan(
     shape: Shape,
-    update: UpdateParallelism,
-    rollout: RolloutParallelism,
+    update: UpdateDegrees,
+    rollout: RolloutDegrees,
     widths: Widths,
     first_device: int,
     node_devices: int,

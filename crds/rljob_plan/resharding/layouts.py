@@ -12,8 +12,13 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part, share, slice_of, slices
 from rljob_api.model.parts import rollout_part, update_part
 from rljob_api.model.tensors import EMBEDDING, TensorSpec
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology.devices import Mesh, rollout_mesh, update_mesh
+from rljob_api.topology.devices import (
+    Mesh,
+    RolloutDegrees,
+    UpdateDegrees,
+    rollout_mesh,
+    update_mesh,
+)
 from rljob_plan.resharding.boxes import Box, Piece, box_of
 
 Holder = tuple[Part, int, list[int]]
@@ -150,8 +155,8 @@ class Layout:
         return Box(top, min(top + each, box.bottom), box.left, box.right)
 
 
-def update_layout(shape: Shape, degrees: UpdateParallelism) -> Layout:
-    """Between two optimizer steps, as the `torch` engine has it. degrees: with `data` filled in.
+def update_layout(shape: Shape, degrees: UpdateDegrees) -> Layout:
+    """Between two optimizer steps, as the `torch` engine has it.
 
     ZeRO 1 and 2 leave weights whole. ZeRO 3 cuts rows, and experts by number, as FSDP2 does: in equal
     runs, of which the last ones may be shorter or empty.
@@ -162,7 +167,7 @@ def update_layout(shape: Shape, degrees: UpdateParallelism) -> Layout:
         return Layout(shape=shape, mesh=mesh, parts=parts, shards=((0, 0),) * mesh.size)
     places = [mesh.coordinates(rank) for rank in range(mesh.size)]
     replicas = [place["data"] * degrees.context + place["context"] for place in places]
-    number = (degrees.data or 1) * degrees.context
+    number = degrees.data * degrees.context
     return Layout(
         shape=shape,
         mesh=mesh,
@@ -172,8 +177,8 @@ def update_layout(shape: Shape, degrees: UpdateParallelism) -> Layout:
     )
 
 
-def rollout_layout(shape: Shape, degrees: RolloutParallelism, *, first_device: int = 0) -> Layout:
-    """While generating. degrees: with `data` filled in. first_device: 0 where roles share devices."""
+def rollout_layout(shape: Shape, degrees: RolloutDegrees, *, first_device: int = 0) -> Layout:
+    """While generating. first_device: 0 where roles share devices."""
     mesh = rollout_mesh(degrees)
     return Layout(
         shape=shape,

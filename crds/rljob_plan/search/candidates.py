@@ -22,10 +22,11 @@ from rljob_api.check.rules import divisors
 from rljob_api.check.run_rules import refusals
 from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import Placement, Recompute, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import Placement, Recompute
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.topology.devices import resolve, roles, total_devices
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees, roles, total_devices
+from rljob_api.topology.resolved import resolve
 
 Placements = Literal["job", "colocated", "separated", "any"]
 RECOMPUTES: tuple[Recompute, ...] = ("none", "full")
@@ -66,8 +67,8 @@ class Layout:
     """One layout of a job."""
 
     placement: Placement
-    update: UpdateParallelism
-    rollout: RolloutParallelism
+    update: UpdateDegrees
+    rollout: RolloutDegrees
     setting: Setting
 
 
@@ -117,7 +118,7 @@ class Space:
         """Degrees of the devices that train. A family with another expert degree, chunks or ZeRO is not
         looked into where its simplest member is refused: these only add to what the rules ask."""
         devices = roles(placement, self._job.spec.accelerator).update
-        legal: list[UpdateParallelism] = []
+        legal: list[UpdateDegrees] = []
         tried = 0
         for simplest in _update_families(devices):
             family = list(self._family(simplest))
@@ -135,7 +136,7 @@ class Space:
             return Tried(legal=(own,), tried=1)
         devices = roles(placement, self._job.spec.accelerator).rollout
         found = [
-            RolloutParallelism(
+            RolloutDegrees(
                 data=devices // (tensor * pipeline), tensor=tensor, pipeline=pipeline, expert=expert
             )
             for tensor, pipeline in product(divisors(devices), repeat=2)
@@ -145,14 +146,13 @@ class Space:
         legal = [one for one in found if self._rollout_allowed(placement, one)]
         return Tried(legal=tuple(legal), tried=len(found))
 
-    def settings(self, update: UpdateParallelism) -> list[Setting]:
+    def settings(self, update: UpdateDegrees) -> list[Setting]:
         """How degrees can be used: the job's own micro-batches, then the largest first."""
-        assert update.data is not None
         if update.data not in self._settings:
             self._settings[update.data] = self._of_replicas(update.data)
         return self._settings[update.data]
 
-    def leanest(self, update: UpdateParallelism) -> list[Setting]:
+    def leanest(self, update: UpdateDegrees) -> list[Setting]:
         """Of the settings, those with the smallest micro-batches; the last recomputes and offloads."""
         settings = self.settings(update)
         tokens = list(map(self._tokens, settings))
@@ -213,7 +213,7 @@ class Space:
             }
         )
 
-    def _update_allowed(self, placement: Placement, degrees: UpdateParallelism) -> bool:
+    def _update_allowed(self, placement: Placement, degrees: UpdateDegrees) -> bool:
         """Of these degrees, with micro-batches of one prompt, and whatever rollout."""
         spec = self._job.spec
         batch = spec.batch.model_copy(update={"micro_batch_size": None})
@@ -223,7 +223,7 @@ class Space:
             asked, (placement_rule, update_degrees_rule, update_share_rule), "update"
         )
 
-    def _rollout_allowed(self, placement: Placement, degrees: RolloutParallelism) -> bool:
+    def _rollout_allowed(self, placement: Placement, degrees: RolloutDegrees) -> bool:
         rollout = self._job.spec.rollout.model_copy(update={"parallelism": degrees})
         asked = self._job.spec.model_copy(update={"placement": placement, "rollout": rollout})
         if not self._allowed(asked, (rollout_degrees_rule, rollout_share_rule), "rollout"):
@@ -246,9 +246,8 @@ class Space:
         found = shape_problems(spec, self._shape, self._others)
         return not any(problem.path.startswith(path) for problem in found)
 
-    def _family(self, simplest: UpdateParallelism) -> Iterator[UpdateParallelism]:
+    def _family(self, simplest: UpdateDegrees) -> Iterator[UpdateDegrees]:
         """What differs from it in experts, chunks and ZeRO."""
-        assert simplest.data is not None
         own = self._job.spec.update.parallelism.virtual_pipeline
         chunks = sorted({*CHUNKS, own}) if simplest.pipeline > 1 else [1]
         zeros = (0, 1, 2, 3) if simplest.data * simplest.context > 1 else (0,)
@@ -262,7 +261,7 @@ class Space:
         return divisors(experts.count) if experts else [1]
 
 
-def _update_families(devices: int) -> Iterator[UpdateParallelism]:
+def _update_families(devices: int) -> Iterator[UpdateDegrees]:
     """Products of degrees that are the number of devices; one expert rank, one chunk, no ZeRO."""
     for tensor, pipeline, context in product(divisors(devices), repeat=3):
         if devices % (tensor * pipeline * context):
@@ -270,7 +269,7 @@ def _update_families(devices: int) -> Iterator[UpdateParallelism]:
         data = devices // (tensor * pipeline * context)
         algorithms: tuple[Literal["ulysses", "ring"], ...] = ("ulysses", "ring")
         for algorithm in algorithms if context > 1 else algorithms[:1]:
-            yield UpdateParallelism(
+            yield UpdateDegrees(
                 data=data,
                 tensor=tensor,
                 pipeline=pipeline,

@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import cached_property
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.engines import Placement
 from rljob_api.spec.section import parse_quantity
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.memory import least_to_generate, least_to_train
 from rljob_plan.performance import (
     constant_seconds,
@@ -33,7 +34,7 @@ class Degrees:
         self._estimates, self._placement = estimates, placement
         self._tried_updates: Tried = estimates.space.updates(placement)
         self._tried_rollouts: Tried = estimates.space.rollouts(placement)
-        self._settings: dict[UpdateParallelism, list[tuple[float, Setting]]] = {}
+        self._settings: dict[UpdateDegrees, list[tuple[float, Setting]]] = {}
         self._refused = 0
 
     @property
@@ -56,7 +57,7 @@ class Degrees:
         return len(self._tried_updates.legal) * len(self._tried_rollouts.legal)
 
     @cached_property
-    def updates(self) -> list[tuple[float, UpdateParallelism]]:
+    def updates(self) -> list[tuple[float, UpdateDegrees]]:
         """Of the devices that train."""
         found = [
             (self._training_bound(degrees), degrees)
@@ -66,7 +67,7 @@ class Degrees:
         return sorted(found, key=lambda one: one[0])
 
     @cached_property
-    def rollouts(self) -> list[tuple[float, RolloutParallelism]]:
+    def rollouts(self) -> list[tuple[float, RolloutDegrees]]:
         """Of the devices that generate."""
         found = []
         for degrees in self._tried_rollouts.legal:
@@ -76,19 +77,19 @@ class Degrees:
                 found.append((seconds * ALMOST, degrees))
         return sorted(found, key=lambda one: one[0])
 
-    def least_update(self) -> list[UpdateParallelism]:
+    def least_update(self) -> list[UpdateDegrees]:
         """Legal degrees with which a device that trains needs least, whether it has as much or not."""
 
-        def needs(degrees: UpdateParallelism) -> int:
+        def needs(degrees: UpdateDegrees) -> int:
             setting = self._estimates.space.leanest(degrees)[-1]
             return least_to_train(self._spec(update=degrees, setting=setting), self._shape)
 
         return sorted(self._tried_updates.legal, key=needs)[:LEAST]
 
-    def least_rollout(self) -> list[RolloutParallelism]:
+    def least_rollout(self) -> list[RolloutDegrees]:
         """Likewise of the devices that generate."""
 
-        def needs(degrees: RolloutParallelism) -> int:
+        def needs(degrees: RolloutDegrees) -> int:
             return least_to_generate(self._spec(rollout=degrees), self._shape)
 
         return sorted(self._tried_rollouts.legal, key=needs)[:LEAST]
@@ -127,7 +128,7 @@ class Degrees:
         )
         return max(training, generating) if beside else training + generating
 
-    def _by_time(self, degrees: UpdateParallelism) -> list[tuple[float, Setting]]:
+    def _by_time(self, degrees: UpdateDegrees) -> list[tuple[float, Setting]]:
         """Settings that leave room to train, by the time that they take."""
         if degrees not in self._settings:
             found = []
@@ -139,7 +140,7 @@ class Degrees:
             self._settings[degrees] = sorted(found, key=lambda one: one[0])
         return self._settings[degrees]
 
-    def _trains(self, degrees: UpdateParallelism) -> bool:
+    def _trains(self, degrees: UpdateDegrees) -> bool:
         """Whether there is a setting that leaves room to train."""
         if self._limit is None:
             return True
@@ -147,7 +148,7 @@ class Degrees:
         specs = (self._spec(update=degrees, setting=setting) for setting in leanest)
         return any(least_to_train(spec, self._shape) <= self._limit for spec in specs)
 
-    def _training_bound(self, degrees: UpdateParallelism) -> float:
+    def _training_bound(self, degrees: UpdateDegrees) -> float:
         """With the fewest micro-batches, and a pipeline that waits as it does with the most of them."""
         space = self._estimates.space
         few, many = (
@@ -163,7 +164,7 @@ class Degrees:
         constant = constant_seconds(few, rates) + swap_seconds(few, shape, rates[0])
         return (sum(parts.values()) + constant) * ALMOST
 
-    def _training_seconds(self, degrees: UpdateParallelism, setting: Setting) -> float:
+    def _training_seconds(self, degrees: UpdateDegrees, setting: Setting) -> float:
         spec, rates = self._spec(update=degrees, setting=setting), self._estimates.rates
         parts = training_parts(spec, self._shape, *rates, others=self._estimates.others)
         constant = constant_seconds(spec, rates) + swap_seconds(spec, self._shape, rates[0])
@@ -172,18 +173,16 @@ class Degrees:
     def _spec(
         self,
         *,
-        update: UpdateParallelism | None = None,
-        rollout: RolloutParallelism | None = None,
+        update: UpdateDegrees | None = None,
+        rollout: RolloutDegrees | None = None,
         setting: Setting | None = None,
-    ) -> RLJobSpec:
+    ) -> ResolvedSpec:
         """Resolved; what is not given is the job's own, of which nothing is asked."""
         own = self._estimates.space.own
         layout = self._layout(update or own.update, rollout or own.rollout, setting or own.setting)
         return self._estimates.spec_of(layout)
 
-    def _layout(
-        self, update: UpdateParallelism, rollout: RolloutParallelism, setting: Setting
-    ) -> Layout:
+    def _layout(self, update: UpdateDegrees, rollout: RolloutDegrees, setting: Setting) -> Layout:
         return Layout(placement=self._placement, update=update, rollout=rollout, setting=setting)
 
     @property

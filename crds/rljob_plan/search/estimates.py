@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import Placement, Rollout, RolloutParallelism
+from rljob_api.spec.engines import Placement, Rollout
 from rljob_api.spec.problems import Problem
-from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.spec.workload import Batch
-from rljob_api.topology.devices import resolve
+from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.devices import RolloutDegrees
+from rljob_api.topology.resolved import ResolvedBatch, ResolvedSpec, resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.machines import Machine, Shares
 from rljob_plan.memory import Memory, plan_memory
@@ -42,11 +42,11 @@ class Estimates:
     ) -> None:
         self.job, self.shape, self.others, self.rates = job, shape, others, rates
         self.space = Space(job, shape, others)
-        self._bases: dict[Placement, RLJobSpec] = {}
-        self._batches: dict[tuple[tuple[int, int | None], Placement], Batch] = {}
-        self._rollouts: dict[RolloutParallelism, Rollout] = {}
+        self._bases: dict[Placement, ResolvedSpec] = {}
+        self._batches: dict[tuple[tuple[int, int | None], Placement], ResolvedBatch] = {}
+        self._rollouts: dict[RolloutDegrees, Rollout] = {}
 
-    def spec_of(self, layout: Layout) -> RLJobSpec:
+    def spec_of(self, layout: Layout) -> ResolvedSpec:
         """The resolved spec of a layout; defaults that depend on the placement are filled in once."""
         setting, base = layout.setting, self._bases.get(layout.placement)
         if base is None:

@@ -7,7 +7,7 @@ from rljob_api.check.shape_rules import shape_problems
 from rljob_api.model.architecture import find_shape
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.plan import other_shapes
 from rljob_plan.search.candidates import Placements

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from rljob_api.spec.engines import Placement, RolloutParallelism, UpdateParallelism
+from rljob_api.spec.engines import Placement
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.memory import Memory
 from rljob_plan.search.candidates import Placements
 from rljob_plan.search.degrees import Degrees
@@ -24,7 +25,7 @@ MOST_CHECKED = 64
 MOST_UNTIL_ONE_FITS = 256
 """Likewise while none of them fits."""
 
-_Degrees = tuple[Placement, UpdateParallelism, RolloutParallelism]
+_Degrees = tuple[Placement, UpdateDegrees, RolloutDegrees]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

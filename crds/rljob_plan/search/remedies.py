@@ -2,6 +2,7 @@
 
 from rljob_api.model.volumes import GB
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.devices import rollout_mesh, update_mesh
 from rljob_plan.memory import Memory
 from rljob_plan.search.candidates import Layout, Placements, Setting
 from rljob_plan.search.degrees import Degrees
@@ -79,13 +80,12 @@ def used(setting: Setting) -> str:
 
 def update_devices(layout: Layout) -> int:
     """Devices that train."""
-    one = layout.update
-    return (one.data or 1) * one.tensor * one.pipeline * one.context
+    return update_mesh(layout.update).size
 
 
 def rollout_devices(layout: Layout) -> int:
     """Devices that generate."""
-    return (layout.rollout.data or 1) * layout.rollout.replica_devices
+    return rollout_mesh(layout.rollout).size
 
 
 def _peak(memory: Memory) -> int:

@@ -7,7 +7,7 @@ no file under a run.
 import yaml
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_operator.build.identity import Identity
 from rljob_operator.build.names import CONFIG_KEY, Manifest, child_name, metadata
 

@@ -11,8 +11,7 @@ from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part
 from rljob_api.model.parts import update_part
 from rljob_api.model.tensors import EMBEDDING, Cut, TensorSpec
-from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.topology.devices import Mesh, update_mesh
+from rljob_api.topology.devices import Mesh, UpdateDegrees, update_mesh
 from rljob_runtime.errors import ConfigError
 
 
@@ -75,16 +74,16 @@ class Place:
 class RankGrid:
     """The update ranks on two meshes with the same numbers: one of the sequences, one of the experts.
 
-    degrees: with `data` filled in. kv_heads: of the model; None where each tensor rank has its own.
+    kv_heads: of the model; None where each tensor rank has its own.
     Raises ConfigError when expert does not divide data × context.
     """
 
-    degrees: UpdateParallelism
+    degrees: UpdateDegrees
     kv_heads: int | None = None
 
     def __post_init__(self) -> None:
         degrees = self.degrees
-        sharing = (degrees.data or 1) * degrees.context
+        sharing = degrees.data * degrees.context
         if sharing % degrees.expert:
             raise ConfigError(
                 f"expert={degrees.expert} does not divide data × context, {degrees.data} × "

@@ -6,20 +6,20 @@ Called by `placement` for a run's first devices and by `elastic` for those that 
 from collections.abc import Sequence
 from typing import Any
 
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import roles, used_devices
+from rljob_api.topology.devices import used_devices
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.worker.device_role import DeviceRole
 
 
-def device_roles(job: RLJob) -> list[DeviceRole]:
+def device_roles(job: ResolvedJob) -> list[DeviceRole]:
     """One role a device. Colocated: every device updates and generates; separated: one role each."""
     placement, accelerator = job.spec.placement, job.spec.accelerator
     return [role_of(job, rank) for rank in range(used_devices(placement, accelerator))]
 
 
-def role_of(job: RLJob, rank: int) -> DeviceRole:
+def role_of(job: ResolvedJob, rank: int) -> DeviceRole:
     """The role of a device; one beyond those of the job's own count generates."""
-    updating = roles(job.spec.placement, job.spec.accelerator).update
+    updating = job.spec.roles.update
     trains = rank < updating
     together = job.spec.rollout.parallelism.model_devices
     return DeviceRole(

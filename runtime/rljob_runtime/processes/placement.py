@@ -8,10 +8,10 @@ nothing else sits where devices may leave.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import lasting_nodes, num_nodes
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.ports import HeldPorts
@@ -101,7 +101,7 @@ class Actors:
 
 
 def place(
-    job: RLJob,
+    job: ResolvedJob,
     workers: Workers,
     *,
     models: dict[str, Folder],
@@ -123,7 +123,6 @@ def place(
     lasting = lasting_of(job)
     home = lasting[0] or 0  # of whoever has no device: where the run's volumes are
     near = {state: nodes.get(state, home) for state in graph.names}
-    assert job.spec.dock.warehouses is not None, "the resolved spec names the warehouses"
     ports = HeldPorts(job.spec.dock.warehouses + len(graph.names))
     warehouses, controllers, dock = _start_dock(
         job, workers, graph, run, near, lasting, dock_directory, [*ports]
@@ -165,7 +164,7 @@ def controller_nodes(roles: list[DeviceRole]) -> dict[str, int]:
     )
 
 
-def lasting_of(job: RLJob) -> list[int | None]:
+def lasting_of(job: ResolvedJob) -> list[int | None]:
     """Nodes for what must outlive any rollout device; None: any node."""
     if job.spec.placement.mode == "colocated":
         return [None]
@@ -173,7 +172,7 @@ def lasting_of(job: RLJob) -> list[int | None]:
 
 
 def _start_dock(
-    job: RLJob,
+    job: ResolvedJob,
     workers: Workers,
     graph: StateGraph,
     run: DockAddress,
@@ -184,7 +183,6 @@ def _start_dock(
 ) -> tuple[list[Worker], dict[str, Worker], DockAddress]:
     """Warehouses first, then one controller a state, told where the warehouses are."""
     settings = job.spec.dock
-    assert settings.warehouses is not None, "the resolved spec names the warehouses"
     sockets = None if settings.shared_memory == "none" else str(directory)
     twice = settings.replicas == 2
     homes = workers.warehouse_homes(settings.warehouses, apart=twice)

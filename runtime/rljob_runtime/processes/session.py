@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import total_devices
 from rljob_api.topology.ray_resources import device_resource
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.processes.local_workers import LocalWorkers, start_forkserver
 from rljob_runtime.processes.reaper import Reaper
 from rljob_runtime.processes.workers import Workers
@@ -43,7 +43,7 @@ class Session:
 
 @contextlib.contextmanager
 def worker_session(
-    job: RLJob, *, local: bool, ray_address: str | None, logs: Path
+    job: ResolvedJob, *, local: bool, ray_address: str | None, logs: Path
 ) -> Iterator[Session]:
     """For one run. local: processes without Ray, which write what they say into `logs`; else Ray, see
     `ray_session`."""
@@ -67,7 +67,7 @@ def worker_session(
 
 
 @contextlib.contextmanager
-def ray_session(job: RLJob, address: str | None) -> Iterator[Reaper]:
+def ray_session(job: ResolvedJob, address: str | None) -> Iterator[Reaper]:
     """Ray on this machine, or the cluster at `address`; ended whatever happens."""
     from rljob_runtime.processes.local_ray import start_ray
     from rljob_runtime.processes.versions import check_nodes, connect

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rljob_api.spec.algorithms.dapo import DAPOParams
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule
 from rljob_runtime.samples.batches import BatchName
@@ -45,7 +45,7 @@ class Candidates(Schedule):
     _begun: tuple[int, list[int]] = (0, [])
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> "Candidates | None":
+    def of(cls, spec: ResolvedSpec) -> "Candidates | None":
         """Those of a job with dynamic sampling."""
         params = spec.algorithm.params
         if not isinstance(params, DAPOParams) or params.dynamic_sampling is None:

@@ -8,8 +8,8 @@ checkpoint of both goes on alike.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Curriculum, DifficultyFilter
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.order import item_at
 from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
 
@@ -43,7 +43,7 @@ class Difficulty(Schedule):
     _passed_over: int = 0
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> "Difficulty | None":
+    def of(cls, spec: ResolvedSpec) -> "Difficulty | None":
         """That of a job which has one."""
         gym = spec.data.reasoning_gym
         if spec.data.difficulty_filter is None:

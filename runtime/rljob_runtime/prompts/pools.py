@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import open_prompts
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.rounds import Round
 from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
 from rljob_runtime.samples.batches import BatchName
@@ -34,7 +34,7 @@ class Pools(Schedule):
     _lives: int = 0
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> "Pools | None":
+    def of(cls, spec: ResolvedSpec) -> "Pools | None":
         """Those of a job with a partial rollout."""
         extra = open_prompts(spec)
         if not extra:

@@ -1,6 +1,6 @@
 """The table of schedules: the one that a job asks for, by what its spec has."""
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.pools import Pools
@@ -10,6 +10,6 @@ SCHEDULES = (Pools, Candidates, Difficulty)
 """`of` says whether a job has it; no job has two."""
 
 
-def schedule_of(spec: RLJobSpec) -> Schedule:
-    """That of a run. spec: resolved."""
+def schedule_of(spec: ResolvedSpec) -> Schedule:
+    """That of a run."""
     return next((found for kind in SCHEDULES if (found := kind.of(spec))), Schedule())

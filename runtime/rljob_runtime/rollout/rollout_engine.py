@@ -13,7 +13,7 @@ import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.task.environments.conversation import Conversation
@@ -257,13 +257,13 @@ class SleepingEngine(RolloutEngine, Protocol):
 class RolloutSetup:
     """What a rollout engine is made of.
 
-    spec: resolved. model: Hugging Face directory of the first weights, version 0. dtype: of the
+    model: Hugging Face directory of the first weights, version 0. dtype: of the
     weights. max_length: of the longest prompt and response together. ledger: the device's memory.
     groups: of the devices that share the model; None where this one has all of it. beside: directories of
     other models on this device, by name.
     """
 
-    spec: RLJobSpec
+    spec: ResolvedSpec
     model: Path
     dtype: torch.dtype
     max_length: int

@@ -10,8 +10,7 @@ from enum import StrEnum
 from rljob_api.model.architecture import Shape
 from rljob_api.model.layout import Part
 from rljob_api.model.parts import rollout_part
-from rljob_api.spec.engines import RolloutParallelism
-from rljob_api.topology.devices import Mesh, expert_degrees
+from rljob_api.topology.devices import Mesh, RolloutDegrees, expert_degrees
 from rljob_runtime.errors import ConfigError
 
 
@@ -46,13 +45,13 @@ AXES: dict[Purpose, tuple[str, ...]] = {
 class RolloutGrid:
     """The rollout ranks, data × pipeline × tensor, the last one fastest.
 
-    degrees: with `data` filled in. Raises ConfigError where the expert degree does not fit the others.
+    Raises ConfigError where the expert degree does not fit the others.
     """
 
-    degrees: RolloutParallelism
+    degrees: RolloutDegrees
 
     def __post_init__(self) -> None:
-        data, tensor, expert = self.degrees.data or 1, self.degrees.tensor, self.degrees.expert
+        data, tensor, expert = self.degrees.data, self.degrees.tensor, self.degrees.expert
         legal = expert_degrees(data=data, tensor=tensor)
         if expert not in legal:
             raise ConfigError(
@@ -74,7 +73,7 @@ class RolloutGrid:
         inside = min(degrees.expert, degrees.tensor)
         return Mesh(
             axes=(
-                ("set", (degrees.data or 1) // sharers),
+                ("set", degrees.data // sharers),
                 ("sharer", sharers),
                 ("pipeline", degrees.pipeline),
                 ("copy", degrees.tensor // inside),

@@ -7,8 +7,8 @@ from typing import cast
 import torch
 
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import ConfigError
@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def make_rollout(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     *,
     model: Path,
     ledger: MemoryLedger,
@@ -30,7 +30,7 @@ def make_rollout(
 ) -> RolloutEngine:
     """The engine `spec.rollout.engine` with the weights of `model`, or its part of them.
 
-    spec: resolved. beside: directories of other models on this device, by name. Raises ConfigError where
+    beside: directories of other models on this device, by name. Raises ConfigError where
     the engine is not installed or cannot run the model, DeviceMemoryError.
     """
     setup = RolloutSetup(

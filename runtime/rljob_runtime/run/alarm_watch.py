@@ -22,7 +22,7 @@ from rljob_api.spec.guards import (
     TruncationGuard,
     steps_of,
 )
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 
 Metrics = Mapping[str, float]
 NAMED_METRICS = 4
@@ -61,7 +61,7 @@ class AlarmWatch:
     _steps: list[tuple[int, Metrics]] = field(default_factory=list)
 
     @classmethod
-    def of(cls, spec: RLJobSpec) -> "AlarmWatch":
+    def of(cls, spec: ResolvedSpec) -> "AlarmWatch":
         """Those of a job."""
         several = spec.batch.samples_per_prompt > 1
         return cls(guards=spec.guards, compares=several and spec.algorithm.params.least_samples > 1)

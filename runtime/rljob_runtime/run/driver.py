@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.placement import Actors
 from rljob_runtime.prompts.schedule import Schedule
@@ -57,7 +57,7 @@ class Driver:
     dropped: rows of steps that started over, by reason.
     """
 
-    job: RLJob
+    job: ResolvedJob
     actors: Actors
     log: EventLog
     store: CheckpointStore

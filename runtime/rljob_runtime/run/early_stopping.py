@@ -6,7 +6,7 @@ What is better is decided by `best`; here it is read, written, told, and its che
 from dataclasses import dataclass
 
 from rljob_api.spec.evaluation import EarlyStop
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.record.best import Best
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
@@ -24,7 +24,7 @@ class EarlyStopping:
     store: CheckpointStore
 
     @classmethod
-    def of(cls, spec: RLJobSpec, *, log: EventLog, store: CheckpointStore) -> "EarlyStopping":
+    def of(cls, spec: ResolvedSpec, *, log: EventLog, store: CheckpointStore) -> "EarlyStopping":
         """Of a run that has evaluated nothing."""
         evaluation = spec.evaluation
         return cls(

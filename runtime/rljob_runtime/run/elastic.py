@@ -9,8 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import roles
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.processes.device_roles import role_of
 from rljob_runtime.processes.placement import Actors, Member
@@ -31,7 +30,7 @@ class Elastic:
     there. failed: joins that failed since the last question.
     """
 
-    job: RLJob
+    job: ResolvedJob
     actors: Actors
     requests: ScaleRequests
     log: EventLog
@@ -156,7 +155,7 @@ class Elastic:
     def _free_roles(self) -> list[DeviceRole]:
         """Of the first world of devices that the run neither has nor waits for."""
         taken = {role.rank for role in self._roles()}
-        first = roles(self.job.spec.placement, self.job.spec.accelerator).update
+        first = self.job.spec.roles.update
         while first in taken:
             first += self._together
         return [role_of(self.job, rank) for rank in range(first, first + self._together)]

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.spec.exit_codes import ExitCode
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import (
     DeadlineError,
@@ -111,7 +110,7 @@ class _Ending:
 
 def _run(
     request: RunRequest,
-    job: RLJob,
+    job: ResolvedJob,
     place: RunPlace,
     log: EventLog,
     stop: StopRequest,
@@ -223,7 +222,7 @@ def _not_stuck(
     )
 
 
-def _start_trackers(job: RLJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
+def _start_trackers(job: ResolvedJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
     spec = job.spec.tracking
     if spec is None:
         return None
@@ -287,7 +286,7 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
 
 def _make_actors(
     request: RunRequest,
-    job: RLJob,
+    job: ResolvedJob,
     workers: Workers,
     *,
     models: dict[str, Path],

@@ -10,8 +10,8 @@ from pathlib import Path
 import yaml
 
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
 from rljob_api.topology.pod_names import RUNS_DIRECTORY, driver_log
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
+from rljob_api.topology.resolved import ResolvedJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +56,8 @@ def dock_directory(request: RunRequest) -> Iterator[Path]:
         yield Path(folder)
 
 
-def spec_digest(job: RLJob) -> str:
-    """Digest of what a resumed run must share with the run that it goes on with. job: resolved."""
+def spec_digest(job: ResolvedJob) -> str:
+    """Digest of what a resumed run must share with the run that it goes on with."""
     free = {"steps", "checkpoint", "evaluation", "guards", "profile", "tracking", "dock"}
     fields = job.spec.model_dump(mode="json", exclude={*free, *CLUSTER_ONLY})
     for name in ("recompute", "offload"):  # change no bit

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rljob_api.check.scale_rules import scale_problems
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import roles
 from rljob_api.topology.elastic import DevicePlace, RolloutReport, is_elastic
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import ScaleRefused
 
 
@@ -38,11 +37,11 @@ class _Told:
 class ScaleRequests:
     """One run's number of rollout devices: wanted and there."""
 
-    def __init__(self, job: RLJob, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, job: ResolvedJob, *, clock: Callable[[], float] = time.time) -> None:
         self._job = job
         self._clock = clock
         self._lock = threading.Lock()
-        own = roles(job.spec.placement, job.spec.accelerator).rollout
+        own = job.spec.roles.rollout
         self._asked = Asked(count=own, turn=0, time=clock())
         self._told = _Told()
 

@@ -11,7 +11,7 @@ from concurrent.futures import ALL_COMPLETED
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DeadlineError, DockError, RljobError, WorkerError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.placement import Actors, Member
@@ -87,7 +87,7 @@ class Stages:
     swaps: whether they do.
     """
 
-    job: RLJob
+    job: ResolvedJob
     actors: Actors
     log: EventLog
     stop: Callable[[], bool]

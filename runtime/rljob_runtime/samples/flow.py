@@ -4,7 +4,7 @@ Derived from the algorithm; given to the dock's servers when they start.
 """
 
 from rljob_api.spec.environment import OUTCOME_BYTES
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.graph import State, StateGraph
 
 MODEL_SCORE = "model_score"
@@ -23,7 +23,7 @@ OUTCOME = "outcome"
 """Column of jobs with games: how a sample's ended, as JSON in OUTCOME_BYTES at most."""
 
 
-def state_graph(spec: RLJobSpec) -> StateGraph:
+def state_graph(spec: ResolvedSpec) -> StateGraph:
     """The states of the job's algorithm, in a sample's order."""
     mask = (RESPONSE_MASK,) if spec.has_turns else ()
     task, outcome = (("task",), (OUTCOME,)) if spec.data.environment is not None else ((), ())
@@ -62,19 +62,19 @@ def state_graph(spec: RLJobSpec) -> StateGraph:
     return StateGraph(states=tuple(known[name] for name in spec.states))
 
 
-def evaluation_states(spec: RLJobSpec) -> tuple[str, ...]:
+def evaluation_states(spec: ResolvedSpec) -> tuple[str, ...]:
     """Those that held-out prompts pass; of pairs, `compare` says how well the policy tells them apart."""
     if spec.has_pairs:
         return ("reference", "compare")
     return tuple(s for s in spec.states if s in ("generate", "reward-model", "reward"))
 
 
-def training_states(spec: RLJobSpec) -> tuple[str, ...] | None:
+def training_states(spec: ResolvedSpec) -> tuple[str, ...] | None:
     """Those that training prompts pass; None: all."""
     return tuple(s for s in spec.states if s != "compare") if spec.has_pairs else None
 
 
-def written_bytes(spec: RLJobSpec, *, states: tuple[str, ...] | None) -> int:
+def written_bytes(spec: ResolvedSpec, *, states: tuple[str, ...] | None) -> int:
     """Most bytes that the states write to one row: what a warehouse keeps free for it."""
     written = {
         column

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 from torch import Tensor
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.policy_model import PolicyModel
@@ -86,14 +86,14 @@ class UpdateEngine(Protocol[Step]):
 class UpdateSetup:
     """What an update engine is made of.
 
-    spec: resolved. model: Hugging Face directory that `policy` was read from. policy: the model to
+    model: Hugging Face directory that `policy` was read from. policy: the model to
     train. Rollout and checkpoints read the policy's tensors: an engine that computes on tensors of
     its own copies them back before `finish` ends. purposes: who adds up the gradient of each parameter,
     where ranks share the model. total_steps: optimizer steps of the whole run. ranks: those that train.
     swap: moves what spec.update.offload names to the host; None for nothing.
     """
 
-    spec: RLJobSpec
+    spec: ResolvedSpec
     model: Path
     policy: PolicyModel
     total_steps: int

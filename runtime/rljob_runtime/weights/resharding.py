@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import can_reshard, update_mesh
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_plan.resharding.job_layouts import plan_of_job
 from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_runtime.devices.backend import Backend
@@ -31,12 +31,12 @@ from rljob_runtime.weights.reshard_state import Planned, Reshard
 from rljob_runtime.weights.rollout_weights import RolloutWeights
 
 
-def swaps(spec: RLJobSpec, model: Path) -> bool:
+def swaps(spec: ResolvedSpec, model: Path) -> bool:
     """Whether a device holds one layout at a time."""
     return spec.resharding.strategy == "allgather-swap" and is_planned(spec, model)
 
 
-def is_planned(spec: RLJobSpec, model: Path) -> bool:
+def is_planned(spec: ResolvedSpec, model: Path) -> bool:
     """Whether weights go between the layouts by a plan. Otherwise they go as a stream of whole tensors, as do
     those of models that transformers computes."""
     if spec.resharding.strategy not in STRATEGIES or not can_reshard(spec):
@@ -49,7 +49,7 @@ def is_planned(spec: RLJobSpec, model: Path) -> bool:
 
 
 def rollout_weights(
-    engine: RolloutEngine | None, spec: RLJobSpec, *, model: Path, backend: Backend
+    engine: RolloutEngine | None, spec: ResolvedSpec, *, model: Path, backend: Backend
 ) -> RolloutWeights | None:
     """A new engine's weights; None without a plan. A swap frees them, as nobody generates before the first
     reshard."""
@@ -63,7 +63,7 @@ def rollout_weights(
 
 
 def make_reshard(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     model: Path,
     policy: HeldPolicy | None,
     engine: SlicedEngine | None,
@@ -93,7 +93,7 @@ def make_reshard(
 
 
 def _plan(
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     shape: Shape,
     members: Members,
     policy: HeldPolicy | None,
@@ -124,7 +124,6 @@ def _plan(
         checks.complete(update, trains=True)
     if rollout is not None:
         checks.complete(rollout.slices, trains=False)
-    assert spec.resharding.strategy is not None, "resolve() fills it"
     strategy = STRATEGIES[spec.resharding.strategy](resharder, update, backend)
     return Planned(
         plan=plan,
@@ -136,7 +135,7 @@ def _plan(
     )
 
 
-def _of_now(spec: RLJobSpec, members: Members) -> RLJobSpec:
+def _of_now(spec: ResolvedSpec, members: Members) -> ResolvedSpec:
     """With as many devices that generate as there are."""
     if spec.placement.mode == "colocated":
         return spec

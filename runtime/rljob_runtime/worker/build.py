@@ -9,6 +9,7 @@ from torch import Tensor
 from rljob_api.check.environment_rules import environments
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import updates_in_flight
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.host_swap import HostSwap, SwappedOut
@@ -68,7 +69,7 @@ class DeviceContext:
     """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
     names beside."""
 
-    spec: RLJobSpec
+    spec: ResolvedSpec
     role: DeviceRole
     models: Mapping[str, Path]
     dock: Callable[[], DockAddress]
@@ -258,7 +259,7 @@ def _longest(spec: RLJobSpec) -> int:
     return spec.batch.max_prompt_length + spec.batch.max_response_length
 
 
-def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollout | None:
+def _partial_rollout(generate: Generate | None, spec: ResolvedSpec) -> PartialRollout | None:
     if generate is None or spec.flow.partial_rollout is None:
         return None
     return PartialRollout(replica=generate.replica, dock=generate.dock, spec=spec)
@@ -266,13 +267,12 @@ def _partial_rollout(generate: Generate | None, spec: RLJobSpec) -> PartialRollo
 
 def _engine(
     context: DeviceContext,
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     held: HeldPolicy,
     ranks: UpdateRanks,
     make: Callable[[UpdateSetup], AnyUpdateEngine],
 ) -> AnyUpdateEngine:
     batch = spec.batch
-    assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
     per_step = batch.global_batch_size // batch.mini_batch_size * batch.epochs
     return make(
         UpdateSetup(
@@ -340,7 +340,7 @@ def make_inference(
             resting=resting,
             sizes=spec.batch,
             evaluation=spec.evaluation,
-            pass_groups=spec.batch.micro_batch_size or 1,
+            pass_groups=spec.batch.micro_batch_size,
             timeout_seconds=spec.flow.stage_timeout_seconds,
         )
 

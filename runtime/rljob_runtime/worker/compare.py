@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.spec.algorithms.dpo import DPOParams
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms import dpo
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta
@@ -33,7 +33,7 @@ class Compare:
     engine: AnyUpdateEngine
     dock: DockClient
     ranks: UpdateRanks
-    spec: RLJobSpec
+    spec: ResolvedSpec
 
     def run(self, batch: BatchName) -> CompareReport:
         """Margins of the share; of a replica's ranks, the one that leads has any."""
@@ -43,7 +43,7 @@ class Compare:
         replica, replicas = self.ranks.share
         assert self.spec.evaluation is not None, "an evaluation without spec.evaluation"
         num_groups = len(range(replica, self.spec.evaluation.prompts, replicas))
-        pass_groups = self.spec.batch.micro_batch_size or 1
+        pass_groups = self.spec.batch.micro_batch_size
         parts = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups, pass_groups),

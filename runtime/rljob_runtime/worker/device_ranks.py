@@ -11,8 +11,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.backend import Backend
 from rljob_runtime.devices.sync_group import attend
 from rljob_runtime.parallel.process_groups import ProcessGroups
@@ -43,10 +44,10 @@ def join(
     role: DeviceRole,
     meeting: str | None,
     *,
-    spec: RLJobSpec,
+    spec: ResolvedSpec,
     models: Mapping[str, Path],
 ) -> DeviceRanks:
-    """Meet the other devices of the role's world, where there are any. spec: resolved. meeting: address of
+    """Meet the other devices of the role's world, where there are any. meeting: address of
     a `Meeting`. models: directories by name.
 
     A collective waits a little longer than the deadline for the rows of a batch, so that the rank which
@@ -85,12 +86,13 @@ def _update_ranks(degrees: UpdateParallelism, model: Path, seconds: float) -> Up
     if not degrees.shared:
         return UpdateRanks(everyone=dist.group.WORLD)
     shape = shape_of(model)
-    grid = RankGrid(degrees, kv_heads=shape.kv_heads if shape else None)
+    known = UpdateDegrees.model_validate(dict(degrees))
+    grid = RankGrid(known, kv_heads=shape.kv_heads if shape else None)
     groups = ProcessGroups(grid, timeout_seconds=seconds)
     return UpdateRanks.of(groups, dist.group.WORLD)
 
 
-def _rollout_groups(degrees: RolloutParallelism, seconds: float) -> RolloutGroups:
+def _rollout_groups(degrees: RolloutDegrees, seconds: float) -> RolloutGroups:
     """Of the world's rollout ranks, which may be some of the job's."""
     replicas = dist.get_world_size() // degrees.replica_devices
     grid = RolloutGrid(degrees.model_copy(update={"data": replicas}))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
 from rljob_runtime.record.reports import SyncReport
@@ -26,7 +26,7 @@ class DeviceStates:
     """The states that a role has; None where it has not. inference: by the state's name. policy, critic: what
     is trained here. port: where new weights come from and go to."""
 
-    spec: RLJobSpec
+    spec: ResolvedSpec
     policy: TrainedModel | None
     critic: TrainedModel | None
     generate: Generate | None

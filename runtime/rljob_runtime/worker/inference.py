@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from rljob_api.spec.evaluation import Evaluation, EvaluationSet
-from rljob_api.spec.workload import Batch
+from rljob_api.topology.resolved import ResolvedBatch
 from rljob_runtime.devices.host_swap import SwappedOut
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.dock.client import DockClient
@@ -68,7 +68,7 @@ class Inference:
     dock: DockClient
     ranks: UpdateRanks
     temperature: float
-    sizes: Batch
+    sizes: ResolvedBatch
     evaluation: Evaluation | None
     pass_groups: int
     timeout_seconds: float

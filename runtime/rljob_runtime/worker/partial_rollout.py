@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.prompts.open_groups import OpenGroups
@@ -31,7 +31,7 @@ class PartialRollout:
 
     replica: RolloutReplica
     dock: DockClient
-    spec: RLJobSpec
+    spec: ResolvedSpec
 
     def run(
         self, batch: BatchName, now: Round, sampling: Sampling, share: tuple[int, int]
@@ -86,7 +86,7 @@ class _Work:
     """One step's groups of one replica. members: place of each sample in pool and group by its uid."""
 
     dock: DockClient
-    spec: RLJobSpec
+    spec: ResolvedSpec
     batch: BatchName
     now: Round
     groups: dict[int, OpenGroup]

@@ -10,8 +10,8 @@ import time
 from collections.abc import Iterable, Sequence
 
 from rljob_api.spec.algorithms.sampling import BatchReweighting
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import off_policy
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.filtering import filtered
 from rljob_runtime.algorithms.functional import groups_with_signal
 from rljob_runtime.algorithms.kl_control import KlControl
@@ -43,14 +43,12 @@ class Training:
     def __init__(
         self,
         engine: AnyUpdateEngine,
-        spec: RLJobSpec,
+        spec: ResolvedSpec,
         ranks: UpdateRanks,
         control: KlControl | None = None,
         teaches: MakeObjective = policy_objective,
     ) -> None:
         batch = spec.batch
-        assert batch.mini_batch_size is not None, "the resolved spec names miniBatchSize"
-        assert batch.micro_batch_size is not None, "the resolved spec names microBatchSize"
         self._engine = engine
         self._spec = spec
         self._control = control or KlControl.of(spec.algorithm.params)
@@ -165,7 +163,7 @@ class Training:
     def _micro_batches(self) -> MicroBatches:
         batch = self._spec.batch
         return MicroBatches(
-            size=batch.micro_batch_size or 1,
+            size=batch.micro_batch_size,
             tokens=batch.micro_batch_tokens,
             all_teach=self._lesson.every_sample_teaches,
         )

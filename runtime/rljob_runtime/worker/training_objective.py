@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms import LossOutput, Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.samples.sample import SampleBatch
@@ -28,11 +28,11 @@ class TrainingObjective:
     of_policy: bool
 
 
-MakeObjective = Callable[[RLJobSpec, KlControl], TrainingObjective]
+MakeObjective = Callable[[ResolvedSpec, KlControl], TrainingObjective]
 """Of a spec, with the present KL coefficient."""
 
 
-def policy_objective(spec: RLJobSpec, control: KlControl) -> TrainingObjective:
+def policy_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
     """The algorithm's."""
     algorithm, params = algorithm_of(spec.algorithm.name), control.applied(spec.algorithm.params)
     return TrainingObjective(
@@ -45,7 +45,7 @@ def policy_objective(spec: RLJobSpec, control: KlControl) -> TrainingObjective:
     )
 
 
-def critic_objective(spec: RLJobSpec, control: KlControl) -> TrainingObjective:
+def critic_objective(spec: ResolvedSpec, control: KlControl) -> TrainingObjective:
     """That of the algorithm's critic, whose returns count what the policy's do."""
     algorithm, params = critic_of(spec.algorithm.name), control.applied(spec.algorithm.params)
     return TrainingObjective(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import most_stale
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import RowMeta, Share
@@ -61,7 +61,7 @@ class Update:
     engine: AnyUpdateEngine
     dock: DockClient
     ranks: UpdateRanks
-    spec: RLJobSpec
+    spec: ResolvedSpec
     control: KlControl
     teaches: MakeObjective = policy_objective
     ready: Callable[[], None] = lambda: None
@@ -168,7 +168,6 @@ class Update:
         work = Work()
         with agreed(self.ranks.everyone):
             sizes = self.spec.batch
-            assert sizes.micro_batch_size is not None, "the resolved spec names microBatchSize"
             read = read_together(
                 self.ranks,
                 lambda: self._claims(batch),
@@ -203,8 +202,6 @@ class Update:
 
     def _claims(self, batch: BatchName) -> Iterator[list[RowMeta]]:
         sizes = self.spec.batch
-        assert sizes.micro_batch_size is not None, "the resolved spec names microBatchSize"
-        assert sizes.mini_batch_size is not None, "the resolved spec names miniBatchSize"
         balance = self.spec.update.balance == "length"
         return claim_in_order(
             self.dock,

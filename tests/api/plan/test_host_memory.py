@@ -3,7 +3,7 @@
 import pytest
 
 from rljob_api.model.architecture import BUILTINS
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.memory import plan_memory
 from rljob_plan.memory_rules import host_problems, machine_problem

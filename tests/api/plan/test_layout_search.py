@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from rljob_api.check.load import load_job, read_job
 from rljob_api.model.architecture import BUILTINS, find_shape
 from rljob_api.spec.problems import InvalidJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import rates_of
 from rljob_plan.memory import plan_memory
 from rljob_plan.memory_rules import memory_problems

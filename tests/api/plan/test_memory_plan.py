@@ -11,7 +11,7 @@ from small_shapes import DENSE, SPARSE
 from rljob_api.model.architecture import BUILTINS
 from rljob_api.model.layout import stages
 from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.activations import Packed, plan_activations
 from rljob_plan.memory import plan_memory
 from rljob_plan.memory_rules import memory_problems

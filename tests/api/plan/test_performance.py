@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.model.architecture import BUILTINS, Experts
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.collectives import meetings_of_step, meetings_of_token
 from rljob_plan.decoding import active_parameters, forward_flops
 from rljob_plan.machines import Machine, Shares

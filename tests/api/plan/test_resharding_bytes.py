@@ -15,7 +15,7 @@ from rljob_api.model.layout import slices
 from rljob_api.model.tensors import TensorSpec
 from rljob_api.model.volumes import GB, redundant_bytes
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text

@@ -14,7 +14,7 @@ from rljob_api.model.architecture import find_shape
 from rljob_api.model.tensors import tensors_of
 from rljob_api.model.volumes import GB
 from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.figures import count_bytes
 from rljob_plan.resharding.job_layouts import plan_of_job

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rljob_api.model.architecture import BUILTINS
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
 from rljob_plan.plan_text import plan_text

@@ -19,7 +19,7 @@ from transformers.models.qwen3_moe import Qwen3MoeConfig
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.engines import UpdateParallelism
 from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.decoder import Decoder

@@ -15,7 +15,7 @@ from sent_bytes import SentBytes
 from rljob_api.model.architecture import Shape
 from rljob_api.spec.engines import Recompute, UpdateParallelism
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_plan.gradient_traffic import zero_bytes
 from rljob_plan.memory import plan_memory
 from rljob_plan.traffic import Traffic, Work

@@ -10,7 +10,7 @@ import yaml
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.report.analysis.step_figures import PARTS, StepFigures
 
 JOB: dict[str, Any] = {

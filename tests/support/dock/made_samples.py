@@ -7,7 +7,7 @@ import numpy as np
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.samples.batches import BatchName

@@ -9,7 +9,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting
 from rljob_runtime.dock.address import DockAddress

@@ -6,7 +6,7 @@ import pytest
 
 from rljob_api.check.load import load_job
 from rljob_api.check.run_rules import refusals
-from rljob_api.topology.devices import resolve
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.task.data.data_problems import data_problems
 from rljob_runtime.task.data.source import PromptSource
 from rljob_runtime.task.rewards.requests import RewardRequest

@@ -7,7 +7,7 @@ attention wants them, each one's are padded to a multiple of its tensor ranks, a
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.models.packing import Segments
 from rljob_runtime.parallel.context import ZigZag
 from rljob_runtime.parallel.ranks import Place
@@ -36,7 +36,7 @@ class TokenShare:
         return min(max(len(self.places) - self.outside.start, 0), len(self.outside))
 
 
-def token_share(segments: Segments, place: Place, degrees: UpdateParallelism) -> TokenShare:
+def token_share(segments: Segments, place: Place, degrees: UpdateDegrees) -> TokenShare:
     """The share of a rank. segments: of the batch, with a token at least."""
     tensor = place.tensor, degrees.tensor
     if is_ring(degrees):
@@ -44,7 +44,7 @@ def token_share(segments: Segments, place: Place, degrees: UpdateParallelism) ->
     return even_share(segments.num_tokens, (place.context, degrees.context), tensor=tensor)
 
 
-def is_ring(degrees: UpdateParallelism) -> bool:
+def is_ring(degrees: UpdateDegrees) -> bool:
     """Whether context ranks have zig-zag pieces of each sample; else even pieces of the whole batch."""
     return degrees.context > 1 and degrees.context_algorithm == "ring"
 

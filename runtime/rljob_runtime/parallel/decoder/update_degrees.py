@@ -2,14 +2,14 @@
 
 from rljob_api.check.rules import divisors, use_one_of
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.parallel.decoder.tokens import is_ring
 
 PATH = "spec.update.parallelism"
 
 
-def check_degrees(shape: Shape, degrees: UpdateParallelism) -> None:
+def check_degrees(shape: Shape, degrees: UpdateDegrees) -> None:
     """Raise ConfigError for a degree that does not fit the model, or another degree."""
     tensor, context, expert = degrees.tensor, degrees.context, degrees.expert
     stages = degrees.pipeline * degrees.virtual_pipeline
@@ -32,7 +32,7 @@ def check_degrees(shape: Shape, degrees: UpdateParallelism) -> None:
         )
 
 
-def _refuse_heads(heads: int, degrees: UpdateParallelism) -> None:
+def _refuse_heads(heads: int, degrees: UpdateDegrees) -> None:
     tensor, context = degrees.tensor, degrees.context
     legal = use_one_of(divisors(heads), tensor)
     if heads % tensor or context == 1:
@@ -55,7 +55,7 @@ def _check_key_heads(kv_heads: int, tensor: int, context: int) -> None:
         )
 
 
-def _check_shared_weights(kv_heads: int, degrees: UpdateParallelism) -> None:
+def _check_shared_weights(kv_heads: int, degrees: UpdateDegrees) -> None:
     """ZeRO 3 shares out what data × context ranks repeat, of whole layers, all at once."""
     for name, degree in (("pipeline", degrees.pipeline), ("expert", degrees.expert)):
         if degree > 1:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.rounds import Round
@@ -52,7 +52,7 @@ class DeviceWorker:
 
         self._role = role
         start_reporter(f"device-{role.rank}", dock.first, self._facts)
-        self._spec = RLJob.model_validate_json(job_json).spec
+        self._spec = ResolvedJob.model_validate_json(job_json).spec
         needed = models if role.update_rank is not None else {"policy": models["policy"]}
         self._models = {name: folder.here() for name, folder in needed.items()}
         self._dock = dock

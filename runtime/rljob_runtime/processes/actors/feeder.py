@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.stats import Traffic
@@ -34,7 +34,7 @@ class PromptFeeder:
 
     def __init__(self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress) -> None:
         start_reporter("feeder", dock.first)
-        self._spec = RLJob.model_validate_json(job_json).spec
+        self._spec = ResolvedJob.model_validate_json(job_json).spec
         evaluation = self._spec.evaluation
         self._source = PromptSource(
             self._spec.data,

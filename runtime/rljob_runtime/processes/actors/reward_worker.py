@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
@@ -95,7 +95,7 @@ class RewardWorker:
         self, job_json: str, model: Folder, base_dir: Path, dock: LiveAddress, index: int
     ) -> None:
         start_reporter(f"reward-{index}", dock.first, self._facts)
-        spec = RLJob.model_validate_json(job_json).spec
+        spec = ResolvedJob.model_validate_json(job_json).spec
         self._spec = spec
         chosen = getattr(spec.algorithm.params, "dynamic_sampling", None)
         self._signal = chosen.signal if chosen else "reward"

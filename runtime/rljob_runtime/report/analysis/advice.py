@@ -12,7 +12,7 @@ from typing import Any
 from rljob_api.check.load import read_job
 from rljob_api.check.run_rules import refusals
 from rljob_api.spec.problems import InvalidJob
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.report.analysis.remedies import REMEDIES, Advice, Now, Price
 from rljob_runtime.report.analysis.step_figures import StepFigures
 from rljob_runtime.report.analysis.step_model import StepWork
@@ -28,7 +28,7 @@ HANDICAP: Mapping[Price, float] = {
 """Of the order: a change that asks for something has to gain more."""
 
 
-def advise(figures: StepFigures, job: RLJob, *, parts: list[str]) -> list[Advice]:
+def advise(figures: StepFigures, job: ResolvedJob, *, parts: list[str]) -> list[Advice]:
     """parts: of a step, longest first; what cannot be estimated is advised for the first alone. job: as the
     run's folder has it, resolved."""
     now = Now(figures=figures, job=job, work=StepWork.of(figures, job.spec))
@@ -40,7 +40,7 @@ def advise(figures: StepFigures, job: RLJob, *, parts: list[str]) -> list[Advice
     return sorted(found, key=_place)
 
 
-def is_legal(job: RLJob, change: Mapping[str, Any]) -> bool:
+def is_legal(job: ResolvedJob, change: Mapping[str, Any]) -> bool:
     """Whether the job with the change is one that runs."""
     manifest = job.model_dump(mode="json", by_alias=True, exclude_none=True)
     try:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rljob_api.spec.engines import MAX_STALENESS
-from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.section import parse_quantity
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.report.analysis.pass_cost import fixed_seconds
 from rljob_runtime.report.analysis.step_figures import TAIL_SHARE, StepFigures
 from rljob_runtime.report.analysis.step_model import StepWork
@@ -44,10 +44,10 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What a run's typical step is. job: resolved."""
+    """What a run's typical step is."""
 
     figures: StepFigures
-    job: RLJob
+    job: ResolvedJob
     work: StepWork
 
     def after(self, **changes: Any) -> float:
@@ -139,7 +139,7 @@ def _tail(now: Now) -> Iterator[Advice]:
 def _generate(now: Now) -> Iterator[Advice]:
     yield from _overlap(now, "generate")
     spec, work = now.job.spec, now.work
-    replicas, devices = spec.rollout.parallelism.data or 1, spec.placement.rollout_devices
+    replicas, devices = spec.rollout.parallelism.data, spec.placement.rollout_devices
     samples = spec.batch.global_batch_size * spec.batch.samples_per_prompt // replicas
     if spec.rollout.max_sequences < samples:
         yield Advice(
@@ -189,10 +189,10 @@ def _update(now: Now) -> Iterator[Advice]:
 def _larger_passes(now: Now) -> Iterator[Advice]:
     """More prompts, or tokens, in a pass."""
     batch, figures, work = now.job.spec.batch, now.figures, now.work
-    share = (batch.mini_batch_size or 1) // (now.job.spec.update.parallelism.data or 1)
+    share = batch.mini_batch_size // now.job.spec.update.parallelism.data
     if batch.micro_batch_tokens:
         sizes, fewer = {"microBatchTokens": GROWTH * batch.micro_batch_tokens}, 1 / GROWTH
-    elif batch.micro_batch_size and batch.micro_batch_size < share:
+    elif batch.micro_batch_size < share:
         most = min(share, GROWTH * batch.micro_batch_size)
         size = max(n for n in range(1, most + 1) if share % n == 0)
         sizes, fewer = {"microBatchSize": size}, batch.micro_batch_size / size
@@ -248,11 +248,11 @@ def _alike(now: Now) -> Iterator[Advice]:
     shared, wanted = update.tensor * update.pipeline, rollout.replica_devices
     if shared <= wanted or shared % wanted:
         return
-    data = (update.data or 1) * shared // wanted
+    data = update.data * shared // wanted
     degrees = {"data": data, "tensor": rollout.tensor, "pipeline": rollout.pipeline}
     change: dict[str, Any] = {"update": {"parallelism": degrees}}
     batch = now.job.spec.batch
-    prompts, size = (batch.mini_batch_size or 1) // data, batch.micro_batch_size or 1
+    prompts, size = batch.mini_batch_size // data, batch.micro_batch_size
     if prompts and prompts % size:  # a rank has fewer than it had in one pass
         change["batch"] = {"microBatchSize": math.gcd(prompts, size)}
     sync, gathered = now.work.sync, now.figures.reshard.get("gather_seconds")

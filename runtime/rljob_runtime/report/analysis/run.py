@@ -9,6 +9,7 @@ import yaml
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import read_events
 from rljob_runtime.report.analysis.advice import advise
@@ -71,7 +72,7 @@ def analyze_run(folder: Path) -> Analysis:
     parts = parts_of(found)
     why_none, advice = "", list[Advice]()
     try:
-        job = read_job(yaml.safe_load(job_file.read_text()), name=str(job_file))
+        job = resolve(read_job(yaml.safe_load(job_file.read_text()), name=str(job_file)))
         advice = advise(found, job, parts=[p.name for p in parts if p.share >= SMALLEST_PART])
     except (OSError, yaml.YAMLError, InvalidJob) as error:
         why_none = f"no advice without the run's job: {error}"

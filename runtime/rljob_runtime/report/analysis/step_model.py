@@ -6,7 +6,7 @@ Used for ratios alone: what a change does to the model's time, it should do to t
 from dataclasses import dataclass
 from typing import Self
 
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.report.analysis.blame import INFERENCE
 from rljob_runtime.report.analysis.step_figures import StepFigures
 
@@ -31,10 +31,9 @@ class StepWork:
     first: float
 
     @classmethod
-    def of(cls, figures: StepFigures, spec: RLJobSpec) -> Self:
-        """As it was measured. spec: resolved."""
+    def of(cls, figures: StepFigures, spec: ResolvedSpec) -> Self:
+        """As it was measured."""
         busy, batch = figures.busy, spec.batch
-        assert batch.mini_batch_size and spec.update.parallelism.data, "the run's job is resolved"
         return cls(
             mode=spec.flow.mode,
             separated=spec.placement.mode == "separated",

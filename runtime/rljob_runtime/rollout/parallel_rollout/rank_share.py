@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.spec.engines import RolloutParallelism
+from rljob_api.topology.devices import RolloutDegrees
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.families import read_architecture
@@ -70,7 +70,7 @@ class RankShare:
 PATH = "spec.rollout.parallelism"
 
 
-def check_degrees(shape: Shape, degrees: RolloutParallelism) -> None:
+def check_degrees(shape: Shape, degrees: RolloutDegrees) -> None:
     """Raise ConfigError for a degree that does not fit the model."""
     tensor, expert = degrees.tensor, degrees.expert
     if shape.heads % tensor:

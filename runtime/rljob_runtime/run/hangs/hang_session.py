@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.processes.device_roles import device_roles
 from rljob_runtime.processes.placement import Actors
@@ -20,9 +20,9 @@ from rljob_runtime.samples.flow import state_graph
 
 @contextlib.contextmanager
 def watching_hangs(
-    job: RLJob, *, host: str, folder: Path, log: EventLog, requests: StacksRequests
+    job: ResolvedJob, *, host: str, folder: Path, log: EventLog, requests: StacksRequests
 ) -> Iterator[Hangs]:
-    """host: where workers reach this process. job: resolved. folder: the run's. requests: for
+    """host: where workers reach this process. folder: the run's. requests: for
     stacks."""
     token = secrets.token_hex(32)
     with Switchboard(token=token, host=host) as board:
@@ -42,17 +42,16 @@ def watching_hangs(
             requests.dump = None
 
 
-def follow(hangs: Hangs, job: RLJob, actors: Actors, driver: Driver) -> None:
+def follow(hangs: Hangs, job: ResolvedJob, actors: Actors, driver: Driver) -> None:
     """From now on the run has all its processes, and steps. Devices come and go."""
     hangs.dock = lambda: actors.dock
     hangs.step = lambda: driver.step
     hangs.expected = lambda: process_names(job, [member.role.rank for member in actors.members])
 
 
-def process_names(job: RLJob, ranks: list[int]) -> list[str]:
+def process_names(job: ResolvedJob, ranks: list[int]) -> list[str]:
     """As they call themselves. ranks: numbers of the devices."""
     warehouses = job.spec.dock.warehouses
-    assert warehouses is not None, "the resolved spec names the warehouses"
     return [
         *(f"device-{rank}" for rank in ranks),
         "feeder",
