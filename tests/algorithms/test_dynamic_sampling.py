@@ -18,7 +18,7 @@ from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
-from rljob_runtime.run.loop import fill_batch
+from rljob_runtime.run.course import rounds
 from rljob_runtime.run.stages import BatchCalls
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
@@ -178,15 +178,14 @@ class FakeStages:
     def start(self, calls, stages):
         calls.of_stage.update({stage: [] for stage in stages})
 
-    def finish(self, calls, stages):
-        if "reward" in stages:
-            time.sleep(self.seconds)
-            self.rounds += 1
-            self.candidates.selected(taken=self.kept, kept=self.kept, left_over=[])
-
     def draw(self):
         self.candidates.begin(1, replicas=1)
-        fill_batch(self.candidates, self, BatchCalls(batch=BatchName(kind="train", step=1)))
+        calls = BatchCalls(batch=BatchName(kind="train", step=1))
+        for waits in rounds(self.candidates, self, calls):
+            if "reward" in waits:
+                time.sleep(self.seconds)
+                self.rounds += 1
+                self.candidates.selected(taken=self.kept, kept=self.kept, left_over=[])
 
 
 def fake_stages(*, timeout=3600.0, mode="streaming", kept=1, seconds=0.0, **sampling):

@@ -1,6 +1,6 @@
 """One version of the weights on its way to devices that go on generating: sent, then switched to.
 
-Called by `async_steps` when `run_ahead` says so, and looked at whenever something ends. Never waits but in
+Called by `loop` when `run_ahead` says so, and looked at whenever something ends. Never waits but in
 `finish`.
 """
 

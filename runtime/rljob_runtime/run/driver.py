@@ -1,4 +1,4 @@
-"""The driver: where a run stands, and what its steps have in common. The loops over steps are `loop`'s.
+"""The driver: where a run stands, and what its steps have in common. The loop over steps is `loop`'s.
 
 Asks `stages` for the work of a batch; reports go to `metrics`, events to the log, checkpoints to the store.
 Made by `launch`.
@@ -35,12 +35,7 @@ from rljob_runtime.run.row_watch import RowWatch
 from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.stages import BatchCalls, Stages
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import (
-    INFERENCE_STATES,
-    TRAINING_STATES,
-    evaluation_states,
-    state_graph,
-)
+from rljob_runtime.samples.flow import evaluation_states, state_graph
 
 MAX_STEP_ATTEMPTS = 3
 
@@ -116,8 +111,8 @@ class Driver:
     @property
     def evaluation_due(self) -> bool:
         """Whether the last step asks for an evaluation that was not made."""
-        evaluation, done = self.job.spec.evaluation, [e.step for e in self.evaluations]
-        if evaluation is None or self.step == 0 or self.step in done:
+        evaluation, made = self.job.spec.evaluation, [e.step for e in self.evaluations]
+        if evaluation is None or self.step <= max(0, self.early_stopping.best.last, *made):
             return False
         return self._comes_now(evaluation.every)
 
@@ -125,18 +120,6 @@ class Driver:
     def save_due(self) -> bool:
         """Whether the last step asks for a checkpoint."""
         return self.early_stopping.ends_early or self._comes_now(self.job.spec.checkpoint.every)
-
-    @property
-    def scoring_stages(self) -> list[str]:
-        """What a training batch passes between generation and update."""
-        states = self.job.spec.states
-        rewards = [state for state in states if state == "reward"]
-        return [*(state for state in states if state in INFERENCE_STATES), *rewards]
-
-    @property
-    def training_stages(self) -> list[str]:
-        """What trains on a batch."""
-        return [s for s in self.job.spec.states if s in TRAINING_STATES]
 
     def begin_batch(self, step: int, attempt: int) -> BatchCalls:
         """A training batch whose stages can be started."""
@@ -183,32 +166,16 @@ class Driver:
             kind="eval", step=self.step, suite=name, skipped=self.alarm_actions.skipped
         )
         calls = BatchCalls(batch=batch)
-        self.carry_out(calls, [["feed", *evaluation_states(self.job.spec)]])
+        together = ["feed", *evaluation_states(self.job.spec)]
+        self.stages.start(calls, together)
+        self.stages.finish(calls, together)
         self.stages.tell(calls)
         if self.job.spec.has_pairs:
             return pair_metrics(calls.reports("compare"), step=self.step, name=name)
         return evaluation_metrics(calls.reports("reward"), step=self.step, name=name)
 
-    def order_of_stages(self) -> list[list[str]]:
-        """Stages of a training batch; those in one list run at the same time."""
-        if self.schedule.in_rounds:  # the samples are there, and scored by the rewards
-            models = [stage for stage in self.scoring_stages if stage != "reward"]
-            order = [*models, *self.training_stages]
-            return [[stage] for stage in order] if self.job.spec.flow.mode == "sync" else [order]
-        generate = [state for state in self.job.spec.states if state == "generate"]
-        if self.job.spec.flow.mode == "sync":
-            each = (["feed"], generate, self.scoring_stages, self.training_stages)
-            return [together for together in each if together]
-        return [["feed", *generate, *self.scoring_stages, *self.training_stages]]
-
     def _comes_now(self, every: int | None) -> bool:
         return self.step == self.job.spec.steps or bool(every and self.step % every == 0)
-
-    def carry_out(self, calls: BatchCalls, order: list[list[str]]) -> None:
-        """Stages of a batch; those in one list run at the same time."""
-        for together in order:
-            self.stages.start(calls, together)
-            self.stages.finish(calls, together)
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
         """Write the step's events: what ran when, its metrics, what went through the dock, alarms. Raises

@@ -1,32 +1,40 @@
-"""The loops over a run's steps. Called by `launch`.
+"""The loop over a run's steps. Called by `launch`.
 
-    feeder ──▶ dock ──▶ rollout devices ──▶ dock ──▶ rewards, models that score ──▶ dock ──▶ update devices
-                               ▲                                                                  │
-                               └───────────────────────────── weights ────────────────────────────┘
+feeder ──▶ dock ──▶ rollout devices ──▶ dock ──▶ rewards, models that score ──▶ dock ──▶ update devices ▲
+│ └───────────────────────────── weights ────────────────────────────┘
 
 Samples go from stage to stage through the dock, and this process sees none of them.
 
-`sync` and `streaming`, a step after the other: waits for the stages of its batch, at the same time or each
-for the one before; unblocked when all update ranks have trained on it and every rollout device has their
-weights. `async`, in `async_steps`: generation waits until the batch that it may run ahead of is trained on,
-the update for the oldest batch that is scored; whatever ends unblocks what `run_ahead` says.
+Whatever ends, `run_ahead` is asked what may begin: generation waits until the batch that it may run ahead of
+is trained on and the rollout devices have the weights (`sync` and `streaming` run ahead of none), the update
+for the oldest batch that is generated, or with `streaming` is being generated. `course` says what the stages
+of a batch wait for in there.
 
 A batch that the dock lost starts over, from its prompts. An alarm may roll the run back; what ends it leaves
 a checkpoint of the last whole step to `launch`.
 """
 
 import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from rljob_api.topology.devices import updates_in_flight
-from rljob_runtime.errors import DockError, WorkerError
-from rljob_runtime.prompts.schedule import Schedule
+from rljob_runtime.errors import DockError
+from rljob_runtime.processes.calls import ended_of, results
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.checkpoint import read_state
 from rljob_runtime.record.folders import folder_for_all
+from rljob_runtime.run import course
 from rljob_runtime.run.alarm_actions import RollBack
-from rljob_runtime.run.async_steps import AsyncSteps
-from rljob_runtime.run.driver import MAX_STEP_ATTEMPTS, Driver
-from rljob_runtime.run.run_ahead import RunAhead
-from rljob_runtime.run.stages import BatchCalls, Interrupted, Stages
+from rljob_runtime.run.course import Waits
+from rljob_runtime.run.delivery import Delivery
+from rljob_runtime.run.driver import Driver
+from rljob_runtime.run.run_ahead import Action, RunAhead
+from rljob_runtime.run.stages import BatchCalls, Interrupted
+from rljob_runtime.samples.batches import BatchName
+
+TICK_SECONDS = 0.1
 
 
 def run_steps(driver: Driver) -> None:
@@ -39,60 +47,9 @@ def run_steps(driver: Driver) -> None:
         driver.evaluate()
     while driver.steps_left:
         try:
-            if driver.job.spec.flow.mode == "async":
-                _ahead(driver)
-            else:
-                _one_by_one(driver)
+            Steps(driver=driver).run()
         except RollBack as back:
             _roll_back(driver, back)
-
-
-def _one_by_one(driver: Driver) -> None:
-    while driver.steps_left:
-        if driver.stop():  # stages that end at once look at it nowhere
-            raise Interrupted(f"step {driver.step + 1}")
-        driver.elastic.apply(driver.step)
-        driver.stages.take_phases()  # what that took is told by an event of its own
-        _step(driver)
-        driver.between_steps()
-
-
-def _ahead(driver: Driver) -> None:
-    spec = driver.job.spec
-    run_ahead = RunAhead(
-        done=driver.step,
-        held=driver.stages.held,
-        steps=spec.steps,
-        max_staleness=spec.flow.most_ahead,
-        in_flight=updates_in_flight(spec),
-    )
-    AsyncSteps(driver=driver, run_ahead=run_ahead).run()
-
-
-def _step(driver: Driver) -> None:
-    """One step; repeated from its prompts when the dock loses a part of it before the update."""
-    started, stages = time.time(), driver.stages
-    for attempt in range(MAX_STEP_ATTEMPTS):
-        calls = driver.begin_batch(driver.step + 1, attempt)
-        try:
-            fill_batch(driver.schedule, stages, calls)
-            driver.carry_out(calls, driver.order_of_stages())
-            break
-        except (DockError, Interrupted) as error:
-            if isinstance(error, DockError):
-                driver.hung(error)
-            trained = stages.settle(calls)
-            driver.schedule.start_over(trained=trained)
-            if trained:
-                break  # what it was needed for is done
-            if isinstance(error, Interrupted):
-                raise
-            driver.starts_over(calls.batch, error, attempt)
-    driver.trained(calls)
-    stages.sync(driver.step)
-    actors = driver.actors
-    stages.account(calls, actors.members, [actors.feeder, *actors.rewards])
-    driver.tell_step(calls, time.time() - started)
 
 
 def _roll_back(driver: Driver, back: RollBack) -> None:
@@ -109,26 +66,204 @@ def _roll_back(driver: Driver, back: RollBack) -> None:
     driver.stages.sync(back.step)
 
 
-ROUND = ("feed", "generate", "reward")
+@dataclass(slots=True)
+class Half:
+    """Generation or update of a batch that is under way. waits: what it waits for. stage: the first of these
+    that has not ended, since when it is."""
+
+    course: Iterator[Waits]
+    waits: Waits = field(default_factory=dict)
+    stage: str = ""
+    since: float = 0.0
 
 
-def fill_batch(schedule: Schedule, stages: Stages, calls: BatchCalls) -> None:
-    """Carry its rounds out; calls takes theirs in. Raises Interrupted, DockError, and WorkerError where
-    groups are missing after the last round, or the batch is not full by flow.stageTimeoutSeconds."""
-    spec, step = stages.job.spec, calls.batch.step
-    seconds = spec.flow.stage_timeout_seconds
-    deadline = time.monotonic() + seconds
-    while (now := schedule.next_round(step)) is not None:
-        calls.beside += [now.rows, *([now.next_batch] if now.next_batch else [])]
-        own = BatchCalls(batch=now.rows, now=now)
-        for together in [[s] for s in ROUND] if spec.flow.mode == "sync" else [list(ROUND)]:
-            stages.start(own, together)
-            for stage in together:
-                calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
-            stages.finish(own, together)
-        for report in own.reports("reward"):
-            schedule.selected(report.taken, report.kept, report.left_over)
-        if time.monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
-            raise WorkerError(f"step {step}: {missing}")
-    if missing := schedule.short(""):
-        raise WorkerError(f"step {step}: {missing}")
+@dataclass(slots=True, kw_only=True)
+class Steps:
+    """The batches of a run that are on their way, and their halves that are.
+
+    ended: calls of theirs that have. attempts: of each step. rested: the step that all devices last stood
+    still after. marked: when the present step began.
+    """
+
+    driver: Driver
+    run_ahead: RunAhead = field(init=False)
+    delivery: Delivery = field(init=False)
+    batches: dict[int, BatchCalls] = field(default_factory=dict)
+    halves: dict[Action, Half] = field(default_factory=dict)
+    ended: set[Call] = field(default_factory=set)
+    attempts: Counter[int] = field(default_factory=Counter)
+    rested: int = -1
+    marked: float = 0.0
+
+    def __post_init__(self) -> None:
+        driver, spec = self.driver, self.driver.job.spec
+        self.run_ahead = RunAhead(
+            done=driver.step,
+            held=driver.stages.held,
+            steps=spec.steps,
+            max_staleness=spec.flow.most_ahead,
+            in_flight=updates_in_flight(spec),
+            streams=spec.flow.mode == "streaming" and not driver.schedule.in_rounds,
+        )
+        self.delivery = Delivery(stages=driver.stages, run_ahead=self.run_ahead)
+
+    def run(self) -> None:
+        """All steps that are left. Raises Interrupted, with a batch that was trained on counted as done, and
+        RollBack, with nothing on its way."""
+        driver, run_ahead = self.driver, self.run_ahead
+        try:
+            while driver.steps_left:
+                self._advance()
+        except (Interrupted, RollBack):
+            self._lose([*self.batches])
+            raise
+        self.delivery.finish()
+        if not run_ahead.at_rest:
+            self._begin(("sync", run_ahead.done))
+        driver.between_steps()
+
+    def _advance(self) -> None:
+        """Begin what may begin, then wait until something has ended."""
+        driver, run_ahead = self.driver, self.run_ahead
+        if driver.stop():  # stages that end at once look at it nowhere
+            raise Interrupted(f"step {driver.step + 1}")
+        driver.look()
+        run_ahead.paused |= driver.elastic.waits or driver.evaluation_due
+        if run_ahead.at_rest and (run_ahead.paused or self.rested != driver.step):
+            self._rest()
+        if not driver.steps_left:  # an evaluation has ended the run
+            return
+        while actions := run_ahead.next():
+            for action in actions:
+                self._begin(action)
+        self._wait()
+        self._go_on()
+        self._look_at_deadlines()
+
+    def _rest(self) -> None:
+        """What needs all devices at once; batches that are generated stay in the dock meanwhile."""
+        driver = self.driver
+        driver.between_steps()
+        driver.elastic.apply(driver.step)
+        driver.stages.take_phases()  # what that took is told by events of its own
+        self.run_ahead.held = driver.stages.held
+        self.run_ahead.paused = False
+        self.rested, self.marked = driver.step, time.time()
+
+    def _begin(self, action: Action) -> None:
+        what, number = action
+        driver, stages = self.driver, self.driver.stages
+        self.run_ahead.begun(action)
+        if what == "sync":
+            stages.sync(number)
+        elif what == "send":
+            self.delivery.begin(number)
+        else:
+            if what == "generate":
+                self.batches[number] = driver.begin_batch(number, self.attempts[number])
+            half = course.generation if what == "generate" else course.update
+            calls = self.batches[number]
+            self.halves[action] = Half(half(driver.schedule, stages, calls))
+            self._go_on()
+            if (
+                self.run_ahead.max_staleness
+            ):  # asked later, devices would answer after the next batch
+                self._account(calls, what)
+
+    def _account(self, calls: BatchCalls, what: str = "") -> None:
+        actors, members = self.driver.actors, list(self.driver.actors.members)
+        if what:
+            generates = what == "generate"
+            members = actors.rollout_members() if generates else actors.update_members()
+        others = [] if what == "update" else [actors.feeder, *actors.rewards]
+        self.driver.stages.account(calls, members, others)
+
+    def _wait(self) -> None:
+        """Until a call ends, or for a moment. Raises what failed beside the dock."""
+        pending = {
+            call: number
+            for number, calls in self.batches.items()
+            for call in calls.all()
+            if call not in self.ended
+        }
+        done, _ = ended_of([*pending, *self.delivery.pending], seconds=TICK_SECONDS)
+        self.delivery.look()
+        for call in done:
+            number = pending.get(call)
+            if number not in self.batches:  # of a delivery, or of a batch that has just failed
+                continue
+            self.ended.add(call)
+            try:
+                results([call])
+            except DockError as error:
+                self._failed(number, error)
+
+    def _go_on(self) -> None:
+        """Begin what waited for calls that have ended."""
+        for action, half in [*self.halves.items()]:
+            while action in self.halves and not self._unfinished(half):
+                if (waits := next(half.course, None)) is None:
+                    del self.halves[action]
+                    what, number = action
+                    (self.run_ahead.generated if what == "generate" else self._updated)(number)
+                else:
+                    half.waits, half.stage = waits, ""
+
+    def _unfinished(self, half: Half) -> Waits:
+        """What of its calls have not ended, by stage."""
+        waits = {s: [c for c in calls if c not in self.ended] for s, calls in half.waits.items()}
+        return {stage: calls for stage, calls in waits.items() if calls}
+
+    def _updated(self, number: int) -> None:
+        driver, run_ahead, calls = self.driver, self.run_ahead, self.batches[number]
+        run_ahead.updated(number)
+        self._forget(number)
+        driver.trained(calls)
+        if (next_ones := run_ahead.next()) and next_ones[0][0] == "sync":
+            self._begin(next_ones[0])
+        if not run_ahead.max_staleness:
+            self._account(calls)
+        driver.tell_step(calls, time.time() - self.marked)
+        self.marked = time.time()
+        if driver.save_due and driver.steps_left and not run_ahead.at_rest:
+            driver.save()
+
+    def _failed(self, number: int, error: DockError) -> None:
+        """Start the batch over, unless it was trained on before it failed.
+
+        In a partial rollout all batches that are on their way: each was made of what others left over.
+        """
+        driver = self.driver
+        driver.hung(error)
+        for lost in self._lose([*self.batches] if driver.schedule.lost_together else [number]):
+            driver.starts_over(lost, error, self.attempts[lost.step])
+            self.attempts[lost.step] += 1
+
+    def _lose(self, numbers: list[int]) -> list[BatchName]:
+        """Settle batches that cannot go on. Returns those that were not trained on."""
+        if not numbers:
+            return []
+        batches = {number: self.batches[number] for number in sorted(numbers)}
+        trained = [n for n, calls in batches.items() if self.driver.stages.settle(calls)]
+        lost = [number for number in batches if number not in trained]
+        for number in lost:
+            self._forget(number)
+            self.run_ahead.failed(number)
+        self.driver.schedule.start_over(trained=bool(trained))
+        for number in trained:
+            self._updated(number)
+        return [batches[number].batch for number in lost]
+
+    def _forget(self, number: int) -> None:
+        self.ended -= {*self.batches.pop(number).all()}
+        self.halves = {of: half for of, half in self.halves.items() if of[1] != number}
+
+    def _look_at_deadlines(self) -> None:
+        """Raise WorkerError where a stage takes too long, counted since all before it have ended."""
+        stages = self.driver.stages
+        for half in self.halves.values():
+            stage, missing = next(iter(self._unfinished(half).items()))
+            if stage != half.stage:
+                half.stage, half.since = stage, time.monotonic()
+            elif time.monotonic() - half.since > stages.job.spec.flow.stage_timeout_seconds:
+                raise stages.late(stage, len(missing), len(half.waits[stage]))

@@ -1,6 +1,6 @@
-"""Decide what an asynchronous run begins next: generation may be ahead of the update, within a bound.
+"""Decide what a run begins next: generation may be ahead of the update, within a bound.
 
-Pure: `async_steps` tells it what ended and carries out what it answers. Batch b, counted from 1, is
+Pure: `loop` tells it what ended and carries out what it answers. Batch b, counted from 1, is
 consumed by the update that makes weights version b out of b − 1. Its staleness is b − 1 minus the version
 that the rollout devices held when its generation began; they may switch to a newer one before it ends.
 """
@@ -16,9 +16,10 @@ a batch, train on a batch."""
 @dataclass(slots=True, kw_only=True)
 class RunAhead:
     """done: steps that are done, the version of the update's weights. held: that of the rollout devices.
-    steps: of the run. max_staleness: the bound. paused: begin nothing but a sync, so that all come to
-    rest. made: version that each batch was begun with, of those that were not consumed. in_flight: whether
-    weights may be sent while devices generate. sending: the version that is, from devices that train nothing
+    steps: of the run. max_staleness: the bound; 0: a step after the other. paused: begin nothing but a sync,
+    so that all come to rest between two steps. made: version that each batch was begun with, of those that
+    were not consumed. in_flight: whether weights may be sent while devices generate. streams: whether a batch
+    is trained on while it is generated. sending: the version that is, from devices that train nothing
     meanwhile. switching: the one that the rollout devices have and are to switch to."""
 
     done: int
@@ -27,6 +28,7 @@ class RunAhead:
     max_staleness: int
     paused: bool = False
     in_flight: bool = False
+    streams: bool = False
     sending: int | None = None
     switching: int | None = None
     generating: int | None = None
@@ -45,14 +47,17 @@ class RunAhead:
         if not self.paused and self.generating is None and self._may_generate(self._todo()):
             actions.append(("generate", self._todo()))
         busy = self.updating is not None or self.sending is not None
-        if not self.paused and not busy and self.done + 1 in self.made:
+        ready = self.done + 1 in self.made or (self.streams and self.generating == self.done + 1)
+        if ready and not busy and not (self.paused and self.max_staleness):
             actions.append(("update", self.done + 1))
         return actions
 
     @property
     def at_rest(self) -> bool:
-        """True when nothing is under way and the rollout devices hold the newest weights."""
-        return self.generating is None and self.updating is None and self.held == self.done
+        """True when nothing is under way and the rollout devices hold the newest weights; batches that run
+        ahead may be there."""
+        idle = self.generating is None and self.updating is None and self.held == self.done
+        return idle and (self.max_staleness > 0 or not self.made)
 
     def begun(self, action: Action) -> None:
         """The caller has begun it; a sync has ended as well."""
@@ -85,9 +90,8 @@ class RunAhead:
     def updated(self, batch: int) -> None:
         """The batch was trained on."""
         assert self.updating == batch == self.done + 1, f"batch {batch} is not being trained on"
-        self.updating = None
+        self.failed(batch)  # nothing of it is under way
         self.done = batch
-        del self.made[batch]
 
     def failed(self, batch: int) -> None:
         """The batch is lost, whatever was under way with it: it starts over."""

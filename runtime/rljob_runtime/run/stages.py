@@ -1,6 +1,6 @@
 """The stages of a batch as calls on the actors: made, waited for, and settled when one fails.
 
-Called by the driver and by its asynchronous steps. Moves no sample data: it names batches, and the
+Called by the driver and by its loop over steps. Moves no sample data: it names batches, and the
 workers claim their rows in the dock.
 """
 

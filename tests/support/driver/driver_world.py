@@ -18,6 +18,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.processes.placement import Actors, Member
@@ -236,15 +237,16 @@ def driver_of(
     kind: type[ToldDriver], job: RLJob, *, world: World, store: CheckpointStore, log: EventLog
 ) -> ToldDriver:
     """A driver of this world."""
+    resolved = resolve(job)
     return kind(
-        job=job,
+        job=resolved,
         actors=cast_of(world),
         log=log,
         store=store,
         shared=True,
         spec_digest="",
         stop=lambda: False,
-        requests=ScaleRequests(job),
+        requests=ScaleRequests(resolved),
         joined=lambda: None,
         watch=None,  # type: ignore[arg-type]
     )
