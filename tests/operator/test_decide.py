@@ -10,6 +10,7 @@ from cluster_jobs import make_job
 from rljob_api.spec.guards import AlarmReport, Guards
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.status import Progress, RayClusterStatus, RLJobStatus
+from rljob_api.topology.resolved import resolve
 from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import Draft, condition, holds, rfc3339
@@ -59,7 +60,7 @@ def status_server(folder: Path, stacks: StacksRequests) -> StatusServer:
         port=0,
         token="token",
         total_steps=9,
-        requests=ScaleRequests(make_job(), clock=lambda: NOW),
+        requests=ScaleRequests(resolve(make_job()), clock=lambda: NOW),
         figures=RunFigures(),
         run=LocalRun(folder),
         stacks=stacks,

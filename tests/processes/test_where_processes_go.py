@@ -10,6 +10,7 @@ from whole_runs import SMALL_JOB
 from rljob_api.check.load import read_job
 from rljob_api.spec.infrastructure import Accelerator
 from rljob_api.topology.ray_resources import device_resource
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.processes.device_roles import device_roles, role_of
 from rljob_runtime.processes.placement import controller_nodes
 from rljob_runtime.processes.warehouse_homes import go_round
@@ -18,7 +19,7 @@ from rljob_runtime.processes.warehouse_homes import go_round
 def job(**spec: Any):
     manifest = json.loads(json.dumps(SMALL_JOB))
     manifest["spec"] |= spec
-    return read_job(manifest)
+    return resolve(read_job(manifest))
 
 
 def separated(update: int = 2, rollout: int = 2, per_node: int = 2):

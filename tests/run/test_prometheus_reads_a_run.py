@@ -19,6 +19,7 @@ from tracked_job import TRACKED
 from whole_runs import RunsOfAll, free_port, run
 
 from rljob_api.check.load import load_job
+from rljob_api.topology.resolved import resolve
 from rljob_operator.metrics import Metrics
 from rljob_runtime.report.prometheus.families import families
 from rljob_runtime.report.run_figures import RunFigures
@@ -62,7 +63,7 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     job, told = job_file(**TRACKED), RunFigures()
     for event in run_of_all(job).events:
         told.on_event(event)
-    requests, here = ScaleRequests(load_job(job)), LocalRun(tmp_path)
+    requests, here = ScaleRequests(resolve(load_job(job))), LocalRun(tmp_path)
     server = StatusServer(
         port=0,
         token="t",

@@ -6,6 +6,7 @@ from typing import Any
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.span_events import write_spans
 from rljob_runtime.record.spans import Span
@@ -14,7 +15,7 @@ SPAN = Span(start=1.0, end=2.0)
 
 
 def rows(stage: str, workers: int, folder: Path, **spec: Any) -> list[tuple[str, int]]:
-    job = read_job({**SMALL_JOB, "spec": {**SMALL_JOB["spec"], **spec}})
+    job = resolve(read_job({**SMALL_JOB, "spec": {**SMALL_JOB["spec"], **spec}}))
     found: list[dict[str, Any]] = []
     log = EventLog(folder / "events.jsonl")
     log.subscribe(found.append)

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
@@ -27,7 +28,7 @@ def figures() -> RunFigures:
 
 @pytest.fixture
 def server(figures: RunFigures, tmp_path: Path) -> Iterator[StatusServer]:
-    requests = ScaleRequests(read_job(SMALL_JOB), clock=lambda: 7.0)
+    requests = ScaleRequests(resolve(read_job(SMALL_JOB)), clock=lambda: 7.0)
     made = StatusServer(
         port=0,
         token="t",

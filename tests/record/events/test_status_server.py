@@ -11,6 +11,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
@@ -25,7 +26,7 @@ def desk_of(**spec: Any) -> ScaleRequests:
     """The small job's requests, before its driver is there."""
     job = json.loads(json.dumps(SMALL_JOB))
     job["spec"] |= {"accelerator": {"devicesPerNode": 2}, **spec}
-    return ScaleRequests(read_job(job), clock=lambda: 7.0)
+    return ScaleRequests(resolve(read_job(job)), clock=lambda: 7.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from workers_here import Dies, Hangs
 
 from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.ports import HeldPorts
 from rljob_runtime.errors import WeightsError
@@ -99,7 +100,7 @@ class Run:
         placement = {"mode": "separated", "updateDevices": 1, "rolloutDevices": together}
         job["spec"]["rollout"] = {"parallelism": {"tensor": together}}
         job["spec"]["placement"] = placement
-        self.job = read_job(job)
+        self.job = resolve(read_job(job))
         self.pool = DevicePool(
             workers=workers(per_node),
             per_node=per_node,
