@@ -128,10 +128,6 @@ def cache_bytes(path: Path, tensor: int) -> list[int]:
 @pytest.mark.parametrize(
     ("family", "degrees", "named"),
     [
-        ("qwen3", {"tensor": 3}, "tensor=3 does not divide num_attention_heads=4"),
-        ("qwen3", {"pipeline": 4}, "pipeline=4 is more than num_hidden_layers=3"),
-        ("qwen3", {"data": 2, "expert": 2}, "expert=2 does not divide the 1 experts"),
-        ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
         ("deepseek-v3", {"data": 3, "tensor": 2, "expert": 3}, "use one of 1, 2, 6"),
         ("llama-rope-longrope", {"tensor": 2}, "transformers computes it, on one device a model"),
     ],

@@ -1,6 +1,5 @@
 """A decoder of every family on ranks of every technique: loss, gradients and weights of one rank."""
 
-import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -14,12 +13,10 @@ from parallel_training import SETTINGS, OneRank, grid_of, make_batch, shape_of, 
 from reference_models import make_reference
 from torch import Tensor
 
-from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.loading import load_decoder
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.parallel.decoder.parameters import box_of, held_slices, whole_weights
 from rljob_runtime.parallel.decoder.policy import load_parallel
-from rljob_runtime.parallel.decoder.update_degrees import check_degrees
 from rljob_runtime.parallel.process_groups import ProcessGroups
 
 
@@ -173,30 +170,3 @@ def test_what_ranks_save_is_bitwise_what_they_loaded(
     expected = (tmp_path / "alone" / "model.safetensors").read_bytes()
     for rank in range(grid.size):
         assert (tmp_path / str(rank) / "model.safetensors").read_bytes() == expected
-
-
-@pytest.mark.parametrize(
-    ("family", "degrees", "named"),
-    [
-        ("qwen3", {"tensor": 8}, "tensor=8 does not divide num_attention_heads=4"),
-        ("qwen3", {"tensor": 2, "context": 4}, "tensor=2 × context=4 does not divide"),
-        ("qwen3", {"data": 2, "expert": 2}, "expert=2 does not divide the 1 experts"),
-        ("qwen3-moe", {"data": 3, "expert": 3}, "expert=3 does not divide the 8 experts"),
-        ("qwen3", {"pipeline": 4}, "pipeline=4 × virtualPipeline=1 is 4 stages, more than"),
-        ("qwen3", {"pipeline": 2, "virtual_pipeline": 2}, "virtualPipeline=2 is 4 stages"),
-        ("qwen3", {"pipeline": 2, "zero": 3}, "zero=3 does not go with pipeline=2"),
-        ("qwen3-moe", {"data": 2, "expert": 2, "zero": 3}, "zero=3 does not go with expert=2"),
-        ("qwen3", {"tensor": 4, "zero": 3}, "tensor=4, more than num_key_value_heads=2"),
-    ],
-)
-def test_degrees_that_a_model_cannot_have_are_refused_by_name(
-    family: str, degrees: dict[str, Any], named: str, save: Callable[[str], Path]
-) -> None:
-    path = save(family)
-    grid = grid_of(path, **degrees)
-
-    with pytest.raises(ConfigError, match=re.escape(named)) as caught:
-        check_degrees(shape_of(path), grid.degrees)
-
-    assert "spec.update.parallelism" in str(caught.value)
-    assert "use " in str(caught.value)

@@ -19,5 +19,6 @@ A model with a pipeline scores by its `logprobs`; to train it, `pipeline_passes.
 list of micro-batches and a loss forward and backward, and tells all ranks what the last stage found. Without
 a pipeline it does the same one after the other, so an engine may call it for every layout: the list of an
 optimizer step with a loss, then `ParallelOptimizer.step`; without a loss, to score. `tokens` is the
-arithmetic of shares of packed tokens, `update_degrees` says which degrees a model cannot have.
+arithmetic of shares of packed tokens. Which degrees a model cannot have, the contract's rules say
+(`rljob_api.check.shape_rules`), before anything starts.
 """

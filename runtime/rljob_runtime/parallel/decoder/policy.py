@@ -32,7 +32,6 @@ from rljob_runtime.parallel.decoder.parameters import (
 from rljob_runtime.parallel.decoder.pipeline_passes import score
 from rljob_runtime.parallel.decoder.tensor_linears import SharedLinears
 from rljob_runtime.parallel.decoder.tokens import is_ring
-from rljob_runtime.parallel.decoder.update_degrees import check_degrees
 from rljob_runtime.parallel.decoder.vocabulary_ends import SharedEnds
 from rljob_runtime.parallel.fully_sharded import shard_weights
 from rljob_runtime.parallel.process_groups import ProcessGroups
@@ -76,10 +75,9 @@ def parallelize(
 ) -> None:
     """Make a whole decoder this rank's part of it, uninitialised.
 
-    decoder: of `on_meta`. shape: of the same model. lora: of its adapters. Raises ConfigError for degrees
-    that it cannot have.
+    decoder: of `on_meta`. shape: of the same model, and one that the degrees fit
+    (`rljob_api.check.shape_rules`). lora: of its adapters.
     """
-    check_degrees(shape, groups.grid.degrees)
     keep_stages(decoder, groups.grid.part(shape, groups.rank))
     cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank, lora))
     share_matrices(decoder, groups)
