@@ -18,6 +18,7 @@ RljobError
 ├── RewardError        every reward of a step failed
 ├── ServiceError       what a reward asks over the network did not answer as it should
 ├── CheckpointError    a checkpoint is missing, incomplete or from another job
+│   └── CheckpointDamaged  a file of it is not what was written
 ├── StorageError       remote storage could not be read or written
 ├── GuardStop          a guard's alarm ended the run; exit code 4
 └── ClusterError       a Kubernetes cluster was not reached, or refuses; exit code 2
@@ -113,6 +114,10 @@ class ServiceError(RljobError):
 
 class CheckpointError(RljobError):
     """A checkpoint is missing, incomplete or belongs to another job."""
+
+
+class CheckpointDamaged(CheckpointError):
+    """A file of a checkpoint is not what was written; the message names it."""
 
 
 class StorageError(RljobError):

@@ -19,6 +19,7 @@ from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
 from rljob_runtime.models.weights import write_directory
 from rljob_runtime.record.best import BEST_FILE
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore
+from rljob_runtime.record.checksums import check_files
 
 
 def export_model(
@@ -37,6 +38,7 @@ def export_model(
     """
     source = find_best(place) if best else find_model(place)
     _check_empty(target)
+    check_files(source.parent, within=f"{source.name}/")
     files = TensorFiles(source)
     tensors = [
         Written(
@@ -63,6 +65,7 @@ def export_adapter(place: Path, target: Path, *, best: bool = False) -> Path:
         )
     _check_empty(target)
     target.mkdir(parents=True, exist_ok=True)
+    check_files(source.parent, within=f"{source.name}/")
     for name in (ADAPTER_FILE, CONFIG_FILE):
         shutil.copyfile(source / name, target / name)
     return source

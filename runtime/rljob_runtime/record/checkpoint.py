@@ -14,6 +14,7 @@ from pathlib import Path
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.prompts.schedule import PromptState
+from rljob_runtime.record.checksums import gather_sums
 
 STATE_FILE = "state.json"
 MODEL_FOLDER = "model"
@@ -83,6 +84,7 @@ class CheckpointStore:
         """Complete the draft of the state's step and `publish` it."""
         state_file = self._draft(state.step) / STATE_FILE
         state_file.write_text(json.dumps(asdict(state), indent=2) + "\n")
+        gather_sums(self._draft(state.step), [STATE_FILE])
         return self.publish(state.step)
 
     def publish(self, step: int) -> Path:
@@ -111,6 +113,13 @@ class CheckpointStore:
         for kind in (".replaced-", ".dropped-", ".draft-"):
             for _, rest in self._named(kind):
                 shutil.rmtree(rest, ignore_errors=True)
+
+    def set_aside(self, step: int) -> Path:
+        """Keep a checkpoint that is damaged where no run goes on from it; its new place."""
+        aside = self.folder / f"damaged-step-{step:06d}"
+        shutil.rmtree(aside, ignore_errors=True)
+        self.path(step).rename(aside)
+        return aside
 
     def drop_old(self) -> None:
         """Drop all but the last `keep`, the best, and those that are held."""

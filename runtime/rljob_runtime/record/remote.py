@@ -109,6 +109,12 @@ class RemoteRun:
                     raise StorageError(f"{name} came with {file.stat().st_size} of {size} bytes")
             return store.publish(step)
 
+    def disown(self, step: int) -> None:
+        """Let a checkpoint count as torn; its files stay until it is dropped or replaced."""
+        with self._told(f"cannot disown the checkpoint of step {step}") as deadline:
+            deadline.check()
+            self.fs.rm(f"{self._folder(step)}/{MARKER}")
+
     def keep(self, number: int, *, also: Collection[int] = ()) -> None:
         """Drop all checkpoints but the newest whole ones, and those of steps in `also`."""
         with self._told("cannot drop old checkpoints") as deadline:

@@ -7,21 +7,27 @@ Made by `launch`.
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ALL_COMPLETED
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from rljob_api.topology.resolved import ResolvedJob
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import CheckpointDamaged, DockError, RljobError
+from rljob_runtime.processes.calls import ended_of
 from rljob_runtime.processes.placement import Actors
+from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.schedule import Schedule
 from rljob_runtime.prompts.schedule_table import schedule_of
 from rljob_runtime.record.checkpoint import (
+    STATE_FILE,
     CheckpointStore,
     RunState,
     check_resumes,
     degrees_of,
     read_state,
+    step_of,
 )
+from rljob_runtime.record.checksums import check_files
 from rljob_runtime.record.dock_fields import again_fields, dock_fields, reason_of
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
@@ -38,6 +44,8 @@ from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph
 
 MAX_STEP_ATTEMPTS = 3
+DAMAGE_SECONDS = 60.0
+"""For the ranks to compare checksums, once one of them could not read a checkpoint."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -210,18 +218,46 @@ class Driver:
         self.alarm_actions.look(self.step, metrics["metrics"], bad_rows)
 
     def resume(self, checkpoint: Path) -> None:
-        """Go on from a checkpoint. Raises CheckpointError when it belongs to another job."""
+        """Go on from a checkpoint. Raises CheckpointError when it belongs to another job, or is damaged."""
+        try:
+            check_files(checkpoint, within=STATE_FILE)
+        except CheckpointDamaged as damage:
+            raise self._set_aside(checkpoint, damage) from None
         state = read_state(checkpoint)
         degrees = degrees_of(self.job.spec)
         check_resumes(checkpoint, state, spec_digest=self.spec_digest, degrees=degrees)
-        folder = folder_for_all(checkpoint, shared=self.shared)
-        self.stages.wait("resume", [w.load(folder) for w in self.actors.updating()])
+        self.load(checkpoint, "resume")
         self.step = state.step
         self.alarm_actions.rollbacks, self.alarm_actions.skipped = (
             state.rollbacks,
             state.skipped_steps,
         )
         self.schedule.restore(state.prompts)
+
+    def load(self, checkpoint: Path, stage: str) -> None:
+        """Give the update ranks the models of a checkpoint. Raises CheckpointDamaged, also where another rank
+        stumbled over the damaged file first; the checkpoint is then set aside."""
+        folder = folder_for_all(checkpoint, shared=self.shared)
+        loading = [worker.load(folder) for worker in self.actors.updating()]
+        try:
+            self.stages.wait(stage, loading, interruptible=stage == "resume")
+        except RljobError as error:
+            damage = self._damage(loading, error)
+            if damage is None:
+                raise
+            raise self._set_aside(checkpoint, damage) from error
+
+    def _set_aside(self, checkpoint: Path, damage: Exception) -> CheckpointDamaged:
+        step = step_of(checkpoint.name)
+        assert step is not None, f"{checkpoint} is no checkpoint"
+        return CheckpointDamaged(f"{damage}; it was moved to {self.store.set_aside(step).name}")
+
+    @staticmethod
+    def _damage(loading: list[Call], error: Exception) -> Exception | None:
+        """What a rank says of damage; those that had not ended yet are given a while."""
+        ended, _ = ended_of(loading, seconds=DAMAGE_SECONDS, until=ALL_COMPLETED)
+        told = [error, *(call.exception() for call in ended)]
+        return next((one for one in told if isinstance(one, CheckpointDamaged)), None)
 
     def save(self) -> None:
         """Checkpoint the last whole step."""

@@ -172,7 +172,8 @@ def _run(
             session.reaper.watch_descendants()
             with driver.watch:
                 if latest:
-                    driver.resume(latest)
+                    with place.damage_known():
+                        driver.resume(latest)
                 with _not_stuck(driver, log, requests.stacks):
                     ending = _drive(driver, log, hangs)
     except Interrupted:

@@ -24,7 +24,6 @@ from rljob_runtime.errors import DockError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.checkpoint import read_state
-from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.run import course
 from rljob_runtime.run.alarm_actions import RollBack
 from rljob_runtime.run.course import Waits
@@ -55,9 +54,7 @@ def run_steps(driver: Driver) -> None:
 def _roll_back(driver: Driver, back: RollBack) -> None:
     """Weights, optimizers and position as the checkpoint has them; prompts go on after those of the steps
     that are undone, so that these are not made again."""
-    folder = folder_for_all(back.checkpoint, shared=driver.shared)
-    loading = [worker.load(folder) for worker in driver.actors.updating()]
-    driver.stages.wait("rollback", loading, interruptible=False)
+    driver.load(back.checkpoint, "rollback")
     driver.step = back.step
     driver.alarm_actions.watch.rewind(back.step)
     driver.early_stopping.read(back.step)

@@ -3,7 +3,9 @@
 Called by `launch` before anything is started.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import yaml
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.pod_names import RUNS_DIRECTORY, driver_log
 from rljob_api.topology.resolved import resolve
-from rljob_runtime.errors import ConfigError
+from rljob_runtime.errors import CheckpointDamaged, ConfigError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
@@ -46,6 +48,16 @@ class RunPlace:
             log.write("progress", message=message)
             return self.remote.fetch_checkpoint(self.source, self.store)
         return self.store.latest() if self.resumes else None
+
+    @contextlib.contextmanager
+    def damage_known(self) -> Iterator[None]:
+        """Around what reads the checkpoint: a remote copy that is damaged is not fetched again."""
+        try:
+            yield
+        except CheckpointDamaged:
+            if self.remote is not None and self.source is not None:
+                self.remote.disown(self.source)
+            raise
 
 
 def run_place(request: RunRequest) -> RunPlace:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.record.checkpoint import CRITIC_FOLDER
+from rljob_runtime.record.checksums import compared, leave_sums
 from rljob_runtime.record.reports import SyncReport
 from rljob_runtime.rollout.rollout_engine import GameSettings, Sampling, ToolSettings
 from rljob_runtime.samples.batches import BatchName
@@ -85,17 +86,20 @@ class DeviceStates:
         All update ranks call it together.
         """
         assert self.policy is not None, "only update ranks save"
-        self.policy.save(folder, at=self.port.values)
+        files = self.policy.save(folder, at=self.port.values)
         if self.critic is not None:
-            self.critic.save(folder / CRITIC_FOLDER)
+            files += self.critic.save(folder / CRITIC_FOLDER)
+        leave_sums(folder, files, rank=self.policy.share[0])
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote; a `sync` follows before anything is generated."""
+        """Read what `save` wrote; a `sync` follows before anything is generated. All update ranks call it
+        together, and compare checksums of a share of the files. Raises CheckpointDamaged, CheckpointError."""
+        assert self.policy is not None, "only update ranks load"
         self.port.ready_to_train()
-        if self.policy is not None:
+        with compared(folder, share=self.policy.share):
             self.policy.load(folder)
-        if self.critic is not None:
-            self.critic.load(folder / CRITIC_FOLDER)
+            if self.critic is not None:
+                self.critic.load(folder / CRITIC_FOLDER)
 
     def _stopped(self) -> Callable[[list[int]], bool] | None:
         stop = self.spec.data.stop

@@ -39,9 +39,9 @@ class TrainedModel:
     config: Mapping[str, object] | None = None
     control: KlControl | None = None
 
-    def save(self, folder: Path, *, at: ValuesAt = as_they_are) -> None:
+    def save(self, folder: Path, *, at: ValuesAt = as_they_are) -> list[Path]:
         """Write the model's directory and the optimizer's state: each rank its part, the first the model,
-        merged, and its adapters.
+        merged, and its adapters. Returns the files that this rank wrote.
 
         at: where the values of a live tensor are now.
         """
@@ -63,6 +63,10 @@ class TrainedModel:
                 coefficient = torch.tensor(self.control.coefficient, dtype=torch.float64)
                 state = state | {KL_COEFFICIENT: coefficient}
             torch.save(state, folder / self._optimizer_file)
+        models = [folder / MODEL_FOLDER, folder / ADAPTER_FOLDER] if first else []
+        files = [file for model in models for file in model.rglob("*") if file.is_file()]
+        optimizer = folder / self._optimizer_file
+        return [*files, optimizer] if first or self.ranks.groups is not None else files
 
     def load(self, folder: Path) -> None:
         """Read what `save` wrote. Raises CheckpointError where adapters are of another model."""
@@ -88,6 +92,11 @@ class TrainedModel:
                 f"({len(wrong)} tensors differ, such as {wrong[0]}); put it back, or start a new job from "
                 f"{saved}"
             )
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(rank, of) among the update ranks."""
+        return rank_of(self.ranks.everyone), size_of(self.ranks.everyone)
 
     @property
     def _optimizer_file(self) -> str:

@@ -5,7 +5,7 @@ from cluster_jobs import JOB, merged
 from remote_runs import save
 
 from rljob_api.check.load import read_job
-from rljob_runtime.errors import ConfigError
+from rljob_runtime.errors import CheckpointDamaged, ConfigError
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run import run_place as module
 from rljob_runtime.run.run_place import run_place
@@ -157,3 +157,18 @@ def test_pods_share_no_folder_where_storage_is_remote(place, tmp_path):
 
     assert shared({"persistentVolumeClaim": {"claimName": "runs"}})
     assert not shared({"remote": {"uri": "s3://bucket"}})
+
+
+def test_a_damaged_copy_is_not_fetched_twice_and_the_one_before_it_is(place, tmp_path):
+    first = place("no")
+    trained(first, 2, copied=True)
+    trained(first, 4, copied=True)
+    lost(first)
+    again = place("yes")
+    fetched(again, tmp_path)
+
+    with pytest.raises(CheckpointDamaged), again.damage_known():
+        again.store.set_aside(4)
+        raise CheckpointDamaged("a bit was flipped")
+
+    assert place("yes").step == 2

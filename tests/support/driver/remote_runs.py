@@ -16,12 +16,13 @@ KEYS = {
 }
 
 
-def save(store: CheckpointStore, step: int) -> Path:
-    """A checkpoint whose files say its step."""
+def save(store: CheckpointStore, step: int, then: Callable[[Path], None] = lambda _: None) -> Path:
+    """A checkpoint whose files say its step. then: what is done with its draft."""
     draft = store.begin(step)
     (draft / "model").mkdir()
     (draft / "model" / "model.safetensors").write_bytes(b"weights of %d" % step)
     (draft / "optimizer.pt").write_bytes(b"moments of %d" % step)
+    then(draft)
     state = RunState(step=step, seed=0, weight_version=step, dock_rows=0, spec_digest="d")
     return store.commit(state)
 
