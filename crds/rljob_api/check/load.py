@@ -32,16 +32,24 @@ from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 
 
+MAX_BYTES = 4 << 20
+
+
 def load_job(path: Path) -> RLJob:
     """The job in a YAML file. Raises InvalidJob with every problem that can be seen."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        text = content.decode()
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise InvalidJob([Problem(str(path), f"cannot be read: {reason}")]) from error
     except UnicodeDecodeError as error:
         message = f"is no UTF-8 text (byte {error.start + 1}); save it as UTF-8"
         raise InvalidJob([Problem(str(path), message)]) from error
+    if len(content) > MAX_BYTES:
+        message = f"is larger than {MAX_BYTES >> 20} MiB, which no Kubernetes object may be"
+        raise InvalidJob([Problem(str(path), message)])
     return read_job(parse_yaml(text, name=str(path)), name=str(path))
 
 

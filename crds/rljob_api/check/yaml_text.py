@@ -12,6 +12,10 @@ import yaml
 from rljob_api.spec.problems import InvalidJob, Problem
 
 
+MAX_VALUES = 100_000
+"""Of a document. etcd takes no object above 1.5 MiB."""
+
+
 class _Loader(yaml.SafeLoader):
     """The safe loader without timestamps and with the floats of YAML 1.2."""
 
@@ -44,8 +48,20 @@ _Loader.add_implicit_resolver(
 
 def parse_yaml(text: str, *, name: str) -> Any:
     """The one document in `text`. Raises InvalidJob with line and column; name: the file's name."""
+    loader = None
     try:
-        return yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        _expanded(node, {})
+        return None if node is None else loader.construct_document(node)
+    except InvalidJob as invalid:
+        raise InvalidJob([Problem(name, each.message) for each in invalid.problems]) from None
+    except RecursionError:
+        raise InvalidJob([Problem(name, "is nested too deeply; an RLJob has less than 20 levels")]) from None
+    except (ValueError, LookupError, AttributeError, OverflowError, TypeError) as error:
+        # a value that does not fit its tag, or an integer of thousands of digits: PyYAML lets Python's error out
+        message = f"has a value that cannot be read ({type(error).__name__}: {error})"
+        raise InvalidJob([Problem(name, message)]) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
@@ -55,3 +71,23 @@ def parse_yaml(text: str, *, name: str) -> Any:
         raise InvalidJob([Problem(place, problem)]) from error
     except yaml.YAMLError as error:  # characters that YAML does not allow carry no mark
         raise InvalidJob([Problem(name, str(error).replace("\n", " "))]) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _expanded(node: yaml.Node | None, sizes: dict[int, int]) -> int:
+    """Values below a node, aliases written out: a few lines of them may stand for more than fits into memory."""
+    if node is None:
+        return 0
+    known = sizes.get(id(node))
+    if known == 0:
+        raise InvalidJob([Problem("", "has an alias of what it stands in; write its values out")])
+    if known is None:
+        sizes[id(node)] = 0
+        parts = node.value if isinstance(node, yaml.CollectionNode) else []
+        flat = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        known = sizes[id(node)] = 1 + sum(_expanded(part, sizes) for part in flat)
+    if known > MAX_VALUES:
+        raise InvalidJob([Problem("", f"has more than {MAX_VALUES} values, aliases written out")])
+    return known
