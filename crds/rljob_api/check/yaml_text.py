@@ -57,7 +57,9 @@ def parse_yaml(text: str, *, name: str) -> Any:
     except InvalidJob as invalid:
         raise InvalidJob([Problem(name, each.message) for each in invalid.problems]) from None
     except RecursionError:
-        raise InvalidJob([Problem(name, "is nested too deeply; an RLJob has less than 20 levels")]) from None
+        raise InvalidJob(
+            [Problem(name, "is nested too deeply; an RLJob has less than 20 levels")]
+        ) from None
     except (ValueError, LookupError, AttributeError, OverflowError, TypeError) as error:
         # a value that does not fit its tag, or an integer of thousands of digits: PyYAML lets Python's error out
         message = f"has a value that cannot be read ({type(error).__name__}: {error})"
