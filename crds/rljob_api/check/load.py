@@ -31,7 +31,6 @@ from rljob_api.spec.messages import problem_of, show
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.rljob import RLJob, RLJobSpec
 
-
 MAX_BYTES = 4 << 20
 
 

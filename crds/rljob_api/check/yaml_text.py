@@ -11,7 +11,6 @@ import yaml
 
 from rljob_api.spec.problems import InvalidJob, Problem
 
-
 MAX_VALUES = 100_000
 """Of a document. etcd takes no object above 1.5 MiB."""
 
