@@ -60,7 +60,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
             [Problem(name, "is nested too deeply; an RLJob has less than 20 levels")]
         ) from None
     except (ValueError, LookupError, AttributeError, OverflowError, TypeError) as error:
-        # a value that does not fit its tag, or an integer of thousands of digits: PyYAML lets Python's error out
+        # a value that does not fit its tag, an integer of thousands of digits: PyYAML lets Python's error out
         message = f"has a value that cannot be read ({type(error).__name__}: {error})"
         raise InvalidJob([Problem(name, message)]) from error
     except yaml.MarkedYAMLError as error:
@@ -78,7 +78,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
 
 
 def _expanded(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Values below a node, aliases written out: a few lines of them may stand for more than fits into memory."""
+    """Values below a node, aliases written out: few lines of them may stand for more than fits into memory."""
     if node is None:
         return 0
     known = sizes.get(id(node))
