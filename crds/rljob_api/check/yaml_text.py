@@ -78,7 +78,7 @@ def parse_yaml(text: str, *, name: str) -> Any:
 
 
 def _expanded(node: yaml.Node | None, sizes: dict[int, int]) -> int:
-    """Values below a node, aliases written out: few lines of them may stand for more than fits into memory."""
+    """Values below a node, aliases written out: few lines of them may stand for more than memory holds."""
     if node is None:
         return 0
     known = sizes.get(id(node))
