@@ -1,5 +1,7 @@
 """The quickstart on two nodes, as the README says: it trains, is seen to train, and ends."""
 
+from pathlib import Path
+
 import pytest
 from support.cluster import Cluster, Manifest
 from support.jobs import (
@@ -151,8 +153,8 @@ def test_the_devices_are_free_and_the_head_stays_for_its_logs(
 
 
 def test_the_command_line_shows_the_job_its_log_and_its_report(
-    cluster: Cluster, finished: Manifest, tmp_path
-) -> None:  # type: ignore[no-untyped-def]
+    cluster: Cluster, finished: Manifest, tmp_path: Path
+) -> None:
     rljob = [".venv/bin/rljob"]
 
     status = run([*rljob, "status", JOB, "-n", cluster.namespace], seconds=60)

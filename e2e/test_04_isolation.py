@@ -1,5 +1,7 @@
 """What others cannot do: reach a job's dashboard, dock or driver, or get at a node through a template."""
 
+from collections.abc import Iterator
+
 import pytest
 from kubernetes.dynamic.exceptions import DynamicApiError
 from support.cluster import Cluster
@@ -35,7 +37,7 @@ def job(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="module")
-def stranger(release: Cluster, cluster: Cluster) -> str:
+def stranger(release: Cluster, cluster: Cluster) -> Iterator[str]:
     """A pod of another namespace."""
     other = release.within("default")
     pod = {

@@ -10,9 +10,8 @@ from benchmarks import ROOT
 from rljob_api.check.load import load_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.volumes import GB
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.host_memory import plan_host
 from rljob_plan.memory import plan_memory
 from rljob_plan.plan import plan_resharding
@@ -40,13 +39,13 @@ def paper_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _spec(name: str) -> RLJobSpec:
+def _spec(name: str) -> ResolvedSpec:
     file, _, other = name.partition(", ")
     spec = resolve(load_job(PAPER / f"{file}.yaml")).spec
     if not other:
         return spec
-    update = UpdateParallelism(tensor=2, expert=2, data=2)
-    rollout = RolloutParallelism(tensor=1, expert=4, data=4)
+    update = UpdateDegrees(tensor=2, expert=2, data=2)
+    rollout = RolloutDegrees(tensor=1, expert=4, data=4)
     accelerator = {"nodes": 1, "devices_per_node": 4}
     return spec.model_copy(
         update={
@@ -57,7 +56,7 @@ def _spec(name: str) -> RLJobSpec:
     )
 
 
-def _figures(spec: RLJobSpec) -> dict[str, float]:
+def _figures(spec: ResolvedSpec) -> dict[str, float]:
     spec = spec.model_copy(
         update={"resharding": spec.resharding.model_copy(update={"strategy": "allgather-swap"})}
     )

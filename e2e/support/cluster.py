@@ -134,9 +134,10 @@ class Cluster:
         self, name: str, what: str, holds: Callable[[Manifest], bool], *, seconds: float
     ) -> Manifest:
         """The RLJob once `holds` is true of it."""
-        return self.wait(
+        found: Manifest = self.wait(
             *RLJOB, what, lambda jobs: holds(jobs[name]) and jobs[name], seconds=seconds, of=name
         )
+        return found
 
     def wait(
         self,

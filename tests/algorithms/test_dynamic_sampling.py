@@ -181,7 +181,7 @@ class FakeStages:
     def draw(self):
         self.candidates.begin(1, replicas=1)
         calls = BatchCalls(batch=BatchName(kind="train", step=1))
-        for waits in rounds(self.candidates, self, calls):
+        for waits in rounds(self.candidates, self, calls):  # type: ignore[arg-type]
             if "reward" in waits:
                 time.sleep(self.seconds)
                 self.rounds += 1

@@ -100,7 +100,7 @@ def test_whitening_is_the_same_on_any_number_of_ranks(oracles, cut):
 
     for part in parts:
         calls = iter(everything[0])
-        whiten([part], lambda sums, calls=calls: sums.copy_(next(calls)))
+        whiten([part], lambda sums, calls=calls: sums.copy_(next(calls)))  # type: ignore[misc]
 
     for members, part in zip(ranks, parts, strict=True):
         for member, got_T in zip(members, part.fields["advantages"], strict=True):

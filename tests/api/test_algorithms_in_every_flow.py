@@ -1,5 +1,7 @@
 """Each algorithm goes with each mode of the flow and each placement, or is refused with reason and remedy."""
 
+from typing import Any
+
 import pytest
 
 from rljob_api.check.load import read_job
@@ -8,7 +10,7 @@ from rljob_api.spec.problems import InvalidJob
 
 NAME, PARAMS, FLOW = "spec.algorithm.name", "spec.algorithm.params", "spec.flow"
 REFILLING, PAIRS = "dapo with dynamicSampling", "dpo on preferences"
-JOBS = {
+JOBS: dict[str, Any] = {
     **{name: {NAME: name} for name in ALGORITHMS},
     "distillation": {NAME: "distillation", "spec.teacher": {"path": "larger"}},
     REFILLING: {NAME: "dapo", f"{PARAMS}.dynamicSampling": {}},
@@ -20,7 +22,7 @@ JOBS = {
     },
 }
 OPEN = {"partialRollout": {"budgetTokens": 16}}
-FLOWS = {
+FLOWS: dict[str, Any] = {
     "sync": {"mode": "sync"},
     "streaming": {"mode": "streaming"},
     "async 1": {"mode": "async", "maxStaleness": 1},
@@ -30,7 +32,7 @@ FLOWS = {
     "partialRollout async 1": {"mode": "async", "maxStaleness": 1, **OPEN},
     "partialRollout async 2": {"mode": "async", "maxStaleness": 2, **OPEN},
 }
-PLACEMENTS = {
+PLACEMENTS: dict[str, Any] = {
     "colocated": {},
     "separated": {"spec.placement.mode": "separated", "spec.placement.updateDevices": 2},
 }

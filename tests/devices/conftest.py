@@ -11,12 +11,12 @@ import torch
 @pytest.fixture(autouse=True)
 def process_settings() -> Iterator[None]:
     """Threads, deterministic kernels and the global generators as they were."""
-    threads, filled = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory
+    threads, filled = torch.get_num_threads(), torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()
     yield
     torch.set_num_threads(threads)
     torch.set_deterministic_debug_mode("default")
-    torch.utils.deterministic.fill_uninitialized_memory = filled
+    torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
     random.setstate(states[0])
     np.random.set_state(states[1])
     torch.set_rng_state(states[2])

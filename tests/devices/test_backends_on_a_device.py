@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from real_devices import DEVICES, skip_without
+from torch._C._distributed_c10d import HashStore
 
 from rljob_runtime.devices.ascend import open_ascend
 from rljob_runtime.devices.cuda import CudaBackend
@@ -69,7 +70,7 @@ def test_memory_that_the_device_has_not_is_refused_with_what_is_held(backend):
 def test_a_group_takes_the_backends_options(backend):
     dist.init_process_group(
         backend.collectives,
-        store=dist.HashStore(),
+        store=HashStore(),
         rank=0,
         world_size=1,
         pg_options=backend.group_options(buffer_mib=32),

@@ -5,6 +5,7 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,7 +105,7 @@ class ThreadDock:
         )
         return self
 
-    def client(self, state: str, owner: str = "worker", **options: float) -> DockClient:
+    def client(self, state: str, owner: str = "worker", **options: Any) -> DockClient:
         """A client that is closed at the end."""
         self.clients.append(DockClient(self.address, state=state, owner=owner, **options))
         return self.clients[-1]

@@ -68,7 +68,7 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
     monkeypatch.setattr(tcp, "CONNECT_SECONDS", 0.2)
     dock = make_dock()
     places = itertools.chain([lost_pod] * 3, itertools.repeat(dock.address.warehouses[0]))
-    told: list[object] = []
+    told: list[tuple[str, int]] = []
     snapshot = asyncio.Event()
     subscription = Subscription(
         index=0,

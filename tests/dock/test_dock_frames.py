@@ -6,12 +6,13 @@ import struct
 
 import numpy as np
 import pytest
+from dock_conversations import encoded
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
 from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
-from rljob_runtime.dock.wire.encoding import apart_of, decode_columns, encode_columns
+from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
 from rljob_runtime.dock.wire.frames import (
     HEAD,
     MAGIC,
@@ -38,9 +39,8 @@ def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
     column = Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))
     other = Ragged.from_rows([np.arange(3, dtype=np.uint8)])
 
-    entries, buffers = encode_columns({"a": column, "b": other})
-    payload = memoryview(b"".join(bytes(part) for part in buffers))
-    back = decode_columns([Fields(entry) for entry in entries], payload)
+    entries, payload = encoded({"a": column, "b": other})
+    back = decode_columns([Fields(entry) for entry in entries], memoryview(payload))
 
     assert back["a"].values.dtype == values.dtype
     assert back["a"].values.shape == values.shape
@@ -59,10 +59,10 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     values = np.arange(sum(lengths) * math.prod(tail), dtype=np.int32)
     values = values.reshape(sum(lengths), *tail)
     assume(values.size)
-    entries, buffers = encode_columns(
+    entries, payload = encoded(
         {"a": Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))}
     )
-    data = memoryview(buffers[0])
+    data = memoryview(payload)[: values.nbytes]
     ends = sorted(4 * (cut % (len(data) // 4 + 1)) for cut in cuts)
     parts = [data[a:b] for a, b in itertools.pairwise([0, *ends, len(data)])]
 
@@ -91,11 +91,10 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     ],
 )
 def test_columns_that_lie_are_malformed(change) -> None:
-    entries, buffers = encode_columns({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
-    payload = memoryview(b"".join(bytes(part) for part in buffers))
+    entries, payload = encoded({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
 
     with pytest.raises(MalformedFrame):
-        decode_columns([Fields({**entries[0], **change})], payload)
+        decode_columns([Fields({**entries[0], **change})], memoryview(payload))
 
 
 @given(st.binary(max_size=200))

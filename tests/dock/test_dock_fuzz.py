@@ -28,6 +28,7 @@ from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, read_head
+from rljob_runtime.dock.wire.wire_server import DockServer
 
 ANSWER_SECONDS = 5.0
 PATIENCE_SECONDS = 0.15
@@ -48,7 +49,7 @@ class Dock:
         )
         self.threads = [ServerThread(self.warehouse)]
         places = {"warehouse/0": self.threads[0].start()}
-        self.servers = {"warehouse/0": self.warehouse}
+        self.servers: dict[str, DockServer] = {"warehouse/0": self.warehouse}
         for state in GRAPH.names:
             controller = ControllerServer(
                 state=state, graph=GRAPH, warehouses=[places["warehouse/0"]], token=TOKEN

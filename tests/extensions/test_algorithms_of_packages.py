@@ -9,7 +9,7 @@ import torch
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.algorithms import Totals, algorithm_of, critic_of
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.errors import ConfigError
@@ -40,9 +40,9 @@ def job(algorithm: dict[str, Any], **changes: Any) -> RLJob:
     return read_job({**header, "spec": spec})
 
 
-def sent(given: RLJob) -> RLJob:
+def sent(given: RLJob) -> ResolvedJob:
     """As a worker gets it."""
-    return RLJob.model_validate_json(resolve(given).model_dump_json(by_alias=True))
+    return ResolvedJob.model_validate_json(resolve(given).model_dump_json(by_alias=True))
 
 
 def problem(algorithm: dict[str, Any], **changes: Any) -> str:
@@ -59,7 +59,7 @@ def test_both_kinds_of_parameters_reach_the_workers():
         "packageParams": {"clipHigh": 0.28, "lengthPower": 0.5},
     }
 
-    params = sent(job(algorithm)).spec.algorithm.params
+    params: Any = sent(job(algorithm)).spec.algorithm.params
 
     assert type(params).__name__ == "OPOParams"
     assert (params.kl_coefficient, params.clip_high, params.length_power) == (0.1, 0.28, 0.5)

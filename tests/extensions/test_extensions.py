@@ -10,9 +10,8 @@ from example_plugin import PLUGIN, path_with
 
 from rljob_api.check.load import load_job, read_job
 from rljob_api.check.run_rules import refusals
-from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.workload import Data, Reward
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import Kind, Use, load, missing, packages
 from rljob_runtime.rollout.rollout_table import make_rollout
@@ -48,9 +47,8 @@ def job(**sections: Any) -> Any:
     return read_job({**header, "spec": spec})
 
 
-def spec(**sections: Any) -> RLJobSpec:
-    found: RLJobSpec = job(**sections).spec
-    return found
+def spec(**sections: Any) -> ResolvedSpec:
+    return resolve(job(**sections)).spec
 
 
 def test_a_job_with_a_package_is_valid_where_the_package_is_not_installed() -> None:

@@ -1,6 +1,7 @@
 """The operator's command line: every setting has an option, and a wrong value is named."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_each_option_sets_its_setting_and_no_other(option):
     settings, _ = parse([*IMAGES, option])
 
     name, value = GIVEN[option]
-    assert settings == dataclasses.replace(plain, **{name: value})
+    changed: dict[str, Any] = {name: value}
+    assert settings == dataclasses.replace(plain, **changed)
     assert settings != plain
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -68,7 +69,7 @@ def status_server(folder: Path, stacks: StacksRequests) -> StatusServer:
     )
 
 
-def running(**spec: object) -> Observed:
+def running(**spec: Any) -> Observed:
     """A job whose driver runs, seen ten seconds after its attempt began."""
     status = RLJobStatus(
         observed_generation=1,
@@ -99,7 +100,7 @@ def with_driver(seen: Observed, status: RayJobStatus, exit_code: int | None = No
     )
 
 
-def new(**spec: object) -> Observed:
+def new(**spec: Any) -> Observed:
     return replace(
         running(**spec), status=RLJobStatus(), cluster=None, pods=(), ray=RayAnswer(reached=False)
     )
@@ -204,7 +205,7 @@ def test_a_condition_is_an_event_when_its_status_or_reason_changes_and_not_for_i
         ("False", "HeadLost", "gone"),
         ("True", "HeadLost", "there"),
     ]:
-        draft.set("ClusterReady", status, reason, words)
+        draft.set("ClusterReady", status, reason, words)  # type: ignore[arg-type]
 
     told = [(event.reason, event.message) for event in draft.events]
     assert told == [("PodsMissing", "1 of 2"), ("HeadLost", "gone"), ("HeadLost", "there")]
@@ -453,7 +454,7 @@ def test_a_hiccup_of_the_head_changes_nothing(suspend: bool) -> None:
 
     decision = decide(hiccup, NOW + 5)
 
-    assert decision.actions == decision.events == ()
+    assert not decision.actions and not decision.events
     assert decision.status.conditions[0] == seen.status.conditions[0]
     assert decision.status.ray_cluster == seen.status.ray_cluster
     assert decision.again is not None

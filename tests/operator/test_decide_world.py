@@ -5,13 +5,14 @@ submission id was used twice, and deciding again about an unchanged world change
 """
 
 from dataclasses import replace
+from functools import partial
 
 from cluster_jobs import make_job
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rljob_api.spec.status import LastCheckpoint, Progress, RLJobStatus
+from rljob_api.spec.status import LastCheckpoint, Progress, RayClusterStatus, RLJobStatus
 from rljob_operator.build.identity import Identity
 from rljob_operator.decide.decide import decide
 from rljob_operator.decide.draft import condition, holds, rfc3339
@@ -71,19 +72,19 @@ class World(RuleBasedStateMachine):
             older=tuple(Cluster(name=name, uid="c") for name in others),
             pods=tuple(present.values()) if present else (),
             older_pods=tuple(pod for pods in others.values() for pod in pods.values()),
-            ray=self.answer(named.name if named else "", named and named.submission_id),
+            ray=self.answer(named) if named else RayAnswer(reached=False),
             progress=Progress(step=self.step, total_steps=4) if self.step else None,
             checkpoint=(
                 LastCheckpoint(step=self.step, path="/c", time=rfc3339(0)) if self.step else None
             ),
         )
 
-    def answer(self, cluster: str, submission: str | None) -> RayAnswer:
-        head = self.head(cluster)
+    def answer(self, named: RayClusterStatus) -> RayAnswer:
+        head = self.head(named.name)
         if head is None or not head.ready or not self.reachable:
             return RayAnswer(reached=False)
-        driver = self.drivers.get(submission or "")
-        if driver is None or driver[:2] != (cluster, head.incarnation):
+        driver = self.drivers.get(named.submission_id)
+        if driver is None or driver[:2] != (named.name, head.incarnation):
             return RayAnswer(reached=True)
         return RayAnswer(reached=True, job=RayJob(status=RayJobStatus(driver[2])))
 
@@ -124,7 +125,7 @@ class World(RuleBasedStateMachine):
         """A pass of the operator, which may die after so many of its calls (the first is the status)."""
         decision = decide(self.observed(), self.now)
         calls = [lambda: setattr(self, "status", decision.status)]
-        calls += [lambda action=action: self.act(action) for action in decision.actions]
+        calls += [partial(self.act, action) for action in decision.actions]
         for call in calls[:crash_after]:
             call()
 
@@ -228,7 +229,12 @@ class World(RuleBasedStateMachine):
         self.names += 1
         uid = f"{role}-{self.names}"
         self.clusters[cluster][uid] = Pod(
-            name=uid, uid=uid, role=role, ready=False, incarnation=uid, node="node-1"
+            name=uid,
+            uid=uid,
+            role=role,  # type: ignore[arg-type]
+            ready=False,
+            incarnation=uid,
+            node="node-1",
         )
 
     def head(self, cluster: str) -> Pod | None:

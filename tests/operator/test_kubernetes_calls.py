@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -24,7 +25,7 @@ from rljob_operator.kube.events import event_about
 from rljob_operator.kube.kube_answers import error_of_answer, merge_patch
 from rljob_operator.kube.kube_client import Kube
 
-JOB = {
+JOB: dict[str, Any] = {
     "apiVersion": "rljob.io/v1alpha1",
     "kind": "RLJob",
     "metadata": {"namespace": "ns", "name": "job", "uid": "u1", "resourceVersion": "7"},
@@ -297,4 +298,4 @@ def test_a_date_as_retry_after_falls_back_to_a_pause():
         503, "get Pod ns/p", body="", retry_after="Wed, 21 Oct 2026 07:28:00 GMT"
     )
 
-    assert error.retry_after == 2
+    assert isinstance(error, Unavailable) and error.retry_after == 2

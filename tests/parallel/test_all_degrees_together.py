@@ -1,6 +1,7 @@
 """A small sparse transformer of all primitives, on grids of eight ranks: one rank's loss and gradients."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from forked_ranks import on_ranks
 from torch import Tensor, distributed
 
 from rljob_api.model.layout import share
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.devices.collectives import size_of, sum_over_ranks
 from rljob_runtime.devices.kernels.linear_logprobs import linear_logprobs
 from rljob_runtime.parallel.context import ZigZag, contiguous
@@ -35,7 +36,10 @@ CUTS = {"q": 0, "o": 1, "embedding": 0, "head": 0}
 
 def weights() -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(9)
-    shapes = {"embedding": (VOCABULARY, WIDTH), "head": (VOCABULARY, WIDTH)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "embedding": (VOCABULARY, WIDTH),
+        "head": (VOCABULARY, WIDTH),
+    }
     for layer in range(LAYERS):
         shapes |= {
             f"{layer}.norm": (WIDTH,),
@@ -59,7 +63,7 @@ def samples(lengths: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
 
 def causal(lengths: tuple[int, ...]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        parts = zip(*(torch.split(x, lengths) for x in (query, key, value)), strict=True)
+        parts = zip(*(torch.split(x, [*lengths]) for x in (query, key, value)), strict=True)
         return torch.cat([over_itself(*part) for part in parts])
 
     def over_itself(*heads: Tensor) -> Tensor:
@@ -140,13 +144,14 @@ class Model:
         parts = zip(torch.split(copies, route.copies_e), w["experts"], strict=True)
         return x + combine(torch.cat([(part @ e.T).tanh() for part, e in parts]), weight, route)
 
-    def attention(self, number: int, *heads: Tensor) -> Tensor:
+    def attention(self, number: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         lengths, degrees = self.batches[number], self.grid.degrees
         group = self.group[Purpose.CONTEXT]
         if degrees.context_algorithm == "ring":
-            return ring_attention(*heads, ZigZag(lengths=lengths, ranks=degrees.context), group)
+            layout = ZigZag(lengths=lengths, ranks=degrees.context)
+            return ring_attention(query, key, value, layout, group)
         tokens = [len(part) for part in contiguous(sum(lengths), degrees.context)]
-        return ulysses_attention(*heads, causal(lengths), tokens, group)
+        return ulysses_attention(query, key, value, causal(lengths), tokens, group)
 
     def train(self) -> Tensor:
         """The loss of all ranks; gradients are then those of all ranks."""
@@ -186,7 +191,7 @@ class Model:
         return Purpose.CUT_GRADIENTS if kind in CUTS else Purpose.WHOLE_GRADIENTS
 
 
-GRIDS = {
+GRIDS: dict[str, Any] = {
     "ring, tensor, pipeline, experts": {
         "tensor": 2, "pipeline": 2, "context": 2, "expert": 2, "context_algorithm": "ring",
     },
@@ -203,9 +208,9 @@ GRIDS = {
 
 @pytest.mark.parametrize("name", GRIDS)
 def test_loss_and_gradients_are_one_ranks(name):
-    degrees = UpdateParallelism.model_validate({"data": 1, **GRIDS[name]})
+    degrees = UpdateDegrees.model_validate({"data": 1, **GRIDS[name]})
     grid = RankGrid(degrees, kv_heads=KV_HEADS)
-    alone = Model(RankGrid(UpdateParallelism(data=1, context_algorithm="ulysses")), None)
+    alone = Model(RankGrid(UpdateDegrees(data=1, context_algorithm="ulysses")), None)
     loss = alone.train()
 
     def train(rank: int) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor], float]:

@@ -1,6 +1,7 @@
 """Attention over ragged samples that ranks share: one rank's outputs and gradients, bytes by formula."""
 
 from itertools import accumulate, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def drawn(heads: int, kv_heads: int) -> list[Tensor]:
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Each sample over itself, with all of its scores, on one rank."""
     outputs = []
-    for q, k, v in zip(*(torch.split(x, LENGTHS) for x in (query, key, value)), strict=True):
+    for q, k, v in zip(*(torch.split(x, [*LENGTHS]) for x in (query, key, value)), strict=True):
         repeats = q.shape[1] // k.shape[1]
         k, v = (x.repeat_interleave(repeats, dim=1) for x in (k, v))
         later = torch.ones(len(q), len(q), dtype=torch.bool).triu(1)
@@ -64,9 +65,9 @@ def on_ring(
 ) -> tuple[list[Tensor], float]:
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)
     *inputs, up = (x[layout.tokens(rank)].to(dtype) for x in drawn(heads, kv_heads))
-    inputs = [x.requires_grad_() for x in inputs]
+    query, key, value = inputs = [x.requires_grad_() for x in inputs]
     with SentBytes() as sent:
-        output = ring_attention(*inputs, layout, group_of(ranks))
+        output = ring_attention(query, key, value, layout, group_of(ranks))
         output.backward(up)
     return [output.detach(), *(x.grad for x in inputs)], sent.total
 
@@ -74,10 +75,10 @@ def on_ring(
 def on_ulysses(rank: int, ranks: int, heads: int, kv_heads: int) -> tuple[list[Tensor], float]:
     parts = contiguous(sum(LENGTHS), ranks)
     *inputs, up = (x[list(parts[rank])] for x in drawn(heads, kv_heads))
-    inputs = [x.requires_grad_() for x in inputs]
+    query, key, value = inputs = [x.requires_grad_() for x in inputs]
     tokens = [len(part) for part in parts]
     with SentBytes() as sent:
-        output = ulysses_attention(*inputs, causal, tokens, group_of(ranks))
+        output = ulysses_attention(query, key, value, causal, tokens, group_of(ranks))
         output.backward(up)
     return [output.detach(), *(x.grad for x in inputs)], sent.total
 
@@ -156,7 +157,7 @@ def test_bytes_are_the_formulas():
     ranks, heads, kv_heads = 4, 8, 2
     layout = ZigZag(lengths=LENGTHS, ranks=ranks)
     tokens = [len(part) for part in contiguous(sum(LENGTHS), ranks)]
-    sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": D, "item_bytes": 4}
+    sizes: dict[str, Any] = {"heads": heads, "kv_heads": kv_heads, "head_dim": D, "item_bytes": 4}
 
     ring = on_ranks(ranks, lambda rank: on_ring(rank, ranks, heads, kv_heads)[1])
     ulysses = on_ranks(ranks, lambda rank: on_ulysses(rank, ranks, heads, kv_heads)[1])

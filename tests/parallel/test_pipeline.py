@@ -13,7 +13,7 @@ from sent_bytes import SentBytes
 from torch import Tensor, distributed
 
 from rljob_api.model.layout import share
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.parallel.pipeline import Hidden, pipeline_bytes, run_pipeline
 from rljob_runtime.parallel.pipeline_schedule import Schedule
 from rljob_runtime.parallel.process_groups import ProcessGroups
@@ -112,7 +112,7 @@ def test_a_forward_pass_alone_gives_the_outputs_and_no_gradients():
 
 def test_a_tied_embeddings_gradient_is_one_ranks_after_its_groups_sum():
     _, gradients = one_rank()
-    grid = RankGrid(UpdateParallelism(data=1, pipeline=3))
+    grid = RankGrid(UpdateDegrees(data=1, pipeline=3))
 
     def embedding_gradient(rank: int) -> Tensor | None:
         model, groups = Model(), ProcessGroups(grid, timeout_seconds=30)

@@ -54,7 +54,7 @@ def test_every_rank_runs_each_micro_batch_through_each_of_its_stages_once(schedu
 
         assert len(set(steps)) == len(steps)
         assert set(steps) == {
-            Step(direction, stage, micro_batch)
+            Step(direction, stage, micro_batch)  # type: ignore[arg-type]
             for direction in directions
             for stage in range(rank, schedule.stages, schedule.ranks)
             for micro_batch in range(schedule.micro_batches)

@@ -8,14 +8,14 @@ import torch
 import torch.distributed as dist
 from forked_ranks import RanksFailed, on_ranks
 
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose, RankGrid
 
 GRIDS = {
-    "context, experts": RankGrid(UpdateParallelism(data=2, context=2, expert=2, pipeline=1)),
-    "tensor, pipeline": RankGrid(UpdateParallelism(data=1, tensor=2, pipeline=2)),
-    "all": RankGrid(UpdateParallelism(data=2, tensor=2, pipeline=2, expert=2)),
+    "context, experts": RankGrid(UpdateDegrees(data=2, context=2, expert=2, pipeline=1)),
+    "tensor, pipeline": RankGrid(UpdateDegrees(data=1, tensor=2, pipeline=2)),
+    "all": RankGrid(UpdateDegrees(data=2, tensor=2, pipeline=2, expert=2)),
 }
 
 

@@ -1,6 +1,7 @@
 """Ranks' places and groups for every purpose, by arithmetic."""
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from rljob_api.model.architecture import Experts, Shape
 from rljob_api.model.layout import Slice, slices
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.parallel.ranks import Purpose, RankGrid, gradient_purpose
 
@@ -20,7 +21,7 @@ def grids(draw: st.DrawFn) -> RankGrid:
     sharing = data * context
     divisors = [d for d in range(1, sharing + 1) if sharing % d == 0]
     return RankGrid(
-        UpdateParallelism(
+        UpdateDegrees(
             data=data,
             context=context,
             tensor=tensor,
@@ -31,8 +32,8 @@ def grids(draw: st.DrawFn) -> RankGrid:
     )
 
 
-PAPER = RankGrid(UpdateParallelism(tensor=4, pipeline=6, data=16, expert=16))
-LONG = RankGrid(UpdateParallelism(tensor=4, pipeline=6, data=2, context=8, expert=8))
+PAPER = RankGrid(UpdateDegrees(tensor=4, pipeline=6, data=16, expert=16))
+LONG = RankGrid(UpdateDegrees(tensor=4, pipeline=6, data=2, context=8, expert=8))
 
 
 @given(grid=grids())
@@ -135,7 +136,7 @@ def test_all_groups_of_384_ranks_take_milliseconds():
 
 def test_experts_that_do_not_divide_data_and_context_are_refused():
     with pytest.raises(ConfigError, match=r"expert=3 .* 2 × 2 .* divisor of 4"):
-        RankGrid(UpdateParallelism(data=2, context=2, expert=3))
+        RankGrid(UpdateDegrees(data=2, context=2, expert=3))
 
 
 SHAPE = Shape(
@@ -152,9 +153,15 @@ SHAPE = Shape(
 
 
 def test_all_who_hold_a_slice_add_up_its_gradients_and_nobody_else():
-    degrees = {"data": 2, "context": 2, "tensor": 4, "pipeline": 3, "virtual_pipeline": 2}
+    degrees: dict[str, Any] = {
+        "data": 2,
+        "context": 2,
+        "tensor": 4,
+        "pipeline": 3,
+        "virtual_pipeline": 2,
+    }
     for expert in (1, 2, 4):
-        grid = RankGrid(UpdateParallelism(**degrees, expert=expert), kv_heads=SHAPE.kv_heads)
+        grid = RankGrid(UpdateDegrees(**degrees, expert=expert), kv_heads=SHAPE.kv_heads)
         holders: dict[Slice, list[int]] = {}
         for rank in range(grid.size):
             for piece in slices(SHAPE, grid.part(SHAPE, rank)):

@@ -1,5 +1,7 @@
 """Matrices cut over ranks, with tokens cut between them: one rank's loss and gradients, bytes by formula."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,7 +64,7 @@ def cut(rank: int, ranks: int) -> tuple[Tensor, dict[str, Tensor], float]:
         output = b["x"] + row_linear(F.silu(gate) * up, b["down"], b["down_bias"], group)
         loss = output.square().sum()
         loss.backward()
-    gradients = {}
+    gradients: dict[str, Any] = {}
     for name, value in b.items():
         whole = [torch.empty_like(value) for _ in range(ranks)]
         distributed.all_gather(whole, value.grad)

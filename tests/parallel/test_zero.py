@@ -26,6 +26,11 @@ BUCKET_ITEMS, STEPS, PASSES, ROWS = 40, 3, 2, 24
 class Net(nn.Module):
     """Parameters of several shapes that no number of ranks divides, one of them never used."""
 
+    inner: Tensor
+    bias: Tensor
+    outer: Tensor
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         random = torch.Generator().manual_seed(6)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,7 @@ from forked_docks import ForkedDock
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.errors import DockLost
 from rljob_runtime.prompts.pool_rows import (
     POOL_STATES,
@@ -32,7 +32,7 @@ PROMPTS, SAMPLES, BUDGET, LONGEST = 4, 2, 3, 9
 SAMPLING = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_response_length=LONGEST, eos_ids=(0,))
 
 
-def make_spec() -> RLJobSpec:
+def make_spec() -> ResolvedSpec:
     job = json.loads(json.dumps(SMALL_JOB))
     job["spec"]["flow"] = {"partialRollout": {"budgetTokens": BUDGET}}
     job["spec"]["batch"] |= {
@@ -80,14 +80,14 @@ class Bench:
 
     dock: ForkedDock
     lengths: Sequence[int]
-    spec: RLJobSpec = field(default_factory=make_spec)
+    spec: ResolvedSpec = field(default_factory=make_spec)
 
     def __post_init__(self) -> None:
         self.feeder = self.dock.client("feed", "feeder")
         self.reward = self.dock.client("reward", "reward-0")
         self.workers = [
             PartialRollout(
-                replica=RolloutReplica(engine=CountingEngine()),
+                replica=RolloutReplica(engine=CountingEngine()),  # type: ignore[arg-type]
                 dock=self.dock.client("generate", f"device-{rank}"),
                 spec=self.spec,
             )
@@ -110,7 +110,7 @@ class Bench:
         batch, now = BatchName(kind="train", step=step), pools.make_round(step)
         self.feed(now, step - 1)
         for rank, worker in enumerate(self.workers[:ranks]):
-            worker.replica.engine.version = step - 1
+            worker.replica.engine.version = step - 1  # type: ignore[misc]
             worker.run(batch, now, SAMPLING, (rank, ranks))
         claim = self.reward.claim(str(batch), share=(0, 1), timeout_seconds=10)
         names = ["prompt", "response", "rollout_logprobs", "versions"]
@@ -151,7 +151,7 @@ def test_a_long_sample_is_made_of_parts_with_the_version_and_log_prob_of_each(be
 
 def test_a_round_that_starts_over_repeats_the_seeds_of_its_prompts(bench: Bench) -> None:
     pools = Pools(prompts=PROMPTS, extra=PROMPTS, steps=6)
-    engines = [worker.replica.engine for worker in bench.workers]
+    engines: list[Any] = [worker.replica.engine for worker in bench.workers]
 
     def seeds() -> dict[int, list[int]]:
         asked = [call for engine in engines for call in engine.calls if not call.begun]

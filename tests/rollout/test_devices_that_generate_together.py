@@ -16,8 +16,7 @@ from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.errors import DockError, DockLost
@@ -51,7 +50,7 @@ LAYOUTS = [
 ]
 
 
-def make_spec(*, partial: bool) -> RLJobSpec:
+def make_spec(*, partial: bool) -> ResolvedSpec:
     job = json.loads(json.dumps(SMALL_JOB))
     if partial:
         job["spec"]["flow"] = {"partialRollout": {"budgetTokens": BUDGET}}
@@ -112,7 +111,7 @@ class Bench:
     def _run(self, replica: RolloutReplica, number: int, *, writes: bool = True) -> str:
         client = self.dock.client("generate", f"replica-{number}")
         if not writes:
-            client = Mute(client)
+            client = Mute(client)  # type: ignore[assignment]
         share = (number, self.grid.size // self._each)
         try:
             if self.rounds:
@@ -136,7 +135,7 @@ class Bench:
             return
         rows = []
         for prompt, group in enumerate(GROUPS[: self.fed or PROMPTS]):
-            shared = {
+            shared: dict[str, Any] = {
                 "prompt": np.asarray(group.token_ids, dtype=np.int32),
                 "task": np.frombuffer(b"{}", dtype=np.uint8),
             }

@@ -40,7 +40,7 @@ def test_weights_come_before_the_cache_and_both_before_the_probe(save_reference,
     engine, number = Resting(policy), len(dict(policy.named_hf_parameters()))
     sync = WeightSync(
         policy=WholePolicy(model=policy),
-        rollout=engine,
+        rollout=engine,  # type: ignore[arg-type]
         dtype=torch.float32,
         synced=torch.float32,
         vocab_size=71,

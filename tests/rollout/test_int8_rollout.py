@@ -13,8 +13,7 @@ from rollouts import make_groups, run, sampling
 from rollouts_on_ranks import ARGUMENTS, engine_on_rank, grid_of, run_on_ranks
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
@@ -36,9 +35,9 @@ def test_a_matrix_is_rounded_to_the_nearest_of_127_steps_of_each_row() -> None:
 
     held.copy_(matrix)
 
-    assert held.values.tolist() == [[127, -64, 1, 0], [0, 0, 0, 0]]
+    assert held.values.tolist() == [[127, -64, 1, 0], [0, 0, 0, 0]]  # type: ignore[union-attr]
     expected = torch.tensor([[2.54, -1.28, 0.02, 0.0], [0.0] * 4])
-    torch.testing.assert_close(held.wide(torch.float32), expected)
+    torch.testing.assert_close(held.wide(torch.float32), expected)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("family", ["llama-biased", "qwen3-moe", "deepseek-v3"])
@@ -142,7 +141,7 @@ def test_the_plan_knows_the_bytes_of_each_device(
     assert on_ranks(tensor, held)[0] == planned
 
 
-def int8_job(tensor: int) -> RLJobSpec:
+def int8_job(tensor: int) -> ResolvedSpec:
     spec = {
         "steps": 1,
         "model": {"builtin": "tiny"},

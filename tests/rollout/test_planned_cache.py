@@ -13,8 +13,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.model.architecture import read_shape
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.memory import Memory, plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryLedger
 from rljob_runtime.errors import ConfigError
@@ -25,14 +24,14 @@ SaveReference = Callable[..., tuple[Any, Path]]
 LENGTHS = {"maxPromptLength": 40, "maxResponseLength": 24}
 
 
-def make_spec(**sections: dict[str, Any]) -> RLJobSpec:
+def make_spec(**sections: dict[str, Any]) -> ResolvedSpec:
     job = copy.deepcopy(SMALL_JOB)
     for name, members in {"batch": LENGTHS, **sections}.items():
         job["spec"][name] = {**job["spec"].get(name, {}), **members}
     return resolve(read_job(job)).spec
 
 
-def planned(spec: RLJobSpec, path: Path) -> Memory:
+def planned(spec: ResolvedSpec, path: Path) -> Memory:
     shape = read_shape(read_config(path), name=str(path))
     assert shape is not None
     return plan_memory(spec, shape)

@@ -7,8 +7,7 @@ import pytest
 from rljob_api.model.architecture import Experts, Shape
 from rljob_api.model.layout import slices
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import RolloutParallelism
-from rljob_api.topology.devices import rollout_mesh
+from rljob_api.topology.devices import RolloutDegrees, rollout_mesh
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.rollout.rollout_grid import Purpose, RolloutGrid
 
@@ -24,7 +23,7 @@ LAYOUTS = {
 
 
 def grid(**degrees: int) -> RolloutGrid:
-    return RolloutGrid(RolloutParallelism.model_validate(degrees))
+    return RolloutGrid(RolloutDegrees.model_validate(degrees))
 
 
 def test_groups_of_a_layout_are_those_written_down_by_hand() -> None:

@@ -46,7 +46,7 @@ class Held(Echo):
 
 
 def settings(pool: Any, turns: int = 4) -> ToolSettings:
-    return ToolSettings(form=CallFormat(Syllables(), [CALC]), pool=pool, most_turns=turns)
+    return ToolSettings(form=CallFormat(Syllables(), [CALC]), pool=pool, most_turns=turns)  # type: ignore[arg-type]
 
 
 def how(pool: Any, turns: int = 4, **changes: Any) -> Any:
@@ -141,7 +141,7 @@ def test_samples_that_call_nothing_end_while_all_others_wait_for_a_slow_tool(
     pool, groups = Held(), make_groups()
     chunks = engine_of(model[1]).generate(groups, how(pool, turns=2))
     without = run(engine_of(model[1]), groups, sampling(eos_ids=ENDS, max_response_length=40))
-    form = CallFormat(Syllables(), [CALC])
+    form = CallFormat(Syllables(), [CALC])  # type: ignore[arg-type]
     silent = {
         uid
         for uid, sample in without.items()

@@ -99,7 +99,7 @@ def games_of() -> list[PromptGroup]:
 
 
 def how(pool: Any, *, turns: int = 4, chat: bool = False, **changes: Any) -> Any:
-    settings = GameSettings(form=Conversation(Letters(), chat=chat), pool=pool, most_turns=turns)
+    settings = GameSettings(form=Conversation(Letters(), chat=chat), pool=pool, most_turns=turns)  # type: ignore[arg-type]
     given: dict[str, Any] = {"eos_ids": ENDS, "max_response_length": 40, "stopped": stopped}
     return sampling(games=settings, **(given | changes))
 
@@ -231,7 +231,7 @@ def test_moves_that_nobody_answers_are_an_error(model: Path) -> None:
 
 def test_a_long_observation_is_cut_and_the_template_stays_around_it() -> None:
     def observation(chat: bool) -> list[int]:
-        form = Conversation(Letters(), chat=chat)
+        form = Conversation(Letters(), chat=chat)  # type: ignore[arg-type]
         return form.observation_ids(" " * chat + "W" * 30, limit=8, ended=False)
 
     cut = Letters().plain("WWWWW...")

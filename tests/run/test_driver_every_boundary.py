@@ -25,6 +25,7 @@ from driver_world import (
 from whole_runs import SMALL_JOB
 
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.processes.actors.reward_worker import RewardReport
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState, read_state
@@ -85,7 +86,7 @@ def test_prompts_that_are_left_out_are_the_same_wherever_the_driver_dies(
     chosen = {"leaveOut": "all-right", "visits": 1, "restPasses": 1}
     data = {**SMALL_JOB["spec"]["data"], "trainSize": 16, "difficultyFilter": chosen}
     job = job_with({"mode": mode}, data=data)
-    filter_alone = Difficulty.of(job.spec)
+    filter_alone = Difficulty.of(resolve(job).spec)
     assert filter_alone is not None
     filter_alone.size = 16
     whole: list[Sample] = []

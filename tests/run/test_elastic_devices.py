@@ -5,6 +5,7 @@ The devices are stand-ins without a model, in this process; what fails is writte
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stand_in_devices import Plan, Run
@@ -20,7 +21,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """begin({2: "dies"}): a run whose device 2 dies when it starts."""
     runs = []
 
-    def start(plan: Plan | None = None, **sizes: int) -> Run:
+    def start(plan: Plan | None = None, **sizes: Any) -> Run:
         def workers(per_node: int) -> WorkersHere:
             return WorkersHere(DEVICES // per_node)
 

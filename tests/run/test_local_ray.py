@@ -105,7 +105,7 @@ def test_a_node_that_never_comes_up_is_told_with_the_limit(monkeypatch: pytest.M
 
 @pytest.mark.ray
 def test_ray_works_without_its_monitors_and_its_dashboard(small_ray: None) -> None:
-    @ray.remote(num_cpus=0)
+    @ray.remote(num_cpus=0)  # type: ignore[untyped-decorator]
     def host() -> str:
         return socket.gethostname()
 

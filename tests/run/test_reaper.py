@@ -82,7 +82,7 @@ def test_a_process_with_a_pid_that_was_named_is_not_ended_for_it(run, processes)
 def test_a_process_is_known_again_after_the_clock_was_set(processes, monkeypatch) -> None:
     _, process = processes
     start, booted = start_of(psutil.Process(process.pid)), psutil.boot_time()
-    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: booted + 3600)
+    monkeypatch.setattr("psutil._psplatform.boot_time", lambda: booted + 3600)
 
     again = psutil.Process(process.pid)
 

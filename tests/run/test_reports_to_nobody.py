@@ -7,6 +7,7 @@ from ray._common.usage.usage_lib import usage_stats_enabled
 from whole_runs import SMALL_JOB
 
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.processes import local_ray, session
 
 
@@ -27,7 +28,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def open_session() -> None:
     with (
         pytest.raises(InterruptedError),
-        session.ray_session(RLJob.model_validate(SMALL_JOB), None),
+        session.ray_session(resolve(RLJob.model_validate(SMALL_JOB)), None),
     ):
         pass
 

@@ -13,7 +13,7 @@ def fresh(steps: int = 5, max_staleness: int = 1) -> RunAhead:
 
 def begin(run: RunAhead) -> list[tuple[str, int]]:
     """Begin all that may begin, until there is only to wait."""
-    begun = []
+    begun: list[tuple[str, int]] = []
     while actions := run.next():
         for action in actions:
             run.begun(action)

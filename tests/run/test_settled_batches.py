@@ -10,6 +10,7 @@ import pytest
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import DockLost, WorkerError
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.record.events import EventLog
@@ -58,7 +59,7 @@ def settle(tmp_path: Path) -> Iterator[Any]:
     def settled(*waits: bool) -> bool:
         actor = StandIn()
         stages = Stages(
-            job=read_job(SMALL_JOB),
+            job=resolve(read_job(SMALL_JOB)),
             actors=StandInCast(actor, [actor]),  # type: ignore[arg-type]
             log=log,
             stop=lambda: True,

@@ -1,5 +1,7 @@
 """Rows of the dock as the samples that states compute on, whichever way their bytes came."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -29,7 +31,7 @@ def test_samples_are_what_was_written(shared_memory: str, warehouses: int) -> No
     drawn = [random.integers(0, 2, length, dtype=np.uint8) for length in lengths]
     values = [random.standard_normal(int(d.sum()), dtype=np.float32) for d in drawn]
     rewards = [np.asarray([i], dtype=np.float32) for i in range(len(lengths))]
-    written = dict(zip(COLUMNS, (tokens, drawn, values, rewards), strict=True))
+    written: dict[str, Any] = dict(zip(COLUMNS, (tokens, drawn, values, rewards), strict=True))
 
     with ForkedDock(STATES, warehouses=warehouses, shared_memory=shared_memory) as dock:
         dock.client("feed", "feeder").put_rows("b", _new_rows(), total=GROUPS * SAMPLES)

@@ -8,6 +8,7 @@ from typing import TypeVar
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 from torch.distributed import ProcessGroup
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -18,8 +19,9 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.transformers_model import TransformersModel
 from rljob_runtime.samples.sample import SampleBatch
+from rljob_runtime.update.accumulation import LossFn
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.update.update_torch import LossFn, UpdateEngine
+from rljob_runtime.update.update_torch import UpdateEngine
 
 Result = TypeVar("Result")
 Policy = TransformersModel | Decoder
@@ -108,13 +110,13 @@ def on_ranks(size: int, function: Callable[[int, ProcessGroup | None], Result]) 
     """Results of function(rank, group) by rank; ranks are threads, each with a gloo group."""
     if size == 1:
         return [function(0, None)]
-    store = dist.HashStore()
+    store = HashStore()
     results: dict[int, Result] = {}
     failures: dict[int, BaseException] = {}
 
     def run(rank: int) -> None:
         try:
-            results[rank] = function(rank, dist.ProcessGroupGloo(store, rank, size))
+            results[rank] = function(rank, dist.ProcessGroupGloo(store, rank, size))  # type: ignore[arg-type, call-arg]
         except BaseException as error:
             failures[rank] = error
 
@@ -124,7 +126,7 @@ def on_ranks(size: int, function: Callable[[int, ProcessGroup | None], Result]) 
     for thread in threads:
         thread.join(60)
     if failures:
-        raise ExceptionGroup("ranks failed", [failures[rank] for rank in sorted(failures)])
+        raise BaseExceptionGroup("ranks failed", [failures[rank] for rank in sorted(failures)])
     return [results[rank] for rank in range(size)]
 
 

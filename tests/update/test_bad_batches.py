@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,8 +76,10 @@ def train(bench, samples, *, ruined=False):
 
 def made(samples, group, sample):
     """A row's prompt, response and reference log-probs, as they were written."""
-    row = next(r for r in samples.rows() if r.uid == samples.batch.row(group, sample))
-    row = type("Row", (), {"group_index": group, "sample": sample, "columns": row.group_columns})
+    found = next(r for r in samples.rows() if r.uid == samples.batch.row(group, sample))
+    row: Any = type(
+        "Row", (), {"group_index": group, "sample": sample, "columns": found.group_columns}
+    )
     columns = samples.columns([row])(["response", "reference_logprobs", "rollout_logprobs"])
     return row.columns["prompt"], *(columns[name].row(0) for name in columns)
 

@@ -16,7 +16,7 @@ from model_configs import SMALL
 from torch import Tensor
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.decoder import Decoder
@@ -29,7 +29,7 @@ from rljob_runtime.update.update_mindspeed.megatron_weights import to_hf, to_meg
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import make_torch, make_update
 
-ALIKE = {"rtol": 1e-4, "atol": 2e-6}
+ALIKE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
@@ -49,7 +49,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def spec_of(**update: Any) -> RLJobSpec:
+def spec_of(**update: Any) -> ResolvedSpec:
     sizes = {"globalBatchSize": 4, "samplesPerPrompt": 2}
     job = read_job({
         "apiVersion": "rljob.io/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"},
@@ -69,7 +69,7 @@ def spec_of(**update: Any) -> RLJobSpec:
             },
         },
     })  # fmt: skip
-    return job.spec
+    return resolve(job).spec
 
 
 def save_model(folder: Path, model: dict[str, Any]) -> Path:
@@ -90,7 +90,7 @@ ALONE = UpdateRanks()
 
 
 def setup_of(
-    folder: Path, spec: RLJobSpec | None = None, ranks: UpdateRanks = ALONE
+    folder: Path, spec: ResolvedSpec | None = None, ranks: UpdateRanks = ALONE
 ) -> UpdateSetup:
     return UpdateSetup(
         spec=spec or spec_of(),

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -122,8 +123,8 @@ def test_samples_are_as_old_as_the_bound_allows_and_no_older(both):
 def test_ranks_that_share_by_length_train_on_as_many_tokens_and_learn_the_same(both):
     bench = both[0]
     shuffled = random.Random(3).sample(range(GROUPS), GROUPS)
-    uneven = {"more": (0, 20), "order": range(GROUPS), "pause": 0, "early": False}
-    sizes = {"miniBatchSize": 4}
+    uneven: dict[str, Any] = {"more": (0, 20), "order": range(GROUPS), "pause": 0, "early": False}
+    sizes: dict[str, Any] = {"miniBatchSize": 4}
     by_length = make_spec(balance="length", **sizes)
 
     in_turn = train(bench, make_spec(**sizes), **uneven)

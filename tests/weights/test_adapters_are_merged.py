@@ -53,7 +53,8 @@ def test_the_rollout_gets_what_peft_would_merge_and_the_frozen_weights_stay(
         assert states.policy is not None and states.generate is not None
         figures = states.sync(3).reshard
         rollout = {
-            name: weight.clone() for name, weight in states.generate.replica.engine.slices().items()
+            name: weight.clone()
+            for name, weight in states.generate.replica.engine.slices().items()  # type: ignore[attr-defined]
         }
         if figures is not None:
             assert figures.peak_bytes <= figures.bound_bytes

@@ -11,7 +11,7 @@ from reshard_ranks import slices_of, whole_weights
 from reshards import SHAPES
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_plan.resharding.widths import Widths
@@ -31,23 +31,23 @@ def update_layouts(shape: Shape) -> Iterator[Layout]:
         if fits and (expert == 1 or (shape.experts and data * context % expert == 0)):
             yield update_layout(
                 shape,
-                UpdateParallelism(
+                UpdateDegrees(
                     data=data,
                     context=context,
                     tensor=tensor,
                     pipeline=pipeline,
                     virtual_pipeline=virtual,
                     expert=expert,
-                    zero=zero,
+                    zero=zero,  # type: ignore[arg-type]
                 ),
             )
 
 
-def rollout_layouts(shape: Shape, devices: int) -> Iterator[RolloutParallelism]:
+def rollout_layouts(shape: Shape, devices: int) -> Iterator[RolloutDegrees]:
     for data, tensor, pipeline, expert in product((1, 2, 3, 4), (1, 2, 4), (1, 2, 3), (1, 2, 3, 4)):
         fits = data * tensor * pipeline <= devices
         if fits and (expert == 1 or (shape.experts and data * tensor % expert == 0)):
-            yield RolloutParallelism(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
+            yield RolloutDegrees(data=data, tensor=tensor, pipeline=pipeline, expert=expert)
 
 
 def drawn(name: str) -> list[ReshardPlan]:

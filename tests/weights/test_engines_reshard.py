@@ -16,6 +16,7 @@ from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import WeightsError
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import weights_checksum
+from rljob_runtime.weights.reshard_state import Reshard
 from rljob_runtime.worker.device_states import DeviceStates
 
 SaveReference = Callable[..., Path]
@@ -46,7 +47,7 @@ def test_a_step_swaps_both_layouts_and_keeps_the_weights(
     def device(rank: int) -> tuple[str, str, str]:
         states, (backend, _) = states_of(job, path, rank)
         reshard, ledger = states.port, backend.ledger
-        assert reshard is not None and states.policy is not None
+        assert isinstance(reshard, Reshard) and states.policy is not None
         figures = states.sync(3).reshard
         assert figures is not None
         assert ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS) == figures.kept_bytes
@@ -87,7 +88,7 @@ def test_the_baseline_holds_both_layouts_throughout_and_generates_with_the_same_
     def device(rank: int) -> tuple[str, str]:
         states, (backend, _) = states_of(job, path, rank)
         reshard, ledger = states.port, backend.ledger
-        assert reshard is not None and states.policy is not None
+        assert isinstance(reshard, Reshard) and states.policy is not None
         both = ledger.kind_bytes(MemoryKind.UPDATE_WEIGHTS) + reshard.rollout.num_bytes
         for version in (1, 2):
             figures = states.sync(version).reshard
@@ -116,7 +117,7 @@ def test_a_rollout_of_a_narrower_type_gets_rounded_weights_and_the_update_keeps_
 
     def device(rank: int) -> tuple[str, str, int]:
         states, _ = states_of(job, path, rank)
-        assert states.port is not None and states.policy is not None
+        assert isinstance(states.port, Reshard) and states.policy is not None
         figures = states.sync(1).reshard
         assert figures is not None
         generating = states.port.engine.checksum()
@@ -157,7 +158,7 @@ def test_a_parameter_that_arrived_wrong_stops_all_devices_which_name_it(
     elements: int | None, save_reference: SaveReference
 ) -> None:
     def spoil(states: DeviceStates) -> None:
-        assert states.port is not None
+        assert isinstance(states.port, Reshard)
         arrive = states.port.on.strategy.to_rollout
 
         def wrong(new: Any) -> dict[str, Any]:
@@ -182,7 +183,7 @@ def test_log_probs_find_a_parameter_that_changed_after_it_arrived(
 ) -> None:
     def spoil(states: DeviceStates) -> None:
         reshard = states.port
-        assert reshard is not None
+        assert isinstance(reshard, Reshard)
 
         def filled(version: int) -> None:
             reshard.rollout.slices[SPOILT].mul_(-1)
@@ -203,7 +204,7 @@ def test_log_probs_name_the_rank_where_every_parameter_is_as_it_was_given(
 ) -> None:
     def spoil(states: DeviceStates) -> None:
         reshard = states.port
-        assert reshard is not None
+        assert isinstance(reshard, Reshard)
         compute = reshard.engine.token_logprobs
 
         def wrong(sequences: Any) -> list[list[float]]:
@@ -220,7 +221,7 @@ def test_log_probs_name_the_rank_where_every_parameter_is_as_it_was_given(
 
 def test_a_parameter_that_did_not_come_is_named(save_reference: SaveReference) -> None:
     def spoil(states: DeviceStates) -> None:
-        assert states.port is not None
+        assert isinstance(states.port, Reshard)
         arrive = states.port.on.strategy.to_rollout
 
         def short(new: Any) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def test_a_device_alone_swaps_without_a_process_group(save_reference: SaveRefere
 
     def device(rank: int) -> tuple[int, str]:
         states, _ = states_of(job, path, rank)
-        assert not dist.is_initialized() and states.port is not None
+        assert not dist.is_initialized() and isinstance(states.port, Reshard)
         figures = states.sync(1).reshard
         assert figures is not None
         return figures.kept_bytes, states.port.engine.checksum()
@@ -261,7 +262,7 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
 
     def first_life(rank: int) -> None:
         states, _ = states_of(job, path, rank)
-        assert states.port is not None
+        assert isinstance(states.port, Reshard)
         for tensor in states.port.update.values():
             tensor.detach().mul_(1.5)  # training
         states.sync(1)
@@ -274,7 +275,7 @@ def test_devices_that_start_again_after_one_died_in_a_reshard_generate_with_what
 
     def second_life(rank: int) -> tuple[str, str]:
         states, _ = states_of(job, path, rank)
-        assert states.port is not None and states.policy is not None
+        assert isinstance(states.port, Reshard) and states.policy is not None
         states.load(saved)
         states.sync(2)
         generating = states.port.engine.checksum()

@@ -74,7 +74,7 @@ class Mortal(CpuBackend):
                     wait()
                     self.fates.meet("free")
 
-                mark.wait = freed
+                mark.wait = freed  # type: ignore[method-assign]
             return mark
 
         stream.run = watched  # type: ignore[method-assign]

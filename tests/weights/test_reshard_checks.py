@@ -11,7 +11,7 @@ from reshards import SHAPES
 from torch import Tensor
 
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
@@ -28,8 +28,8 @@ Slices = dict[str, Tensor]
 def plan_of(nodes: int | None = None) -> ReshardPlan:
     shape = SHAPES["deepseek"]
     return make_reshard_plan(
-        update_layout(shape, UpdateParallelism(data=2, tensor=2)),
-        rollout_layout(shape, RolloutParallelism(data=4)),
+        update_layout(shape, UpdateDegrees(data=2, tensor=2)),
+        rollout_layout(shape, RolloutDegrees(data=4)),
         Widths(update=4, rollout=4),
         node_devices=nodes,
     )

@@ -41,7 +41,7 @@ def reshard(
         found = resharder.run(
             update,
             lambda piece: made(piece, generated, ledger),
-            release=lambda names, update=update: partial(forget, update, names),
+            release=lambda names, update=update: partial(forget, update, names),  # type: ignore[misc]
         )
 
         assert not update

@@ -5,6 +5,7 @@ import json
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -199,7 +200,7 @@ ALONE = {
     "spec.batch.maxPromptLength": 512,
     "spec.batch.maxResponseLength": 512,
 }
-SMALLEST = {
+SMALLEST: dict[str, Any] = {
     "tokens": (TWO, {"spec.batch.microBatchTokens": 192}, "10400Ki"),
     "one sample a prompt": (ALONE, {"spec.batch.microBatchSize": 1}, "18000Ki"),
 }

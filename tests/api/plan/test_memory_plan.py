@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from small_shapes import DENSE, SPARSE
 
 from rljob_api.model.architecture import BUILTINS
 from rljob_api.model.layout import stages
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.activations import Packed, plan_activations
 from rljob_plan.memory import plan_memory
@@ -93,7 +94,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_its_schedule_runs_ahead(
     virtual, passes, micro_batches
 ):
     def kept(**changes):
-        degrees = UpdateParallelism(data=1, **changes)
+        degrees = UpdateDegrees(data=1, **changes)
         return plan_activations(
             replace(TINY, layers=8, vocab=1), degrees, Packed.of(1, 2, 8, 9),
             item_bytes=4, recompute="full", passes=passes, masks=False,
@@ -162,7 +163,10 @@ def test_a_cache_without_room_for_one_sequence_is_refused(job):
 
 
 def test_a_cache_that_does_not_fit_beside_the_weights_is_refused(job):
-    changes = {"spec.accelerator.memory": "90Mi", "spec.rollout.kvCacheMemory": "85Mi"}
+    changes: dict[str, Any] = {
+        "spec.accelerator.memory": "90Mi",
+        "spec.rollout.kvCacheMemory": "85Mi",
+    }
     changes |= {"spec.update.recompute": "full", "spec.batch.microBatchSize": 1}
 
     spec = resolve(job(changes)).spec
@@ -365,7 +369,7 @@ def test_a_phase_that_does_not_fit_is_refused_with_its_parts(job, tmp_path):
 
 
 def test_a_kv_cache_takes_the_room_that_is_left(job):
-    changes = {"spec.accelerator.memory": "90Mi", "spec.update.recompute": "full"}
+    changes: dict[str, Any] = {"spec.accelerator.memory": "90Mi", "spec.update.recompute": "full"}
     spec = resolve(job(changes | {"spec.batch.microBatchSize": 1})).spec
 
     memory = plan_memory(spec, TINY)
@@ -377,7 +381,7 @@ def test_a_kv_cache_takes_the_room_that_is_left(job):
 
 
 def test_a_swapped_job_has_room_for_a_cache_that_leaves_before_the_update(job):
-    changes = {"spec.accelerator.memory": "90Mi", "spec.update.recompute": "full"}
+    changes: dict[str, Any] = {"spec.accelerator.memory": "90Mi", "spec.update.recompute": "full"}
     changes |= {"spec.batch.microBatchSize": 1, "spec.resharding.strategy": "allgather-swap"}
     spec = resolve(job(changes)).spec
 

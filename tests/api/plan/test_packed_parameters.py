@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.packing import Packed, packed_slices
@@ -64,7 +64,7 @@ def test_megatrons_parameters_are_runs_of_the_slices_of_tensor_ranks(family: str
     assert shape is not None
     whole, layout = (
         weights_of(shape),
-        update_layout(shape, UpdateParallelism(data=1, tensor=tensor)),
+        update_layout(shape, UpdateDegrees(data=1, tensor=tensor)),
     )
     megatron = dict(to_megatron(whole, read_architecture(config)))
 
@@ -82,7 +82,7 @@ def test_megatrons_parameters_are_runs_of_the_slices_of_tensor_ranks(family: str
 
 def test_vllms_parameters_follow_each_other_with_repeated_key_heads():
     shape = SHAPES["biases"]
-    whole, layout = weights_of(shape), rollout_layout(shape, RolloutParallelism(data=1, tensor=4))
+    whole, layout = weights_of(shape), rollout_layout(shape, RolloutDegrees(data=1, tensor=4))
 
     for rank in range(4):
         slices = slices_of(whole, layout, rank)
@@ -98,7 +98,7 @@ def test_vllms_parameters_follow_each_other_with_repeated_key_heads():
 
 def test_vllms_experts_are_stacks_that_begin_with_the_devices_first():
     shape = SHAPES["qwen3_moe"]
-    layout = rollout_layout(shape, RolloutParallelism(data=4, expert=4))
+    layout = rollout_layout(shape, RolloutDegrees(data=4, expert=4))
 
     places = packed_slices(shape, layout.held(2), "vllm")
 
@@ -113,7 +113,7 @@ def test_vllms_experts_are_stacks_that_begin_with_the_devices_first():
 
 def test_latent_attention_has_parameters_of_its_own():
     shape = SHAPES["deepseek"]
-    layout = rollout_layout(shape, RolloutParallelism(data=1))
+    layout = rollout_layout(shape, RolloutDegrees(data=1))
 
     places = packed_slices(shape, layout.held(0), "vllm")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rljob_api.model.architecture import BUILTINS, Experts
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.collectives import meetings_of_step, meetings_of_token
 from rljob_plan.decoding import active_parameters, forward_flops
@@ -99,7 +99,7 @@ def test_stages_of_a_rollout_take_turns_and_tensor_ranks_put_their_parts_togethe
 
 def test_ranks_meet_as_often_as_their_degrees_ask():
     def met(passes=1, recompute="none", **degrees):
-        update = UpdateParallelism.model_validate({"data": 1, **degrees})
+        update = UpdateDegrees.model_validate({"data": 1, **degrees})
         return meetings_of_step(TINY, update, passes=passes, recompute=recompute)
 
     norm, layers, vocabulary = 1, 4, 5
@@ -113,7 +113,7 @@ def test_ranks_meet_as_often_as_their_degrees_ask():
     assert met(context=4) == 8 * layers + 1 + norm
     assert met(context=4, contextAlgorithm="ring") == 6 * layers + 1 + norm
     assert met(5, pipeline=2) == 5 * 2 + norm
-    tokens = RolloutParallelism(data=1, tensor=2)
+    tokens = RolloutDegrees(data=1, tensor=2)
     assert meetings_of_token(TINY, tokens) == 2 * layers + 3
 
 

@@ -14,7 +14,7 @@ from rljob_api.model.architecture import find_shape
 from rljob_api.model.layout import slices
 from rljob_api.model.tensors import TensorSpec
 from rljob_api.model.volumes import GB, redundant_bytes
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.plan import make_plan
 from rljob_plan.plan_json import plan_json
@@ -140,8 +140,8 @@ def paper_plan(name: str, **layouts: object) -> ReshardPlan:
     shape = find_shape(job.spec.model, base_dir=PAPER)
     assert shape is not None
     return make_reshard_plan(
-        update_layout(shape, UpdateParallelism.model_validate(layouts["update"])),
-        rollout_layout(shape, RolloutParallelism.model_validate(layouts["rollout"])),
+        update_layout(shape, UpdateDegrees.model_validate(layouts["update"])),
+        rollout_layout(shape, RolloutDegrees.model_validate(layouts["rollout"])),
         Widths(update=2, rollout=2),
     )
 
@@ -183,8 +183,8 @@ def test_ranks_of_the_papers_384_multiply_to_all_devices():
     job = load_job(PAPER / "deepseek-r1-671b.yaml")
     shape = find_shape(job.spec.model, base_dir=PAPER)
     assert shape is not None
-    update = UpdateParallelism(tensor=4, pipeline=6, data=2, context=8, expert=16)
-    rollout = RolloutParallelism(tensor=2, pipeline=1, data=192, expert=64)
+    update = UpdateDegrees(tensor=4, pipeline=6, data=2, context=8, expert=16)
+    rollout = RolloutDegrees(tensor=2, pipeline=1, data=192, expert=64)
 
     trained, generated = update_layout(shape, update), rollout_layout(shape, rollout)
 
@@ -227,8 +227,8 @@ def test_a_plan_shows_what_a_reshard_moves_and_holds():
 
 def test_separated_devices_keep_nothing_twice():
     shape = SHAPES["tied"]
-    update = update_layout(shape, UpdateParallelism(data=1, tensor=2))
-    rollout = rollout_layout(shape, RolloutParallelism(data=2), first_device=2)
+    update = update_layout(shape, UpdateDegrees(data=1, tensor=2))
+    rollout = rollout_layout(shape, RolloutDegrees(data=2), first_device=2)
 
     plan = make_reshard_plan(update, rollout, WIDTHS)
 

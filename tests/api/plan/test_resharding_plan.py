@@ -13,7 +13,7 @@ from rljob_api.check.load import load_job
 from rljob_api.model.architecture import find_shape
 from rljob_api.model.tensors import tensors_of
 from rljob_api.model.volumes import GB
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.figures import count_bytes
@@ -72,8 +72,8 @@ def test_all_tensors_are_in_one_bucket_each(plan: ReshardPlan):
 
 def test_tensor_ranks_of_a_node_gather():
     shape = SHAPES["llama"]
-    update = update_layout(shape, UpdateParallelism(data=2, tensor=4))
-    rollout = rollout_layout(shape, RolloutParallelism(data=8, tensor=1))
+    update = update_layout(shape, UpdateDegrees(data=2, tensor=4))
+    rollout = rollout_layout(shape, RolloutDegrees(data=8, tensor=1))
 
     plan = make_reshard_plan(update, rollout, BFLOAT16, node_devices=8, bucket_bytes=10**6)
 
@@ -88,8 +88,8 @@ def test_tensor_ranks_of_a_node_gather():
 
 def test_equal_layouts_copy_alone():
     shape = SHAPES["qwen3_moe"]
-    update = update_layout(shape, UpdateParallelism(data=2, tensor=2))
-    rollout = rollout_layout(shape, RolloutParallelism(data=2, tensor=2))
+    update = update_layout(shape, UpdateDegrees(data=2, tensor=2))
+    rollout = rollout_layout(shape, RolloutDegrees(data=2, tensor=2))
 
     plan = make_reshard_plan(update, rollout, BFLOAT16)
 
@@ -101,7 +101,7 @@ def test_equal_layouts_copy_alone():
 @given(rows=st.integers(1, 40), ranks=st.integers(1, 9))
 def test_zero_3_cuts_rows_as_fsdp2_does(rows: int, ranks: int):
     shape = replace(SHAPES["llama"], vocab=rows)
-    layout = update_layout(shape, UpdateParallelism(data=ranks, zero=3))
+    layout = update_layout(shape, UpdateDegrees(data=ranks, zero=3))
     embedding = next(tensors_of(shape))
 
     found = sorted(box.size[0] for box in layout.holders(embedding))

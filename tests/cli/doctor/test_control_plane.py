@@ -160,7 +160,7 @@ def test_who_may_not_make_jobs_fails_and_who_may_not_read_logs_is_warned():
     make = Right(verb="create", resource="rljobs", group="rljob.io")
     read = Right(verb="get", resource="pods/log")
 
-    findings = found("rights", cluster(rights=HEALTHY.rights | {make: False, read: False}))
+    findings = found("rights", cluster(rights=HEALTHY.rights | {make: False, read: False}))  # type: ignore[operator]
 
     assert [(f.status, f.text) for f in findings] == [
         ("fail", "you may not create rljobs.rljob.io in namespace research"),

@@ -1,5 +1,7 @@
 """Whether a job has a place: devices beside what is asked for, labels and taints, claims, images."""
 
+from typing import Any
+
 import pytest
 from clusters import NPU, RUNTIME, claim, cluster, deployment, found, need, node, only, pod
 from clusters import storage_class as kind
@@ -7,7 +9,10 @@ from clusters import storage_class as kind
 from rljob_runtime.cli.doctor.cluster_facts import Reference, Unseen
 
 TAINT = {"key": "npu", "value": "yes", "effect": "NoSchedule"}
-EIGHT = {"accelerator": {"nodes": 2, "devicesPerNode": 8}, "batch": {"globalBatchSize": 16}}
+EIGHT: dict[str, Any] = {
+    "accelerator": {"nodes": 2, "devicesPerNode": 8},
+    "batch": {"globalBatchSize": 16},
+}
 
 
 def test_devices_are_shown_beside_what_pods_have_asked_for():
@@ -209,7 +214,9 @@ def test_secrets_that_a_job_names_are_looked_for_and_a_missing_one_is_named_with
     denied = Unseen("you may not get secrets")
 
     facts = cluster(references={pulled: True, kept: False, seen: denied})
-    by_status = {finding.status: finding for finding in found("secrets", facts, asked)}
+    by_status: dict[str, Any] = {
+        finding.status: finding for finding in found("secrets", facts, asked)
+    }
 
     assert asked.references.keys() == {pulled, kept, seen}
     assert by_status["ok"].text == "Secret registry: there"

@@ -2,10 +2,11 @@
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cluster_jobs import JOB, SETTINGS, identity, merged
-from clusters import ASCEND, HEALTHY, NPU, RUNTIME, cluster, deployment, need, node, pod
+from clusters import ASCEND, HEALTHY, NPU, OPERATOR, RUNTIME, cluster, deployment, need, node, pod
 from probe_world import ProbeWorld, unplaced, waiting
 
 from rljob_api.check.load import read_job
@@ -20,7 +21,6 @@ from rljob_runtime.cli.doctor.probe.pods import pods_of
 from rljob_runtime.errors import ClusterError
 
 OPTIONS = Options(token="abc", seconds=60)
-OPERATOR = installed(HEALTHY.operators[0])
 JOBS = {
     "emulated": {"accelerator": {"nodes": 2, "devicesPerNode": 2}},
     "ascend": {
@@ -90,8 +90,10 @@ def test_pods_end_by_themselves_and_sleep_until_they_are_asked():
 
 
 def test_a_volume_of_the_job_is_mounted_only_if_it_is_bound():
-    runs = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}}
-    pending = [c | {"status": {"phase": "Pending"}} for c in HEALTHY.claims]
+    runs: dict[str, Any] = {
+        "checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}
+    }
+    pending = [c | {"status": {"phase": "Pending"}} for c in HEALTHY.claims]  # type: ignore[union-attr]
 
     bound = plan_of(HEALTHY, need(**runs), OPERATOR, OPTIONS)
     unbound = plan_of(cluster(claims=tuple(pending)), need(**runs), OPERATOR, OPTIONS)

@@ -1,16 +1,14 @@
 """What a probe's answers mean: which numbers are too small, whose clock is wrong, who did not arrive."""
 
 import pytest
-from clusters import HEALTHY, need
+from clusters import HEALTHY, OPERATOR, need
 from probe_world import LOOK, NOON
 
-from rljob_runtime.cli.doctor.installed import installed
 from rljob_runtime.cli.doctor.probe.judge import judge, skew
 from rljob_runtime.cli.doctor.probe.plan import Options, plan_of
 from rljob_runtime.cli.doctor.probe.seen import Looked, PodSeen, Seen
 
 MIB, GIB = 2**20, 2**30
-OPERATOR = installed(HEALTHY.operators[0])
 PLAN = plan_of(HEALTHY, need(), OPERATOR, Options(token="abc", seconds=60))
 ASCEND = plan_of(
     HEALTHY,

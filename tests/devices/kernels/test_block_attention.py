@@ -1,6 +1,7 @@
 """Attention over blocks of keys, on CPU and by Ascend's operators: the reference's, whose blocks add up."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,6 @@ from npu_operators import VERSIONS, npu_operators
 from real_devices import DEVICES, skip_without
 from torch import Tensor
 
-from rljob_runtime.devices.kernels import block_attention
 from rljob_runtime.devices.kernels.block_attention import (
     Block,
     attend_blocks,
@@ -109,9 +109,11 @@ def test_gradients_of_all_blocks_are_those_of_attention_over_all_keys():
     output.backward(up)
 
     found = [torch.zeros_like(x, dtype=torch.float32) for x in inputs]
-    tensors = [x.detach().float() for x in (up, *inputs, output, log_sum)]
+    tensors: list[Any] = [x.detach().float() for x in (up, *inputs, output, log_sum)]
     for block, parts in zip(
-        BLOCKS, attend_blocks_backward_reference(*tensors, BLOCKS, scale=SCALE), strict=True
+        BLOCKS,
+        attend_blocks_backward_reference(*tensors, BLOCKS, scale=SCALE),  # type: ignore[arg-type, misc]
+        strict=True,
     ):
         for into, rows, part in zip(
             found, (block.queries, block.keys, block.keys), parts, strict=True
@@ -127,10 +129,11 @@ def test_blocks_of_a_kind_are_one_call(monkeypatch):
     with npu_operators(VERSIONS[0]):
         operator = torch.ops.npu.npu_fusion_attention
         monkeypatch.setattr(
-            block_attention.torch.ops.npu,
+            torch.ops.npu,
             "npu_fusion_attention",
             lambda *x, **named: calls.append(named["actual_seq_qlen"]) or operator(*x, **named),
         )
-        list(attend_blocks_ascend(*drawn(4, 4, torch.float32)[:3], BLOCKS, scale=SCALE))
+        query, key, value, *_ = drawn(4, 4, torch.float32)
+        list(attend_blocks_ascend(query, key, value, BLOCKS, scale=SCALE))
 
     assert calls == [[6, 11], [6, 11]]

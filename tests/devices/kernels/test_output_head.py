@@ -49,7 +49,11 @@ def test_gradients_are_those_of_finite_differences() -> None:
     hidden, weight = drawn(torch.float64)
 
     def both(hidden: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        named = {"temperature": 0.6, "with_entropy": True, "logits_at_once": 4 * VOCABULARY}
+        named: dict[str, Any] = {
+            "temperature": 0.6,
+            "with_entropy": True,
+            "logits_at_once": 4 * VOCABULARY,
+        }
         return linear_logprobs(hidden, weight, TARGETS, ROWS, **named)
 
     assert torch.autograd.gradcheck(both, (hidden, weight))

@@ -173,5 +173,5 @@ def test_the_docs_have_every_metric_and_alert():
         shown = ", ".join(f"`{label}`" for label in own)
         assert f"| `{name}` | {kind} | {shown} | {meaning} |" in text
     for rule in [*alerts(), *job_alerts()]:
-        told = rule["labels"]["severity"], rule["annotations"]["summary"]
-        assert f"| `{rule['alert']}` | {told[0]} | {told[1]} |" in text
+        severity, summary = rule["labels"]["severity"], rule["annotations"]["summary"]
+        assert f"| `{rule['alert']}` | {severity} | {summary} |" in text

@@ -9,9 +9,10 @@ import threading
 import pytest
 from chart_manifests import EVERYTHING, arguments, of_kind, only, pod_of
 
+from rljob_api.topology.pod_names import JOB_UID_LABEL
 from rljob_operator.arguments import parse
 from rljob_operator.build import ports
-from rljob_operator.build.names import JOB_UID_LABEL, OPERATOR_LABELS
+from rljob_operator.build.names import OPERATOR_LABELS
 from rljob_operator.settings import ProcessOptions, Settings
 
 NAMESPACES = ("watchNamespaces={team-a,team-b}",)

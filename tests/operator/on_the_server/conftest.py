@@ -14,8 +14,9 @@ from fake_kuberay import FakeKubeRay
 from fake_ray import FakeRay
 from job_client import Jobs
 
+from rljob_operator.arguments import parse
 from rljob_operator.kube.kube_client import Kube
-from rljob_operator.main import Operator, parse
+from rljob_operator.main import Operator
 from rljob_operator.metrics import Metrics
 from rljob_operator.watch.cache import JobKey
 

@@ -20,7 +20,7 @@ from rljob_runtime.update.update_ranks import UpdateRanks
 BF16 = torch.bfloat16
 
 # Eight bits of 10 layers' sums; and a router may send a token elsewhere for one of them.
-TOLERANCE = {"rel": 0.1, "abs": 0.02}
+TOLERANCE: dict[str, Any] = {"rel": 0.1, "abs": 0.02}
 
 
 @pytest.fixture

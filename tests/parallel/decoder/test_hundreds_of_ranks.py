@@ -21,7 +21,7 @@ from transformers.models.deepseek_v3 import DeepseekV3Config
 from transformers.models.qwen3 import Qwen3Config
 
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_plan.traffic import Work
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.devices.memory_ledger import MemoryLedger
@@ -160,7 +160,7 @@ def take_step(config: dict[str, Any], shape: Shape, groups: ProcessGroups) -> St
 @pytest.mark.parametrize("case", CASES)
 def test_a_rank_holds_the_contracts_slices_and_sends_what_is_planned(case: str) -> None:
     family, given, ranks = CASES[case]
-    config, degrees = MODELS[family], UpdateParallelism.model_validate(given)
+    config, degrees = MODELS[family], UpdateDegrees.model_validate(given)
     shape = read_shape(config, name="config.json")
     assert shape is not None
     grid = RankGrid(degrees, kv_heads=shape.kv_heads)

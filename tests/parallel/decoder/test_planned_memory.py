@@ -17,9 +17,9 @@ from transformers.models.qwen3 import Qwen3Config
 from transformers.models.qwen3_moe import Qwen3MoeConfig
 
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.spec.engines import UpdateParallelism
-from rljob_api.spec.rljob import RLJob, RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.devices import UpdateDegrees
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.memory import plan_memory
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.models.decoder import Decoder
@@ -79,7 +79,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def spec_of(degrees: UpdateParallelism, ranks: int, recompute: str) -> RLJobSpec:
+def spec_of(degrees: UpdateDegrees, ranks: int, recompute: str) -> ResolvedSpec:
     job = yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text())
     job["spec"]["update"] = {
         "parallelism": degrees.model_dump(by_alias=True), "recompute": recompute
@@ -138,7 +138,7 @@ def most_held(config: dict[str, Any], shape: Shape, grid: RankGrid, recompute: s
         else:
             for batch in batches:
                 said = decoder.logprobs(batch, temperature=0.7, with_entropy=True)
-                said.logprobs_T.sum().backward()  # type: ignore[no-untyped-call]
+                said.logprobs_T.sum().backward()
                 del said
         begun.sum_over_ranks()
         begun.clip(1.0)
@@ -150,7 +150,7 @@ def most_held(config: dict[str, Any], shape: Shape, grid: RankGrid, recompute: s
 @pytest.mark.parametrize("case", CASES)
 def test_a_rank_holds_at_most_what_is_planned(case: str, recompute: str) -> None:
     family, given = CASES[case]
-    config, degrees = MODELS[family], UpdateParallelism.model_validate({"data": 1, **given})
+    config, degrees = MODELS[family], UpdateDegrees.model_validate({"data": 1, **given})
     shape = read_shape(config, name="config.json")
     assert shape is not None
     grid = RankGrid(degrees, kv_heads=shape.kv_heads)

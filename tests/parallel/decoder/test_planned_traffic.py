@@ -13,8 +13,9 @@ from reference_models import make_reference
 from sent_bytes import SentBytes
 
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import Recompute, UpdateParallelism
+from rljob_api.spec.engines import Recompute
 from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.gradient_traffic import zero_bytes
 from rljob_plan.memory import plan_memory
@@ -94,7 +95,7 @@ def planned(
     recompute: Recompute = "none",
     **degrees: Any,
 ) -> Traffic:
-    parallelism, work = UpdateParallelism.model_validate({"data": 1, **degrees}), work_of(batch)
+    parallelism, work = UpdateDegrees.model_validate({"data": 1, **degrees}), work_of(batch)
     return stage_traffic(shape, parallelism, work, stage, dtype="float32", recompute=recompute)
 
 
@@ -199,7 +200,7 @@ def test_pipeline_ranks_send_what_is_planned() -> None:
 
     found = on_ranks(2, run)
 
-    degrees = {"pipeline": 2, "virtual_pipeline": 2}
+    degrees: dict[str, Any] = {"pipeline": 2, "virtual_pipeline": 2}
     told = PASSES * 2 * 4 * batch.num_tokens // 2  # by `run_micro_batches`
     plans = [planned(DENSE, batch, stage, **degrees).pipeline - told for stage in range(2)]
     assert found == plans
@@ -222,7 +223,7 @@ def test_ring_attention_sends_what_is_planned() -> None:
     found = on_ranks(2, run)
 
     work = Work(tokens=sum(lengths), positions=0, targets=0, passes=1)
-    degrees = UpdateParallelism(data=1, context=2, context_algorithm="ring")
+    degrees = UpdateDegrees(data=1, context=2, context_algorithm="ring")
     traffic = stage_traffic(DENSE, degrees, work, 0, dtype="float32")
     assert found == pytest.approx([traffic.context / DENSE.layers] * 2, rel=0.05)
 

@@ -60,7 +60,7 @@ def test_nothing_of_a_pass_is_kept_when_the_experts_balance_is_not_in_the_loss(
         lambda _, given: packings.append(weakref.ref(given[1]))
     )
 
-    model.logprobs(make_batch(1), temperature=1.0).logprobs_T.sum().backward()  # type: ignore[no-untyped-call]
+    model.logprobs(make_batch(1), temperature=1.0).logprobs_T.sum().backward()
     gc.collect()
 
     assert [packing() for packing in packings] == [None]
@@ -120,7 +120,7 @@ def test_one_rank_keeps_of_a_layer_its_input_alone(family: str, tmp_path: Path) 
 
         with saved_tensors_hooks(keep, lambda tensor: tensor):
             loss, _ = undivided_loss(said_of(model, batch), batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         return sum(kept.values()), gradients
 

@@ -13,7 +13,7 @@ from cluster_jobs import JOB, merged
 from remote_runs import save
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.record.remote import open_remote
 from rljob_runtime.run import launch
@@ -28,7 +28,7 @@ DOCK = DockAddress(token="", warehouses=(), controllers={})
 class Counter:
     """In the driver's place: a step is a number, a checkpoint its files."""
 
-    job: RLJob
+    job: ResolvedJob
     log: Any
     store: Any
     step: int = 0
@@ -77,7 +77,7 @@ def train(disk, tmp_path, monkeypatch):
     def run() -> int:
         return launch.run_job(
             RunRequest(
-                job=read_job(merged(JOB, {"spec": spec})),
+                job=resolve(read_job(merged(JOB, {"spec": spec}))),
                 job_file=tmp_path / "job.yaml",
                 output=tmp_path / "run",
                 resume="if-any",

@@ -3,6 +3,7 @@
 import io
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -16,7 +17,8 @@ from rljob_runtime.report.display.terminal import LiveDisplay
 
 def drawn(history: RunHistory, *, width: int = 100, height: int = 30) -> list[str]:
     """Lines of the screen on a terminal of this size."""
-    console = Console(width=width, height=height, file=io.StringIO(), color_system=None)
+    written = io.StringIO()
+    console = Console(width=width, height=height, file=written, color_system=None)
     console.print(
         screen(
             history,
@@ -26,10 +28,10 @@ def drawn(history: RunHistory, *, width: int = 100, height: int = 30) -> list[st
             height=height,
         )
     )
-    return console.file.getvalue().splitlines()
+    return written.getvalue().splitlines()
 
 
-def terminal(width: int = 100, height: int = 30) -> Console:
+def terminal(width: int = 100, height: int = 30) -> Any:
     """A console that takes itself for a terminal."""
     return Console(width=width, height=height, file=io.StringIO(), force_terminal=True, _environ={})
 
@@ -155,7 +157,7 @@ def test_an_event_that_cannot_be_drawn_is_said_on_the_screen(events_of) -> None:
             event["samples"] = [{"unexpected": True}]
         display.on_event(event)
 
-    assert "cannot be shown" in display._draw().plain
+    assert "cannot be shown" in str(display._draw())
     display.close()
 
 
@@ -212,7 +214,7 @@ def test_the_display_fits_where_it_writes(tmp_path: Path) -> None:
 
 
 def test_no_color_is_honoured(events_of) -> None:
-    console = Console(
+    console: Any = Console(
         file=io.StringIO(),
         force_terminal=True,
         width=100,

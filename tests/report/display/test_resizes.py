@@ -27,14 +27,15 @@ def test_a_change_is_said_where_a_run_is_followed_and_where_it_is_read(events_of
 
     plain.on_event(change)
     history = RunHistory.of([*events, change])
-    console = Console(width=120, file=io.StringIO())
+    written = io.StringIO()
+    console = Console(width=120, file=written)
     console.print(*header(history, 120))
 
     assert stream.getvalue() == f"{SAID}\n"
     assert document(history, "")["notices"][-1] == {
         "step": 3, "kind": "resize", "text": SAID, "count": 1,
     }  # fmt: skip
-    assert "3 devices" in console.file.getvalue()
+    assert "3 devices" in written.getvalue()
 
 
 def test_devices_are_counted_from_the_last_start(events_of) -> None:

@@ -86,7 +86,7 @@ def test_a_gain_is_the_difference_of_independent_means() -> None:
     gain, low, high = gain95(before, after)
 
     assert gain == pytest.approx(0.2)
-    assert (low, high) == (pytest.approx(0.2 - 1.96 * 0.05), pytest.approx(0.2 + 1.96 * 0.05))
+    assert (low, high) == pytest.approx((0.2 - 1.96 * 0.05, 0.2 + 1.96 * 0.05))
 
 
 def test_the_summary_compares_before_and_after(events_of) -> None:

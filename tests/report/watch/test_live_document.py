@@ -18,7 +18,7 @@ class Reader:
 
     def __init__(self, run: LiveRun) -> None:
         self._run = run
-        self.known = {"run": "", "version": 0}
+        self.known: dict[str, Any] = {"run": "", "version": 0}
         self.document: dict[str, Any] = {}
         self.size = 0
 

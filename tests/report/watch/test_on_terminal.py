@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import psutil
 import pytest
@@ -32,7 +33,7 @@ class Terminal:
     def __init__(
         self, run: GrowingRun, meanwhile: Sequence[Callable[[], object]], now: float
     ) -> None:
-        self.console = Console(
+        self.console: Any = Console(
             file=io.StringIO(), width=100, height=30, force_terminal=True, _environ={}
         )
         self.told: list[str] = []

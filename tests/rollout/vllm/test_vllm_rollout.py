@@ -4,12 +4,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from rljob_api.model.architecture import read_shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import make_reshard_plan
 from rljob_plan.resharding.widths import Widths
@@ -34,14 +36,12 @@ PROMPTS = [[257, 10, 20, 30], [257, 99], [257, *range(40)]]
 
 
 @pytest.fixture(scope="module")
-def reference() -> torch.nn.Module:
+def reference() -> Any:
     return small_model()
 
 
 @pytest.fixture(scope="module")
-def engine(
-    reference: torch.nn.Module, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VllmRollout]:
+def engine(reference: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmRollout]:
     path = tmp_path_factory.mktemp("model")
     reference.save_pretrained(path)
     engine = VllmRollout(
@@ -52,7 +52,7 @@ def engine(
 
 
 def sampling(**changes: object) -> Sampling:
-    values = {
+    values: dict[str, Any] = {
         "temperature": 1.0,
         "top_p": 1.0,
         "top_k": 0,
@@ -313,7 +313,7 @@ def test_what_cannot_be_done_right_is_refused_by_name(engine):
 
 
 def test_the_job_can_make_its_own_process_group(engine):
-    store = torch.distributed.HashStore()
+    store = HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         value = torch.ones(3)
@@ -330,12 +330,12 @@ def test_a_reshard_brings_weights_that_vllm_holds(engine, reference):
     shape = read_shape(reference.config.to_dict(), name="the reference")
     assert shape is not None
     plan = make_reshard_plan(
-        update_layout(shape, UpdateParallelism(data=1)),
-        rollout_layout(shape, RolloutParallelism(data=1)),
+        update_layout(shape, UpdateDegrees(data=1)),
+        rollout_layout(shape, RolloutDegrees(data=1)),
         Widths(update=4, rollout=4),
     )
     backend = CpuBackend(name="emulated:0")
-    store = torch.distributed.HashStore()
+    store = HashStore()
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         resharder = Resharder(plan, backend, sent=torch.float32, timeout_seconds=30)

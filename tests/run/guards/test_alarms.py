@@ -1,7 +1,6 @@
 """Each guard on made-up courses of a run: raised where it should be, silent where it should not."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.guards import Guards, steps_of
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch, Metrics
 
 HEALTHY = {
@@ -35,9 +35,15 @@ def steady(number: int, **changes: float) -> Course:
     return [HEALTHY | named for _ in range(number)]
 
 
-def watch_of(*, compares: bool = True, **guards: Mapping[str, Any]) -> AlarmWatch:
+def watch_of(*, compares: bool = True, **guards: Any) -> AlarmWatch:
     made = Guards.model_validate(guards, by_alias=True, by_name=False)
     return AlarmWatch(guards=made, compares=compares)
+
+
+def watch_by(name: str, **fields: object) -> AlarmWatch:
+    """With this of one guard."""
+    guards: dict[str, Any] = {name: fields}
+    return watch_of(**guards)
 
 
 def raised(course: list[Metrics] | Course, watch: AlarmWatch | None = None) -> list[Alarm]:
@@ -115,7 +121,7 @@ def test_there_is_a_course_for_every_guard() -> None:
 
 @pytest.mark.parametrize("name", RAISING)
 def test_an_ignored_guard_is_silent(name: str) -> None:
-    assert raised(RAISING[name][0], watch_of(**{name: {"policy": "ignore"}})) == []
+    assert raised(RAISING[name][0], watch_by(name, policy="ignore")) == []
 
 
 @pytest.mark.parametrize("name", sorted(RAISING.keys() - {"nonFinite"}))
@@ -123,8 +129,8 @@ def test_a_longer_window_waits_for_more_steps(name: str) -> None:
     course, _, _ = RAISING[name]
     window = steps_of(Guards().by_name()[name]) + 1
 
-    assert raised(course, watch_of(**{name: {"window": window}})) == []
-    later = raised(course[:1] + course + course[-1:] * 2, watch_of(**{name: {"window": window}}))
+    assert raised(course, watch_by(name, window=window)) == []
+    later = raised(course[:1] + course + course[-1:] * 2, watch_by(name, window=window))
     assert [alarm.name for alarm in later] == [name]
 
 
@@ -169,7 +175,9 @@ def test_a_job_says_whether_its_groups_are_watched(
     batch = {**SMALL_JOB["spec"]["batch"], "samplesPerPrompt": samples}
     spec = {**SMALL_JOB["spec"], "batch": batch, "algorithm": {"name": algorithm}}
 
-    assert AlarmWatch.of(read_job({**SMALL_JOB, "spec": spec}).spec).compares == compares
+    job = resolve(read_job({**SMALL_JOB, "spec": spec}))
+
+    assert AlarmWatch.of(job.spec).compares == compares
 
 
 def test_after_a_rollback_the_steps_that_are_undone_do_not_count() -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -49,7 +50,7 @@ BATCH = "train/1"
 @pytest.fixture
 def dock(run: DockAddress) -> Iterator[DockAddress]:
     """A warehouse and two controllers; device-0 holds one of two rows and the reward worker waits."""
-    common = {"graph": GRAPH, "token": run.token}
+    common: dict[str, Any] = {"graph": GRAPH, "token": run.token}
     warehouse = ServerThread(WarehouseServer(index=0, capacity_bytes=1 << 20, **common))
     place = warehouse.start()
     controllers = {
@@ -317,7 +318,7 @@ with answering_requests(folder, dump):
 
 def test_a_living_run_is_asked_by_its_folder_and_a_dead_one_refuses(tmp_path: Path) -> None:
     command = [sys.executable, "-c", RUN, str(tmp_path)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -30,7 +30,7 @@ def test_last_words_that_hang_too_do_not_keep_the_process(monkeypatch) -> None:
     monkeypatch.setattr("rljob_runtime.run.hangs.own_loop.LAST_WORDS_SECONDS", 0.1)
     ended, never = threading.Event(), threading.Event()
 
-    with watching(lambda: 7, lambda why: never.wait() and None, lambda code: ended.set()):
+    with watching(lambda: 7, lambda why: never.wait() and None, lambda code: ended.set()):  # type: ignore[arg-type]
         assert ended.wait(PATIENCE_SECONDS)
 
     never.set()

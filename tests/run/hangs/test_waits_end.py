@@ -142,7 +142,7 @@ class Stuck:
 
 
 def test_a_server_that_does_not_listen_is_named() -> None:
-    thread = ServerThread(Stuck("start"), seconds=0.2)  # type: ignore[arg-type]
+    thread = ServerThread(Stuck("start"), seconds=0.2)
 
     with pytest.raises(DockError, match=r"warehouse/7 did not listen within 0\.2 s"):
         thread.start()
@@ -153,7 +153,7 @@ def test_a_server_that_does_not_stop_hides_no_error_of_the_run(
 ) -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        ServerThread(Stuck("stop"), seconds=0.2),  # type: ignore[arg-type]
+        ServerThread(Stuck("stop"), seconds=0.2),
     ):
         1 / 0  # noqa: B018
 
@@ -166,7 +166,7 @@ def test_a_dock_that_does_not_listen_is_given_up(
     silent = tmp_path / "python"
     silent.write_text("#!/bin/sh\nexec sleep 60\n")
     silent.chmod(0o755)
-    monkeypatch.setattr(local.sys, "executable", str(silent))
+    monkeypatch.setattr("sys.executable", str(silent))
     monkeypatch.setattr(local, "LISTEN_SECONDS", 0.2)
 
     with (

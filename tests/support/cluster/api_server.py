@@ -223,7 +223,7 @@ def _wait_until_ready(server: ApiServer, processes: list[subprocess.Popen[bytes]
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         for process in processes:
-            assert process.poll() is None, f"{process.args} ended; see {server.folder}"
+            assert process.poll() is None, f"{process.args!r} ended; see {server.folder}"
         if server.ca.exists() and _answers(server, "/readyz"):
             return
         time.sleep(0.1)

@@ -12,7 +12,7 @@ SETTINGS = Settings(
     runtime_image="example.com/rljob-runtime:1", ascend_image="example.com/rljob-ascend:1"
 )
 TOKEN = "a-token-of-this-test"
-JOB = {
+JOB: dict[str, Any] = {
     "apiVersion": "rljob.io/v1alpha1",
     "kind": "RLJob",
     "metadata": {"name": "spell-backward"},

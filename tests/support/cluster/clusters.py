@@ -9,7 +9,7 @@ from cluster_jobs import JOB, merged
 from rljob_api.check.load import read_job
 from rljob_api.schema.crd import crd
 from rljob_api.topology.pod_names import JOB_LABEL
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Finding
 from rljob_runtime.cli.doctor.installed import installed
@@ -22,7 +22,7 @@ RUNTIME, ASCEND = "example.com/rljob-runtime:1", "example.com/rljob-ascend:1"
 
 def node(
     name: str, devices: int = 8, *, labels: Any = None, taints: Any = None, ready: bool = True
-):
+) -> dict[str, Any]:
     """A node with so many devices."""
     return {
         "metadata": {"name": name, "labels": labels or {}},
@@ -79,6 +79,8 @@ def storage_class(name: str, *, default: bool = False, binding: str = "Immediate
     }
 
 
+DEPLOYED = deployment(arguments=("--emulated-device-plugin",))
+OPERATOR = installed(DEPLOYED)
 HEALTHY = Facts(
     where="context lab, https://lab.example:6443",
     namespace="research",
@@ -87,7 +89,7 @@ HEALTHY = Facts(
     ray_versions=("v1", "v1alpha1"),
     rljob_crd=crd(),
     ray_crd=None,
-    operators=(deployment(arguments=("--emulated-device-plugin",)),),
+    operators=(DEPLOYED,),
     kuberays=(deployment("kuberay-operator", "kuberay", image="kuberay/operator:v1.6.2"),),
     nodes=(node("node-a"), node("node-b")),
     pods=(),
@@ -108,6 +110,7 @@ def need(facts: Facts = HEALTHY, **spec: Any) -> Need:
     """What a job on two nodes of two devices asks of the cluster; spec: what differs."""
     storage = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}}
     job = read_job(merged(merged(JOB, {"spec": storage}), {"spec": spec}))
+    assert not isinstance(facts.operators, Unseen)
     operator = one_of(map(installed, facts.operators), facts.namespace)
     return need_of(job, operator)
 

@@ -6,7 +6,7 @@ follows its list of devices.
 
 import asyncio
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import grpc
 import grpc.aio
@@ -21,11 +21,11 @@ class FakeKubelet:
     """
 
     def __init__(self, folder: Path, *, refusal: str | None = None, empties: bool = True) -> None:
-        self.registrations: list = []
+        self.registrations: list[Any] = []
         self._folder, self._refusal, self._empties = folder, refusal, empties
         self._lists: asyncio.Queue[dict[str, str]] = asyncio.Queue()
         self._channel: grpc.aio.Channel | None = None
-        self._watching: asyncio.Task | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._empties:
@@ -51,13 +51,14 @@ class FakeKubelet:
         """The next list that a plugin sends: health by id."""
         return await asyncio.wait_for(self._lists.get(), timeout=20)
 
-    async def call(self, method: str, request, answer: type):
+    async def call(self, method: str, request: Any, answer: Any) -> Any:
         """The plugin's answer."""
         path = f"/v1beta1.DevicePlugin/{method}"
+        assert self._channel is not None, "no plugin has registered"
         ask = self._channel.unary_unary(path, type(request).SerializeToString, answer.FromString)
         return await ask(request, timeout=20)
 
-    async def _register(self, request, context):
+    async def _register(self, request: Any, context: Any) -> Any:
         self.registrations.append(request)
         if self._refusal is not None:
             await context.abort(grpc.StatusCode.UNKNOWN, self._refusal)
@@ -68,6 +69,7 @@ class FakeKubelet:
         return messages.Empty()
 
     async def _watch(self) -> None:
+        assert self._channel is not None, "no plugin has registered"
         follow = self._channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch",
             messages.Empty.SerializeToString,

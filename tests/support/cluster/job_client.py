@@ -112,7 +112,7 @@ async def until(holds: Callable[[], Any]) -> None:
     await _until(found, found)
 
 
-async def _until(found: Callable[[], Awaitable[T]], last: Callable[[], Awaitable[Any]]) -> T:
+async def _until(found: Callable[[], Awaitable[T | None]], last: Callable[[], Awaitable[Any]]) -> T:
     """What was found as soon as it is true; fails with `last` after 40 s."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:

@@ -98,7 +98,7 @@ def pod(role: str, index: int = 0, *, cluster: str = "words-1", **changes: Any) 
     }
 
 
-UNSCHEDULED = {
+UNSCHEDULED: dict[str, Any] = {
     "phase": "Pending",
     "conditions": [
         {

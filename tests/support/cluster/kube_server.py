@@ -60,8 +60,8 @@ class KubeServer:
         app = web.Application(middlewares=[self._noted])
         app.router.add_get(JOBS, self._list)
         app.router.add_get(f"{JOBS}/{{name}}", self._get)
-        app.router.add_get(f"{CORE}/pods", lambda _: web.json_response({"items": self.pods}))
-        app.router.add_get(f"{CORE}/events", lambda _: web.json_response({"items": self.events}))
+        app.router.add_get(f"{CORE}/pods", self._pods)
+        app.router.add_get(f"{CORE}/events", self._events)
         app.router.add_get(f"{CORE}/pods/{{pod}}/log", self._log)
         app.router.add_get(f"{CORE}/pods/{{pod}}/exec", self._exec)
         return app
@@ -73,7 +73,14 @@ class KubeServer:
             return refusal(401, "Unauthorized")
         if request.path in self.refusals:
             return self.refusals[request.path]
-        return await handler(request)
+        answer: web.StreamResponse = await handler(request)
+        return answer
+
+    async def _pods(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self.pods})
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        return web.json_response({"items": self.events})
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]

@@ -51,7 +51,7 @@ class MemoryApi:
         if before is not None and before == manifest:
             return before
         self._version += 1
-        meta = {
+        meta: dict[str, Any] = {
             "uid": f"{self._version:08d}-uid",
             "creationTimestamp": self._now(),
             "generation": 1,

@@ -7,7 +7,7 @@ import itertools
 ROUNDS = 50  # turns of the event loop within which everything that can run has run
 
 
-async def settle():
+async def settle() -> None:
     """Let every task run until it waits for time or for the test."""
     for _ in range(ROUNDS):
         await asyncio.sleep(0)
@@ -16,20 +16,20 @@ async def settle():
 class VirtualTime:
     """clock and sleep of one test. now: seconds."""
 
-    def __init__(self, now=1000.0):
+    def __init__(self, now: float = 1000.0) -> None:
         self.now = now
         self._order = itertools.count()
-        self._sleepers = []
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
-    def clock(self):
+    def clock(self) -> float:
         return self.now
 
-    async def sleep(self, seconds):
+    async def sleep(self, seconds: float) -> None:
         woken = asyncio.get_running_loop().create_future()
         heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), woken))
         await woken
 
-    async def advance(self, seconds):
+    async def advance(self, seconds: float) -> None:
         """Let `seconds` pass; what sleeps wakes in order, each at its own time."""
         end = self.now + seconds
         await settle()

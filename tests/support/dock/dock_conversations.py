@@ -45,8 +45,8 @@ def with_warehouse() -> list[Frame]:
     """Rows put, written, read and dropped, as a client, a controller and a neighbour would."""
     prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
     response = Ragged.from_rows([np.arange(n, dtype=np.float16) for n in (3, 4)])
-    entries, payload = _columns({"prompt": prompt})
-    written, bytes_written = _columns({"response": response})
+    entries, payload = encoded({"prompt": prompt})
+    written, bytes_written = encoded({"response": response})
     put = {
         "batch": "f",
         "total": 2,
@@ -99,7 +99,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
     place = choose(len(frames))
     kind, header, payload = frames[place]
     way = choose(8)
-    raw = None
+    raw: bytes | bytearray | None = None
     if way < 3:
         header = _spoiled(header, choose)
     elif way == 3:
@@ -122,7 +122,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
 
 
 def packed(kind: Kind, header: dict[str, Any], payload: bytes) -> bytes:
-    body = msgpack.packb(header)
+    body: bytes = msgpack.packb(header)
     return HEAD.pack(MAGIC, VERSION, kind, len(body), len(payload)) + body + payload
 
 
@@ -143,9 +143,10 @@ def _spoiled(value: Any, choose: Choose) -> Any:
     return JUNK[choose(len(JUNK))]
 
 
-def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+def encoded(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+    """As the wire has them: what describes each, and their bytes one after another."""
     entries, buffers = encode_columns(columns)
-    return entries, b"".join(bytes(part) for part in buffers)
+    return entries, b"".join(bytes(part) for part in buffers)  # type: ignore[arg-type]
 
 
 def _chunks() -> list[Frame]:

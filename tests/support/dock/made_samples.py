@@ -1,15 +1,18 @@
 """A batch of made-up samples that every run gets alike, and the work of all states but the update."""
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph
 
@@ -18,16 +21,16 @@ GROUPS, SAMPLES, RANKS = 8, 4, 2
 
 def make_spec(
     *,
-    algorithm="grpo",
-    kl=0.0,
-    params=None,
-    mode=None,
-    max_staleness=None,
-    devices=RANKS,
-    degrees=None,
-    balance="none",
-    **batch,
-):
+    algorithm: str = "grpo",
+    kl: float = 0.0,
+    params: dict[str, Any] | None = None,
+    mode: str | None = None,
+    max_staleness: int | None = None,
+    devices: int = RANKS,
+    degrees: dict[str, int] | None = None,
+    balance: str = "none",
+    **batch: int,
+) -> ResolvedSpec:
     job = {**SMALL_JOB, "spec": {**SMALL_JOB["spec"]}}
     given = {"klCoefficient": kl, **(params or {})}
     job["spec"]["algorithm"] = {"name": algorithm, "params": given}
@@ -52,12 +55,12 @@ class Samples:
     """Made-up samples of a batch, which every run gets alike. versions: that drew them, in turn. more:
     tokens that the groups' responses have beside their own, in turn."""
 
-    spec: object
+    spec: ResolvedSpec
     batch: BatchName
     versions: tuple[int, ...] = (0,)
     more: tuple[int, ...] = (0,)
 
-    def rows(self):
+    def rows(self) -> list[NewRow]:
         prompts = np.random.default_rng(1).integers(0, 48, (GROUPS, 5), dtype=np.int32)
         task = np.zeros(1, dtype=np.uint8)
         return [
@@ -72,8 +75,8 @@ class Samples:
             for s in range(SAMPLES)
         ]
 
-    def columns(self, rows):
-        def values(row, name, length):
+    def columns(self, rows: Sequence[RowMeta]) -> Callable[[Iterable[str]], dict[str, Ragged]]:
+        def values(row: RowMeta, name: str) -> NDArray[Any]:
             numbers = np.random.default_rng([row.group_index, row.sample])
             more = self.more[row.group_index % len(self.more)]
             tokens = numbers.integers(0, 48, 2 + row.sample + more, dtype=np.int32)
@@ -85,10 +88,12 @@ class Samples:
             return numbers.normal(-3.9, 0.3, len(tokens)).astype(np.float32)
 
         return lambda names: {
-            name: Ragged.from_rows([values(row, name, 0) for row in rows]) for name in names
+            name: Ragged.from_rows([values(row, name) for row in rows]) for name in names
         }
 
-    def write(self, dock, order, *, pause, elsewhere=()):
+    def write(
+        self, dock: Any, order: Iterable[int], *, pause: float, elsewhere: Iterable[str] = ()
+    ) -> None:
         """Answer the prompts group by group in this order, then do the work of every other state but the
         update and those elsewhere."""
         others = {"update", *elsewhere}

@@ -169,8 +169,8 @@ class MortalDock:
             thread.join()
         for gate in self.gates.values():
             gate.close()
-        for thread in self.threads.values():
-            thread.stop()
+        for server in self.threads.values():
+            server.stop()
 
     def client(self, state: str, owner: str = "worker", **options: Any) -> DockClient:
         self.clients.append(DockClient(self.address, state=state, owner=owner, **options))
@@ -189,8 +189,13 @@ class MortalDock:
         thread = self.threads[role]
         loop = thread._loop
         ended = threading.Event()
-        loop.call_soon_threadsafe(_fall_silent, thread.server)
-        loop.call_soon_threadsafe(loop.call_later, 0.005, lambda: (ended.set(), loop.stop()))
+        loop.call_soon_threadsafe(_fall_silent, self.server(role))
+
+        def end() -> None:
+            ended.set()
+            loop.stop()
+
+        loop.call_soon_threadsafe(loop.call_later, 0.005, end)
         assert ended.wait(10), f"{role} did not die"
         thread._thread.join(10)
 
@@ -241,7 +246,7 @@ def _fall_silent(server: DockServer) -> None:
             peer._transport.abort()
     current = asyncio.current_task()
     for task in asyncio.all_tasks():
-        if task is not current and task.get_coro().__name__ != "_serve":
+        if task is not current and getattr(task.get_coro(), "__name__", "") != "_serve":
             task.cancel()
 
 

@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class SentBytes(TorchDispatchMode):
+class SentBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`with SentBytes() as sent: ...; sent.total`: by the bytes of a ring, backward passes included.
 
     by_ranks: the same by the ranks of the group, of the default group."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0.0
         self.calls: list[str] = []
         self.by_ranks: dict[tuple[int, ...], float] = {}
@@ -55,7 +55,7 @@ def _sent(name: str, args: tuple[Any, ...], group: dist.ProcessGroup) -> float:
         case "alltoall_base_":
             rows, splits = args[1], args[4]
             other = sum(splits) - splits[group.rank()]
-            return other * math.prod(rows.shape[1:]) * rows.element_size()
+            return float(other * math.prod(rows.shape[1:]) * rows.element_size())
         case "send":
             return num_bytes
         case "recv_" | "barrier":

@@ -7,7 +7,7 @@ answer is heard: who dies at the first has asked for nothing, who dies at the se
 import functools
 import sys
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
 Place = tuple[str, int, int, int, int]  # file, line, last line, column, last column
 
@@ -29,7 +29,8 @@ class Pauses:
 
     async def __call__(self, *, writes: bool = False) -> None:
         """One place to die at; whoever is dead does nothing any more."""
-        places, frame = set(), sys._getframe(1)
+        places: set[Place] = set()
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename.startswith(self._package):
                 places.add(_place(frame.f_code, frame.f_lasti))

@@ -113,7 +113,7 @@ class Run:
         self.actors = Actors(
             members=self._members(),
             pool=self.pool,
-            feeder=None,
+            feeder=None,  # type: ignore[arg-type]  # no step asks it
             rewards=[],
             warehouses=[],
             controllers={},

@@ -8,8 +8,7 @@ import torch.distributed as dist
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting
 from rljob_runtime.dock.address import DockAddress
@@ -28,7 +27,7 @@ def job_of(
     *,
     lora: dict[str, Any] | None = None,
     **spec: Any,
-) -> RLJob:
+) -> ResolvedJob:
     job = json.loads(json.dumps(SMALL_JOB))
     job["spec"]["model"] = {"path": str(path)}
     job["spec"]["update"]["parallelism"] = update
@@ -39,7 +38,7 @@ def job_of(
     return resolve(read_job(job))
 
 
-def states_of(job: RLJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
+def states_of(job: ResolvedJob, path: Path, rank: int) -> tuple[DeviceStates, Any]:
     """The device's states, as its process makes them."""
     meeting = Meeting("127.0.0.1")
     addresses: list[Any] = [None] * dist.get_world_size()

@@ -13,7 +13,7 @@ def spread_evenly(model: nn.Module) -> None:
     """Make all routers of the model so; the weights of what they choose are their own."""
     for router in model.modules():
         if isinstance(router, Router):
-            router.forward = _evenly(router.forward, router.experts.count)  # type: ignore[method-assign]
+            router.forward = _evenly(router.forward, router.experts.count)  # type: ignore[assignment, method-assign]
 
 
 def _evenly(forward: Callable[[Tensor], Routes], count: int) -> Callable[[Tensor], Routes]:

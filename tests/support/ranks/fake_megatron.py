@@ -126,18 +126,19 @@ class GPTModel(nn.Module):
         assert config.qk_layernorm == given.transformer_layer_spec.qk_layernorm
         assert config.hidden_dropout == config.attention_dropout == 0.0, "no dropout in RL"
         self._world, self._given, self.config = world, given, config
-        self.embedding = nn.Module()
+        self.embedding: Any = nn.Module()
         self.embedding.word_embeddings = nn.Embedding(given.vocab_size, config.hidden_size)
-        self.decoder = nn.Module()
+        self.decoder: Any = nn.Module()
         self.decoder.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.decoder.final_layernorm = _norm(config, config.hidden_size)
         if not given.share_embeddings_and_output_weights:
-            self.output_layer = nn.Linear(config.hidden_size, given.vocab_size, bias=False)
+            self.output_layer: Any = nn.Linear(config.hidden_size, given.vocab_size, bias=False)
 
     def forward(self, *args: Any, **named: Any) -> Tensor:
         """Logits [B, S, V]."""
         name = "megatron.core.models.gpt.GPTModel.forward"
-        return self._world.bound(name, self._logits)(*args, **named)
+        logits: Tensor = self._world.bound(name, self._logits)(*args, **named)
+        return logits
 
     def _logits(self, given: Any) -> Tensor:
         assert given.labels is None and given.attention_mask is None
@@ -157,8 +158,8 @@ class Layer(nn.Module):
         super().__init__()
         self._config, hidden, width = config, config.hidden_size, config.kv_channels
         heads, groups = config.num_attention_heads, config.num_query_groups
-        self.input_layernorm = _norm(config, hidden)
-        self.self_attention = nn.Module()
+        self.input_layernorm: Any = _norm(config, hidden)
+        self.self_attention: Any = nn.Module()
         self.self_attention.linear_qkv = nn.Linear(
             hidden, (heads + 2 * groups) * width, bias=config.add_qkv_bias
         )
@@ -167,7 +168,7 @@ class Layer(nn.Module):
             self.self_attention.q_layernorm = _norm(config, width)
             self.self_attention.k_layernorm = _norm(config, width)
         self.pre_mlp_layernorm = _norm(config, hidden)
-        self.mlp = nn.Module()
+        self.mlp: Any = nn.Module()
         self.mlp.linear_fc1 = nn.Linear(hidden, 2 * config.ffn_hidden_size, bias=False)
         self.mlp.linear_fc2 = nn.Linear(config.ffn_hidden_size, hidden, bias=False)
 
@@ -175,7 +176,8 @@ class Layer(nn.Module):
         """Attention and feed-forward, each beside its residual."""
         hidden_BSH = hidden_BSH + self._attend(self.input_layernorm(hidden_BSH), turns)
         gate, up = self.mlp.linear_fc1(self.pre_mlp_layernorm(hidden_BSH)).chunk(2, -1)
-        return hidden_BSH + self.mlp.linear_fc2(self._config.activation_func(gate) * up)
+        fed: Tensor = self.mlp.linear_fc2(self._config.activation_func(gate) * up)
+        return hidden_BSH + fed
 
     def _attend(self, hidden_BSH: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
         config, own = self._config, self.self_attention
@@ -187,8 +189,10 @@ class Layer(nn.Module):
             query, key = own.q_layernorm(query), own.k_layernorm(key)
         query, key = _rotate(query, turns), _rotate(key, turns)
         heads = [x.expand(*x.shape[:3], repeats, -1).flatten(2, 3) for x in (query, key, value)]
-        out = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in heads), is_causal=True)
-        return own.linear_proj(out.transpose(1, 2).flatten(2))
+        query, key, value = (x.transpose(1, 2) for x in heads)
+        out = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        attended: Tensor = own.linear_proj(out.transpose(1, 2).flatten(2))
+        return attended
 
 
 class DataParallel(nn.Module):
@@ -204,7 +208,8 @@ class DataParallel(nn.Module):
 
     def forward(self, *args: Any, **named: Any) -> Tensor:
         """The model's."""
-        return self.module(*args, **named)
+        logits: Tensor = self.module(*args, **named)
+        return logits
 
     def zero_grad_buffer(self, *args: Any, **named: Any) -> None:
         """Set every `main_grad` to zero."""
@@ -217,7 +222,7 @@ class DataParallel(nn.Module):
 
     @staticmethod
     def _collect(parameter: nn.Parameter) -> None:
-        parameter.main_grad += parameter.grad
+        parameter.main_grad += parameter.grad  # type: ignore[attr-defined]
         parameter.grad = None
 
 
@@ -259,14 +264,14 @@ class Optimizer:
     def step(self, *args: Any, **named: Any) -> tuple[bool, float, None]:
         """Clip, then step."""
         name = "megatron.core.optimizer.MegatronOptimizer.step"
-        return self._world.bound(name, self._step)(*args, **named)
+        done: tuple[bool, float, None] = self._world.bound(name, self._step)(*args, **named)
+        return done
 
     def state_dict(self, *args: Any, **named: Any) -> dict[str, Any]:
         """Of the optimizer within."""
         name = "megatron.core.optimizer.MegatronOptimizer.state_dict"
-        return self._world.bound(name, lambda _: {"optimizer": self._adam.state_dict()})(
-            *args, **named
-        )
+        call = self._world.bound(name, lambda _: {"optimizer": self._adam.state_dict()})
+        return dict(call(*args, **named))
 
     def load_state_dict(self, *args: Any, **named: Any) -> None:
         """What `state_dict` gave."""

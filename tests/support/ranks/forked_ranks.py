@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 Result = TypeVar("Result")
 FORK = multiprocessing.get_context("fork")
@@ -117,7 +118,7 @@ class _Rank:
 
 def _await(ranks: list[_Rank], deadline: float, grace_seconds: float) -> None:
     """Hear all ranks, until the deadline, or until shortly after the first that failed."""
-    silent = {rank.pipe: rank for rank in ranks}
+    silent: dict[Any, _Rank] = {rank.pipe: rank for rank in ranks}
     while silent and (left := deadline - time.monotonic()) > 0:
         for pipe in wait(list(silent), timeout=left):
             rank = silent.pop(pipe)
@@ -142,7 +143,7 @@ def _live(
         try:
             dist.init_process_group(
                 "gloo",
-                store=dist.FileStore(str(folder / "meet"), size),
+                store=FileStore(str(folder / "meet"), size),
                 rank=rank,
                 world_size=size,
                 timeout=timedelta(seconds=seconds),

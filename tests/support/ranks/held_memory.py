@@ -10,14 +10,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 
-class HeldMemory(TorchDispatchMode):
+class HeldMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """`with HeldMemory(there) as held: ...; held.peak`: each storage once, whatever shares it.
 
     there: tensors that were made before. What an operator allocates within itself is not seen.
     """
 
     def __init__(self, there: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self.peak = 0
         self._see(there)

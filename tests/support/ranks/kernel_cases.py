@@ -5,6 +5,8 @@ Used on CPU, by Ascend's operators that are emulated there, and on a device.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,7 +100,7 @@ KERNELS = {
     ),
 }
 
-Inputs = tuple[list[object], dict[str, object]]
+Inputs = tuple[list[Any], dict[str, Any]]
 CASES: dict[str, Callable[[Draw], Inputs]] = {
     "norm odd width": lambda d: ([d(5, 7), d(7), 1e-6], {}),
     "norm one token": lambda d: ([d(1, 64), d(64), 1e-5], {}),
@@ -190,7 +192,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], dtype: to
         assert found[name].shape == tensor.shape, name
         limit = TOLERANCE[dtype] * max((float(tensor.abs().max()) if tensor.numel() else 0.0), 1e-3)
         torch.testing.assert_close(
-            found[name], tensor, rtol=0.0, atol=limit, msg=lambda text, name=name: f"{name}: {text}"
+            found[name], tensor, rtol=0.0, atol=limit, msg=partial("{}: {}".format, name)
         )
 
 
@@ -244,7 +246,7 @@ def _packed(
     *,
     heads: tuple[int, int],
     widths: tuple[int, int],
-    **settings: float,
+    **settings: object,
 ) -> Inputs:
     queries, keys = (sum(pair[i] for pair in lengths) for i in (0, 1))
     tensors = _heads(draw, queries, keys, heads, widths)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,27 +27,28 @@ def npu_operators(version: str, *, rename: tuple[str, str] | None = None) -> Ite
     rename: an argument of the schemas and what it is called instead.
     """
     lines = (SCHEMAS / f"{version}.txt").read_text().splitlines()
-    library = torch.library.Library("npu", "DEF")
+    library = torch.library.Library("npu", "DEF")  # type: ignore[no-untyped-call]
     for schema in (line for line in lines if line.startswith("npu_")):
         name = schema.partition("(")[0]
         node = name.title().replace("_", "") + "Backward0"
         if rename is not None:
             schema = re.sub(rf"\b{rename[0]}\b(?==)", rename[1], schema)
-        library.define(schema)
+        library.define(schema)  # type: ignore[no-untyped-call]
         key = "CompositeImplicitAutograd" if node in lines else "CPU"
-        library.impl(name, OPERATORS[name], key)
+        library.impl(name, OPERATORS[name], key)  # type: ignore[no-untyped-call]
     try:
         yield
     finally:
-        library._destroy()
+        library._destroy()  # type: ignore[no-untyped-call]
 
 
 def fusion_attention(
-    query, key, value, head_num, input_layout, pse=None, padding_mask=None, atten_mask=None,
-    scale=1.0, keep_prob=1.0, pre_tockens=2**31 - 1, next_tockens=2**31 - 1, inner_precise=0,
-    prefix=None, actual_seq_qlen=None, actual_seq_kvlen=None, sparse_mode=0, gen_mask_parallel=True,
-    sync=False, softmax_layout="", *_,
-):  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, head_num: int, input_layout: str, pse: Any = None,
+    padding_mask: Any = None, atten_mask: Tensor | None = None, scale: float = 1.0, keep_prob: float = 1.0,
+    pre_tockens: int = 2**31 - 1, next_tockens: int = 2**31 - 1, inner_precise: int = 0, prefix: Any = None,
+    actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None, sparse_mode: int = 0,
+    gen_mask_parallel: bool = True, sync: bool = False, softmax_layout: str = "", *_: Any,
+) -> tuple[Any, ...]:  # fmt: skip
     """Layout TND with the 2048 x 2048 mask of sparse mode 3, or without a mask."""
     lengths = _lengths(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
     kept = query.requires_grad and torch.is_grad_enabled()
@@ -73,10 +75,11 @@ def fusion_attention(
 
 
 def fusion_attention_grad(
-    query, key, value, dy, head_num, input_layout, *, atten_mask=None, softmax_max=None,
-    softmax_sum=None, attention_in=None, scale_value=1.0, actual_seq_qlen=None,
-    actual_seq_kvlen=None, sparse_mode=0, softmax_layout="", **others,
-):  # fmt: skip
+    query: Tensor, key: Tensor, value: Tensor, dy: Tensor, head_num: int, input_layout: str, *,
+    softmax_max: Tensor, softmax_sum: Tensor, attention_in: Tensor, atten_mask: Any = None,
+    scale_value: float = 1.0, actual_seq_qlen: Any = None, actual_seq_kvlen: Any = None,
+    sparse_mode: int = 0, softmax_layout: str = "", **others: Any,
+) -> tuple[Any, ...]:  # fmt: skip
     """Of the same layouts, from the statistics that it is given, in their layout TND."""
     lengths = _lengths(query, key, value, head_num, input_layout, actual_seq_qlen, actual_seq_kvlen)
     assert softmax_layout == "TND" and dy.dtype == attention_in.dtype == query.dtype
@@ -102,11 +105,19 @@ def fusion_attention_grad(
             (gradients[2], weights, up),
         ):
             of_heads = torch.einsum("aqk,qad->kad", weighted, other)
-            into[keys] = of_heads.unflatten(1, (-1, repeats)).sum(2)
+            into[keys] = of_heads.unflatten(1, (-1, repeats)).sum(2)  # type: ignore[no-untyped-call]
     return *(x.to(query.dtype) for x in gradients), query.new_empty(0), query.new_empty(0)
 
 
-def _lengths(query, key, value, head_num, input_layout, query_ends, key_ends):
+def _lengths(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    head_num: int,
+    input_layout: str,
+    query_ends: Any,
+    key_ends: Any,
+) -> list[tuple[int, int]]:
     """Of each sequence's queries and keys."""
     assert query.dtype == key.dtype == value.dtype and query.shape[-1] <= 768
     assert key.shape == value.shape and head_num == query.shape[-2] and query.numel()
@@ -116,7 +127,14 @@ def _lengths(query, key, value, head_num, input_layout, query_ends, key_ends):
     return [(b - a, d - c) for (a, b), (c, d) in ends]
 
 
-def _scores(query, key, value, lengths, scale, sparse_mode):
+def _scores(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: list[tuple[int, int]],
+    scale: float,
+    sparse_mode: int,
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Rows of each sequence's queries, its scores [A, Q, K] and its values of all heads [K, A, D]."""
     first_query = first_key = 0
     for queries, keys in lengths:
@@ -152,7 +170,9 @@ def swiglu(x: Tensor, dim: int = -1) -> Tensor:
     return (gate * gate.sigmoid() * up).to(x.dtype)
 
 
-def rotary_mul(x, r1, r2, rotary_mode="half", rotate=None):
+def rotary_mul(
+    x: Tensor, r1: Tensor, r2: Tensor, rotary_mode: str = "half", rotate: Any = None
+) -> Tensor:
     """Layout BSND with one angle for all of B and N."""
     assert x.dim() == 4 and r1.shape == r2.shape == (1, x.shape[1], 1, x.shape[3])
     assert x.shape[3] < 896 and x.shape[2] * x.shape[0] < 1000 and rotate is None and x.numel()
@@ -166,8 +186,9 @@ def rotary_mul(x, r1, r2, rotary_mode="half", rotate=None):
 
 
 def grouped_matmul(
-    x, weight, *, group_list, split_item=0, group_type=None, group_list_type=0, **others
-):
+    x: list[Tensor], weight: list[Tensor], *, group_list: Tensor, split_item: int = 0,
+    group_type: int | None = None, group_list_type: int = 0, **others: Any,
+) -> list[Tensor]:  # fmt: skip
     """One x and one weight, grouped by rows or by the dim that is summed over."""
     assert len(x) == len(weight) == 1 and split_item in (2, 3) and group_list_type == 0
     assert group_list.dtype == torch.int64 and x[0].numel() and weight[0].numel()
@@ -179,7 +200,9 @@ def grouped_matmul(
     return [torch.stack([x[0][:, row] @ weight[0][row] for row in rows])]
 
 
-def moe_token_permute(tokens, indices, num_out_tokens=None, padded_mode=False):
+def moe_token_permute(
+    tokens: Tensor, indices: Tensor, num_out_tokens: Any = None, padded_mode: bool = False
+) -> tuple[Tensor, Tensor]:
     """Every copy, by expert."""
     assert indices.dtype == torch.int64 and num_out_tokens is None and not padded_mode
     order = torch.argsort(indices.flatten(), stable=True)
@@ -187,12 +210,13 @@ def moe_token_permute(tokens, indices, num_out_tokens=None, padded_mode=False):
 
 
 def moe_token_unpermute(
-    permuted_tokens, sorted_indices, probs=None, padded_mode=False, restore_shape=None
-):
+    permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor, padded_mode: bool = False,
+    restore_shape: Any = None,
+) -> Tensor:  # fmt: skip
     """The sum over a token's copies, in the tokens' dtype."""
     assert probs.dtype == permuted_tokens.dtype and sorted_indices.dtype == torch.int32
     assert permuted_tokens.numel() and not padded_mode and restore_shape is None
-    copies = permuted_tokens[sorted_indices.long()].unflatten(0, probs.shape)
+    copies = permuted_tokens[sorted_indices.long()].reshape(*probs.shape, -1)
     return (copies * probs[..., None]).sum(1)
 
 

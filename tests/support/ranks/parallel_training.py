@@ -10,8 +10,9 @@ from torch import Tensor
 
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.spec.algorithms.grpo import GRPOParams
-from rljob_api.spec.engines import Optimizer, UpdateParallelism
-from rljob_runtime.algorithms import ALGORITHMS
+from rljob_api.spec.engines import Optimizer
+from rljob_api.topology.devices import UpdateDegrees
+from rljob_runtime.algorithms import algorithm_of
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.devices.collectives import sum_over_ranks
 from rljob_runtime.devices.memory_ledger import MemoryLedger
@@ -55,7 +56,7 @@ def make_batch(seed: int) -> SampleBatch:
 
 
 def grpo(logprobs_T: Tensor, batch: SampleBatch, totals: Totals) -> LossOutput:
-    return ALGORITHMS["grpo"].loss(logprobs_T, batch, GRPOParams(kl_coefficient=0.1), totals)
+    return algorithm_of("grpo").loss(logprobs_T, batch, GRPOParams(kl_coefficient=0.1), totals)
 
 
 def undivided_loss(found: TokenLogprobs, batch: SampleBatch) -> tuple[Tensor, list[Tensor]]:
@@ -195,5 +196,5 @@ def shape_of(path: Path) -> Shape:
 
 
 def grid_of(path: Path, **degrees: Any) -> RankGrid:
-    parallelism = UpdateParallelism.model_validate({"data": 1, **degrees})
+    parallelism = UpdateDegrees.model_validate({"data": 1, **degrees})
     return RankGrid(parallelism, kv_heads=shape_of(path).kv_heads)

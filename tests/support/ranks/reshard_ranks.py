@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rljob_api.model.architecture import Shape
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
@@ -47,11 +47,9 @@ PAIRS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def plan_of(name: str, *, nodes: int | None, separated: bool, widths: Widths) -> ReshardPlan:
     family, update, rollout = PAIRS[name]
     shape = SHAPES[family]
-    trained = update_layout(shape, UpdateParallelism.model_validate(update))
+    trained = update_layout(shape, UpdateDegrees.model_validate(update))
     first = len(trained.parts) if separated else 0
-    generated = rollout_layout(
-        shape, RolloutParallelism.model_validate(rollout), first_device=first
-    )
+    generated = rollout_layout(shape, RolloutDegrees.model_validate(rollout), first_device=first)
     return make_reshard_plan(trained, generated, widths, node_devices=nodes)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rljob_api.model.architecture import Experts, Latent, Shape
 from rljob_api.model.tensors import tensors_of
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
@@ -105,10 +105,10 @@ DEGREES = st.sampled_from([1, 2, 4])
 
 
 @st.composite
-def update_degrees(draw: st.DrawFn, shape: Shape) -> UpdateParallelism:
+def update_degrees(draw: st.DrawFn, shape: Shape) -> UpdateDegrees:
     data, context = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     legal = [d for d in (1, 2, 3, 4, 6) if data * context % d == 0] if shape.experts else [1]
-    return UpdateParallelism(
+    return UpdateDegrees(
         data=data,
         context=context,
         tensor=draw(DEGREES),
@@ -120,10 +120,10 @@ def update_degrees(draw: st.DrawFn, shape: Shape) -> UpdateParallelism:
 
 
 @st.composite
-def rollout_degrees(draw: st.DrawFn, shape: Shape) -> RolloutParallelism:
+def rollout_degrees(draw: st.DrawFn, shape: Shape) -> RolloutDegrees:
     data, tensor = draw(st.integers(1, 4)), draw(DEGREES)
     legal = [d for d in (1, 2, 3, 4, 6, 12) if data * tensor % d == 0] if shape.experts else [1]
-    return RolloutParallelism(
+    return RolloutDegrees(
         data=data,
         tensor=tensor,
         pipeline=draw(st.integers(1, 3)),

@@ -9,8 +9,7 @@ import torch.distributed as dist
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
-from rljob_api.spec.rljob import RLJob
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.devices.backend_table import open_backend
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
 from rljob_runtime.processes.device_roles import device_roles
@@ -18,7 +17,7 @@ from rljob_runtime.weights.weight_sync import WeightSync
 from rljob_runtime.worker.device_ranks import DeviceRanks, join
 
 
-def make_job(degrees: dict[str, int]) -> RLJob:
+def make_job(degrees: dict[str, int]) -> ResolvedJob:
     """One device that trains, two that generate."""
     job = json.loads(json.dumps(SMALL_JOB))
     job["spec"]["accelerator"] = {"devicesPerNode": 3}
@@ -27,7 +26,7 @@ def make_job(degrees: dict[str, int]) -> RLJob:
     return resolve(read_job(job))
 
 
-def joined(rank: int, job: RLJob, path: Path) -> tuple[DeviceRanks, SyncGroup]:
+def joined(rank: int, job: ResolvedJob, path: Path) -> tuple[DeviceRanks, SyncGroup]:
     """The device's groups, as its process makes them: of its world, and for weights."""
     meetings = Meeting("127.0.0.1")
     addresses: list[Any] = [None] * 3

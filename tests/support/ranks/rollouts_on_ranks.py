@@ -8,7 +8,7 @@ import torch
 from forked_ranks import on_ranks
 from rollouts import run
 
-from rljob_api.spec.engines import RolloutParallelism
+from rljob_api.topology.devices import RolloutDegrees
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
 from rljob_runtime.rollout.rollout_grid import RolloutGrid
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
@@ -19,7 +19,7 @@ ARGUMENTS: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 6, "max_le
 
 def grid_of(**degrees: int) -> RolloutGrid:
     """The rollout layout of these degrees; the others are 1."""
-    return RolloutGrid(RolloutParallelism.model_validate({"data": 1, **degrees}))
+    return RolloutGrid(RolloutDegrees.model_validate({"data": 1, **degrees}))
 
 
 def engine_on_rank(path: Path, grid: RolloutGrid, **changes: Any) -> TorchRollout:

@@ -6,7 +6,7 @@ from typing import Any
 import torch.distributed as dist
 from colocated_states import job_of, states_of
 
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.devices.sync_group import Meeting, SyncGroup
 from rljob_runtime.worker.device_states import DeviceStates
 
@@ -18,7 +18,7 @@ def separated_job(
     *,
     devices: tuple[int, int],
     **spec: Any,
-) -> RLJob:
+) -> ResolvedJob:
     """devices: that train, and that generate."""
     training, generating = devices
     placement = {
@@ -39,7 +39,7 @@ def separated_job(
 class SeparatedDevice:
     """One of them. `meet` joins the first `size` of all, for the n-th time."""
 
-    def __init__(self, job: RLJob, path: Path, rank: int, *, meetings: int = 1) -> None:
+    def __init__(self, job: ResolvedJob, path: Path, rank: int, *, meetings: int = 1) -> None:
         self.rank = rank
         self._meetings = [Meeting("127.0.0.1") for _ in range(meetings)]
         given: list[list[str]] = [[]] * dist.get_world_size()

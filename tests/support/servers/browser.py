@@ -57,7 +57,7 @@ class Browser:
             message = json.loads(self._socket.recv())
             if message.get("id") == wanted:
                 assert "error" not in message, message
-                return message["result"]
+                return dict(message["result"])
             self._note(message)
 
     def _note(self, message: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
-from rljob_api.spec.rljob import RLJob
+from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.prompts import difficulty
 from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.order import item_at
@@ -31,10 +31,11 @@ class Report:
     failed: int = 0
 
 
-def job_with(**changes: Any) -> RLJob:
+def job_with(**changes: Any) -> ResolvedJob:
     spec = {**SMALL_JOB["spec"], **changes}
     data = {**SMALL_JOB["spec"]["data"], "trainSize": SIZE, "difficultyFilter": {}}
-    return read_job({**SMALL_JOB, "spec": {**spec, "data": {**data, **changes.get("data", {})}}})
+    made = {**spec, "data": {**data, **changes.get("data", {})}}
+    return resolve(read_job({**SMALL_JOB, "spec": made}))
 
 
 def filter_of(**chosen: Any) -> Difficulty:

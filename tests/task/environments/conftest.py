@@ -22,7 +22,8 @@ def games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def environment() -> Callable[..., Environment]:
     def make(name: str = "acme.countdown", **changes: Any) -> Environment:
-        return Environment(**({"name": name, "timeout_seconds": 60.0, "concurrency": 1} | changes))
+        fields: dict[str, Any] = {"name": name, "timeout_seconds": 60.0, "concurrency": 1}
+        return Environment(**(fields | changes))
 
     return make
 

@@ -114,7 +114,7 @@ def test_a_busy_service_is_asked_again_until_it_answers(tmp_path, serve):
 
 
 def test_a_service_that_stays_away_is_an_error_by_name_and_counts_0(tmp_path, serve):
-    service = serve(lambda *_: (500, {}))
+    service: Any = serve(lambda *_: (500, {}))
 
     (result,) = score(tmp_path, ["x"], type="http", http={"url": service.address, "retries": 1})
 
@@ -124,7 +124,7 @@ def test_a_service_that_stays_away_is_an_error_by_name_and_counts_0(tmp_path, se
 
 
 def test_a_refusal_is_final(tmp_path, serve):
-    service = serve(lambda *_: (401, {}))
+    service: Any = serve(lambda *_: (401, {}))
 
     (result,) = score(tmp_path, ["x"], type="http", http={"url": service.address, "retries": 5})
 
@@ -133,7 +133,7 @@ def test_a_refusal_is_final(tmp_path, serve):
 
 
 def test_a_service_that_hangs_is_given_up_within_the_deadline(tmp_path, serve):
-    service = serve(lambda *_: (service.released.wait(30), (200, {"score": 1}))[1])
+    service: Any = serve(lambda *_: (service.released.wait(30), (200, {"score": 1}))[1])
 
     (result,) = score(
         tmp_path,
@@ -149,7 +149,7 @@ def test_a_service_that_hangs_is_given_up_within_the_deadline(tmp_path, serve):
 
 @pytest.mark.parametrize("answered", ["good", float("nan"), float("inf"), None])
 def test_an_answer_without_a_number_is_an_error(tmp_path, serve, answered):
-    service = serve(lambda *_: (200, {"score": answered}))
+    service: Any = serve(lambda *_: (200, {"score": answered}))
 
     (result,) = score(tmp_path, ["x"], type="http", http={"url": service.address})
 
@@ -158,7 +158,7 @@ def test_an_answer_without_a_number_is_an_error(tmp_path, serve, answered):
 
 def test_a_token_comes_from_the_environment_and_into_no_message(tmp_path, serve, monkeypatch):
     monkeypatch.setenv("SCORE_TOKEN", "tell-nobody")
-    service = serve(lambda *_: (403, {"detail": "tell-nobody"}))
+    service: Any = serve(lambda *_: (403, {"detail": "tell-nobody"}))
 
     (result,) = score(
         tmp_path, ["x"], type="http", http={"url": service.address, "tokenVariable": "SCORE_TOKEN"}
@@ -173,7 +173,7 @@ def judged(text: str) -> dict[str, Any]:
 
 
 def test_a_judge_is_asked_as_a_chat_and_its_last_grade_counts(tmp_path, serve):
-    service = serve(lambda *_: (200, judged("Grade: 2? No. Grade: 7.5")))
+    service: Any = serve(lambda *_: (200, judged("Grade: 2? No. Grade: 7.5")))
 
     (result,) = score(
         tmp_path,
@@ -199,7 +199,7 @@ def test_a_judge_is_asked_as_a_chat_and_its_last_grade_counts(tmp_path, serve):
     ],
 )
 def test_a_judge_that_gives_no_grade_is_an_error(tmp_path, serve, found, said):
-    service = serve(lambda *_: (200, found))
+    service: Any = serve(lambda *_: (200, found))
 
     (result,) = score(
         tmp_path, ["x"], type="judge", judge={"url": service.address, "model": "grader"}
@@ -210,7 +210,7 @@ def test_a_judge_that_gives_no_grade_is_an_error(tmp_path, serve, found, said):
 
 
 def test_grades_above_the_highest_count_as_it(tmp_path, serve):
-    service = serve(lambda *_: (200, judged("Grade: 11")))
+    service: Any = serve(lambda *_: (200, judged("Grade: 11")))
 
     (result,) = score(
         tmp_path, ["x"], type="judge", judge={"url": service.address, "model": "grader"}
