@@ -13,10 +13,11 @@ from rljob_api.check.load import read_job
 from rljob_operator.build.gang import gang
 from rljob_operator.build.pods import pod_template
 from rljob_runtime.cli.doctor.cluster_facts import Unseen
+from rljob_runtime.cli.doctor.findings import Skip
 from rljob_runtime.cli.doctor.installed import installed
 from rljob_runtime.cli.doctor.need import need_of
 from rljob_runtime.cli.doctor.probe.course import probe
-from rljob_runtime.cli.doctor.probe.plan import NoPlan, Options, plan_of
+from rljob_runtime.cli.doctor.probe.plan import Options, plan_of
 from rljob_runtime.cli.doctor.probe.pods import pods_of
 from rljob_runtime.errors import ClusterError
 
@@ -118,7 +119,7 @@ def test_without_devices_each_node_gets_one_pod_and_without_an_operator_an_image
 
     assert plan_of(facts, None, installed(deployment()), OPTIONS).pods == 2
     assert plan_of(cluster(nodes=Unseen("forbidden")), None, None, named).image == "mine:1"
-    with pytest.raises(NoPlan, match="--image"):
+    with pytest.raises(Skip, match="--image"):
         plan_of(facts, None, None, OPTIONS)
 
 

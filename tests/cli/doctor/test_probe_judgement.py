@@ -33,13 +33,13 @@ def seen_pod(rank, *, summed=None, **answer):
     )
 
 
-def of(check, *pods, plan=PLAN, left=None, store_bytes=128 * MIB):
-    findings = judge(plan, Seen(pods=pods, left=left or {}), store_bytes=store_bytes)
+def of(check, *pods, plan=PLAN, left=None):
+    findings = judge(plan, Seen(pods=pods, left=left or {}))
     return [finding for finding in findings if finding.check == check]
 
 
 def test_pods_that_are_well_make_no_failure_and_tell_the_bandwidth():
-    findings = judge(PLAN, Seen(pods=(seen_pod(0), seen_pod(1))), store_bytes=128 * MIB)
+    findings = judge(PLAN, Seen(pods=(seen_pod(0), seen_pod(1))))
 
     assert {finding.status for finding in findings} == {"ok"}
     (told,) = [f.text for f in findings if f.check == "all-reduce"]

@@ -7,7 +7,7 @@ from typing import Any
 from rljob_api.schema.crd import crd
 from rljob_api.spec.rljob import GROUP, VERSION
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen
-from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn
+from rljob_runtime.cli.doctor.findings import Finding, fail, ok, seen, warn
 from rljob_runtime.cli.doctor.installed import Installed, installed, version_of
 from rljob_runtime.cli.doctor.need import Need
 
@@ -24,7 +24,7 @@ SHOWN_FIELDS = 5
 def api_server(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """It answers, and is new enough."""
     if isinstance(facts.version, Unseen):
-        yield fail("api-server", facts.version.why, "start the cluster, or use another --context")
+        yield fail(facts.version.why, "start the cluster, or use another --context")
         return
     text, found = f"Kubernetes {facts.version} ({facts.where})", version_of(facts.version)
     claims = need is not None and need.accelerator.injection == "dra"
@@ -32,112 +32,96 @@ def api_server(facts: Facts, need: Need | None) -> Iterator[Finding]:
     if found is not None and found < least:
         wanted = ".".join(map(str, least))
         why = " with accelerator.injection: dra" if claims else ""
-        yield fail("api-server", f"{text} is older than {wanted}", f"rljob needs {wanted}{why}")
+        yield fail(f"{text} is older than {wanted}", f"rljob needs {wanted}{why}")
     else:
-        yield ok("api-server", text)
+        yield ok(text)
 
 
 def rljob_resource(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """The RLJob resource is served in this client's version, with the fields that this client knows."""
-    check, served = "rljob-crd", facts.rljob_versions
-    if isinstance(served, Unseen):
-        yield skipped(check, served.why)
-        return
+    served = seen(facts.rljob_versions)
     if VERSION not in served:
-        there = f"{GROUP} is served as {', '.join(served)}" if served else "is not installed"
-        yield fail(check, f"{there}; this client knows {GROUP}/{VERSION}", CHART)
+        text = f"{GROUP} is served as {', '.join(served)}" if served else "is not installed"
+        yield fail(f"{text}; this client knows {GROUP}/{VERSION}", CHART)
         return
-    if isinstance(facts.rljob_crd, Unseen) or facts.rljob_crd is None:
-        why = (
-            "" if facts.rljob_crd is None else f"; its fields were not seen: {facts.rljob_crd.why}"
-        )
-        yield ok(check, f"{GROUP}/{VERSION} is served{why}")
+    if not isinstance(there := facts.rljob_crd, dict):
+        why = f"; its fields were not seen: {there.why}" if there else ""
+        yield ok(f"{GROUP}/{VERSION} is served{why}")
         return
-    ours, theirs = _fields(_schema(crd())), _fields(_schema(facts.rljob_crd))
+    ours, theirs = _fields(_schema(crd())), _fields(_schema(there))
     missing, unknown = sorted(ours - theirs), sorted(theirs - ours)
     if missing:
         text = f"the cluster's RLJob lacks fields that this client knows: {_some(missing)}"
-        yield warn(check, text, f"{CHART}, from this client's release")
+        yield warn(text, f"{CHART}, from this client's release")
     elif unknown:
         text = f"the cluster's RLJob has fields that this client does not know: {_some(unknown)}"
-        yield warn(check, text, "install the rljob of the cluster's release here")
+        yield warn(text, "install the rljob of the cluster's release here")
     else:
-        yield ok(check, f"{GROUP}/{VERSION} with all fields of this client")
+        yield ok(f"{GROUP}/{VERSION} with all fields of this client")
 
 
 def operator(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """The operator that looks after the namespace is ready, and of this client's version."""
-    check = "operator"
-    if isinstance(facts.operators, Unseen):
-        yield skipped(check, facts.operators.why)
-        return
-    there = [installed(deployment) for deployment in facts.operators]
+    there = [installed(deployment) for deployment in seen(facts.operators)]
     own = [one for one in there if one.looks_after(facts.namespace)]
     if not there:
-        yield fail(check, "no Deployment of rljob's operator", CHART)
+        yield fail("no Deployment of rljob's operator", CHART)
     elif not own:
         names = "; ".join(f"{one.name} for {', '.join(one.namespaces)}" for one in there)
         remedy = f"add {facts.namespace} to the chart's watchNamespaces, or use another --namespace"
-        yield fail(check, f"none looks after namespace {facts.namespace}: {names}", remedy)
+        yield fail(f"none looks after namespace {facts.namespace}: {names}", remedy)
     elif len(own) > 1:
         names = " and ".join(one.name for one in own)
         remedy = "give each release watchNamespaces of its own"
-        yield fail(check, f"{names} both look after namespace {facts.namespace}", remedy)
+        yield fail(f"{names} both look after namespace {facts.namespace}", remedy)
     else:
-        yield _operator(check, own[0])
+        yield _operator(own[0])
 
 
-def _operator(check: str, one: Installed) -> Finding:
+def _operator(one: Installed) -> Finding:
     namespace, _, name = one.name.partition("/")
     text, client = f"{one.name} {one.version}".strip(), version("rljob")
     if one.ready < 1:
         remedy = f"kubectl -n {namespace} describe pods; kubectl -n {namespace} logs deploy/{name}"
-        return fail(check, f"{text} is not ready: {one.ready} of {one.wanted} pods", remedy)
+        return fail(f"{text} is not ready: {one.ready} of {one.wanted} pods", remedy)
     if one.version and one.version != client:
-        return warn(check, f"{text}, this client {client}", "install both from one release")
-    return ok(check, f"{text} is ready ({one.ready} of {one.wanted} pods), this client {client}")
+        return warn(f"{text}, this client {client}", "install both from one release")
+    return ok(f"{text} is ready ({one.ready} of {one.wanted} pods), this client {client}")
 
 
 def kuberay(facts: Facts, need: Need | None) -> Iterator[Finding]:
-    """KubeRay's RayCluster is there, new enough, and its operator ready."""
-    yield _ray_resource(facts)
-    check = "kuberay"
-    if isinstance(facts.kuberays, Unseen):
-        yield skipped(check, facts.kuberays.why)
-        return
-    if not facts.kuberays:
+    """KubeRay's operator is ready, and new enough."""
+    deployments = seen(facts.kuberays)
+    if not deployments:
         text = "no Deployment of KubeRay's operator is seen; it may run in another way"
-        yield warn(check, text, f"if no RayCluster becomes ready, {KUBERAY}")
-    for deployment in facts.kuberays:
+        yield warn(text, f"if no RayCluster becomes ready, {KUBERAY}")
+    for deployment in deployments:
         one = installed(deployment)
         text, found = f"{one.name} {one.version}".strip(), version_of(one.version)
         if one.ready < 1:
             namespace = one.name.partition("/")[0]
             remedy = f"kubectl -n {namespace} describe pods"
-            yield fail(check, f"{text} is not ready: {one.ready} of {one.wanted} pods", remedy)
+            yield fail(f"{text} is not ready: {one.ready} of {one.wanted} pods", remedy)
         elif found is not None and found < LEAST_KUBERAY:
-            yield fail(check, f"{text} is older than 1.6", KUBERAY)
+            yield fail(f"{text} is older than 1.6", KUBERAY)
         elif found is not None and found > TESTED_KUBERAY:
-            yield warn(
-                check, f"{text} is ready; rljob is tested with 1.6.2", "nothing, if jobs run"
-            )
+            yield warn(f"{text} is ready; rljob is tested with 1.6.2", "nothing, if jobs run")
         else:
-            yield ok(check, f"{text} is ready ({one.ready} of {one.wanted} pods)")
+            yield ok(f"{text} is ready ({one.ready} of {one.wanted} pods)")
 
 
-def _ray_resource(facts: Facts) -> Finding:
-    check, served = "raycluster-crd", facts.ray_versions
-    if isinstance(served, Unseen):
-        return skipped(check, served.why)
-    if "v1" not in served:
-        return fail(check, "the cluster serves no ray.io/v1", KUBERAY)
-    if isinstance(facts.ray_crd, Unseen) or facts.ray_crd is None:
-        return ok(check, "ray.io/v1 is served")
-    fields = _fields(_schema(facts.ray_crd, "v1"))
+def ray_resource(facts: Facts, need: Need | None) -> Iterator[Finding]:
+    """KubeRay's RayCluster is served, and new enough."""
+    if "v1" not in seen(facts.ray_versions):
+        yield fail("the cluster serves no ray.io/v1", KUBERAY)
+        return
+    known = facts.ray_crd if isinstance(facts.ray_crd, dict) else None
+    fields = _fields(_schema(known, "v1")) if known else set()
     if fields and "spec.authOptions.secretName" not in fields:
         text = "ray.io/v1 lacks spec.authOptions.secretName, so its resources are older than 1.6"
-        return fail(check, text, f"{KUBERAY}; helm upgrade leaves the old CRDs: apply the new ones")
-    return ok(check, "ray.io/v1" + (" of KubeRay 1.6 or newer" if fields else " is served"))
+        yield fail(text, f"{KUBERAY}; helm upgrade leaves the old CRDs: apply the new ones")
+    else:
+        yield ok("ray.io/v1" + (" of KubeRay 1.6 or newer" if fields else " is served"))
 
 
 def _schema(manifest: Manifest, name: str = VERSION) -> Mapping[str, Any]:

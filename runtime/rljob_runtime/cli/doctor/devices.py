@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rljob_api.topology.pod_names import JOB_LABEL
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
-from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn
+from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, seen, warn
 from rljob_runtime.cli.doctor.need import Need
 
 VENDOR = "huawei.com/"
@@ -39,38 +39,29 @@ class Offer:
 
 def devices(facts: Facts, need: Need | None) -> Iterator[Finding]:
     """What nodes offer; one line for each resource."""
-    check = "devices"
-    if isinstance(facts.nodes, Unseen):
-        yield skipped(check, facts.nodes.why)
-        return
+    nodes = seen(facts.nodes)
     named = [need.resource] if need is not None and need.resource else []
-    offered = {key for node in facts.nodes for key in _allocatable(node) if _is_device(key)}
+    offered = {key for node in nodes for key in _allocatable(node) if key.startswith(VENDOR)}
     for resource in sorted({*offered, *named}):
         offers = [offer for offer in offers_of(facts, resource, None) if offer.devices]
         total = sum(offer.devices for offer in offers)
         if not offers:
             remedy = f"set accelerator.resourceName to one of {', '.join(sorted(offered))}"
-            yield fail(check, f"no node offers {resource}", remedy if offered else PLUGIN)
+            yield fail(f"no node offers {resource}", remedy if offered else PLUGIN)
             continue
         unseen = f"; pods were not seen: {facts.pods.why}" if isinstance(facts.pods, Unseen) else ""
         where = _some(map(str, offers))
-        yield ok(check, f"{resource}: {total} on {_nodes(len(offers))} ({where}){unseen}")
+        yield ok(f"{resource}: {total} on {_nodes(len(offers))} ({where}){unseen}")
     if not offered and not named:
         remedy = f"for jobs on emulated devices nothing; else {PLUGIN}"
-        yield warn(check, f"none of {_nodes(len(facts.nodes))} offers {VENDOR}* devices", remedy)
+        yield warn(f"none of {_nodes(len(nodes))} offers {VENDOR}* devices", remedy)
 
 
-def placement(facts: Facts, need: Need | None) -> Iterator[Finding]:
+def placement(facts: Facts, need: Need) -> Iterator[Finding]:
     """Each of the job's worker pods has a node of its own, with its devices."""
-    check = "placement"
-    if need is None:
-        return
-    if isinstance(facts.nodes, Unseen):
-        yield skipped(check, facts.nodes.why)
-        return
+    seen(facts.nodes)
     if need.accelerator.injection == "dra":
-        yield skipped(check, "accelerator.injection: dra, whose devices are no resource of nodes")
-        return
+        raise Skip("accelerator.injection: dra, whose devices are no resource of nodes")
     per_node = need.accelerator.devices_per_node if need.resource else 0
     what = f"{per_node} {need.resource}" if need.resource else "no device of a plugin"
     wants = f"{_nodes(need.nodes)} with {what} each"
@@ -78,20 +69,19 @@ def placement(facts: Facts, need: Need | None) -> Iterator[Finding]:
     fit = [offer for offer in offers if not offer.unfit and offer.devices >= per_node]
     free = [offer for offer in fit if offer.free >= per_node]
     if len(free) >= need.nodes:
-        yield ok(check, f"{wants}: {_nodes(len(free))} can take a worker pod now")
+        yield ok(f"{wants}: {_nodes(len(free))} can take a worker pod now")
     elif len(fit) >= need.nodes:
         busy = _some(str(offer) for offer in fit if offer not in free)
         text = f"{wants}: {len(free)} now, {len(fit)} once other pods have ended ({busy})"
-        yield warn(check, text, "wait, or end what holds them: kubectl get rljobs -A")
+        yield warn(text, "wait, or end what holds them: kubectl get rljobs -A")
     else:
         why = _some(_why(offer, per_node) for offer in offers if offer not in fit)
         text = f"{wants}: {len(fit)} of {_nodes(len(offers))} could take a worker pod"
-        yield fail(check, f"{text} ({why})" if why else text, _remedy(need, offers))
+        yield fail(f"{text} ({why})" if why else text, _remedy(need, offers))
 
 
 def offers_of(facts: Facts, resource: str | None, need: Need | None) -> list[Offer]:
     """Of every node. need: whose pods shall go there; its own that run already do not count as asked for."""
-    assert not isinstance(facts.nodes, Unseen), "callers look first"
     asked = None if isinstance(facts.pods, Unseen) else _asked(facts.pods, resource, facts, need)
     return [
         Offer(
@@ -100,7 +90,7 @@ def offers_of(facts: Facts, resource: str | None, need: Need | None) -> list[Off
             asked=None if asked is None else asked.get(name_of(node), 0),
             unfit=_unfit(node, need),
         )
-        for node in sorted(facts.nodes, key=name_of)
+        for node in sorted(seen(facts.nodes), key=name_of)
     ]
 
 
@@ -170,10 +160,6 @@ def _asked(
 def _allocatable(node: Manifest) -> dict[str, int]:
     amounts = node.get("status", {}).get("allocatable") or {}
     return {key: int(amount) for key, amount in amounts.items() if "/" in key and amount.isdigit()}
-
-
-def _is_device(resource: str) -> bool:
-    return resource.startswith(VENDOR)
 
 
 def _nodes(number: int) -> str:

@@ -3,7 +3,6 @@ imported inside."""
 
 import json
 import secrets
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,12 +19,6 @@ from rljob_runtime.cli.cluster.cluster_commands import (
 
 if TYPE_CHECKING:
     from rljob_api.spec.rljob import RLJob
-    from rljob_runtime.cli.cluster.api_calls import Calls
-    from rljob_runtime.cli.doctor.cluster_facts import Facts
-    from rljob_runtime.cli.doctor.findings import Finding
-    from rljob_runtime.cli.doctor.installed import Installed
-    from rljob_runtime.cli.doctor.need import Need
-    from rljob_runtime.cli.doctor.probe.plan import Options
 
 
 def doctor(
@@ -66,83 +59,18 @@ def doctor(
     from rljob_runtime.cli.doctor.findings_text import as_json as json_of
 
     with asked_cluster(namespace, context) as calls:
+        from rljob_runtime.cli.doctor.diagnosis import diagnose
         from rljob_runtime.cli.doctor.probe.plan import Options
 
         asked = Options(
             token=secrets.token_hex(3), seconds=deadline or 180.0, nodes=nodes, image=image
         )
-        findings = _examined(calls, job, manifest, asked if probe else None)
+        findings = diagnose(calls, job, manifest, asked if probe else None)
     if as_json:
         typer.echo(json.dumps(json_of(findings), indent=2))
     else:
         console_of().print(page(findings))
     raise typer.Exit(ExitCode.FAILED if any_fails(findings) else 0)
-
-
-def _examined(
-    calls: "Calls", job: "RLJob | None", manifest: dict[str, Any] | None, options: "Options | None"
-) -> "list[Finding]":
-    from rljob_runtime.cli.doctor.cluster_facts import Unseen
-    from rljob_runtime.cli.doctor.examine import examine
-    from rljob_runtime.cli.doctor.gather import gather
-    from rljob_runtime.cli.doctor.installed import installed
-    from rljob_runtime.cli.doctor.need import need_of, one_of, references_of
-
-    facts = gather(calls, manifest, references_of(job) if job is not None else ())
-    seen = () if isinstance(facts.operators, Unseen) else facts.operators
-    operator = one_of(map(installed, seen), facts.namespace)
-    need = need_of(job, operator) if job is not None else None
-    findings = examine(facts, need)
-    if options is not None and not isinstance(facts.version, Unseen):
-        findings += _probed(calls, facts, need, operator, options, findings)
-    return findings
-
-
-def _probed(
-    calls: "Calls",
-    facts: "Facts",
-    need: "Need | None",
-    operator: "Installed | None",
-    options: "Options",
-    findings: "list[Finding]",
-) -> "list[Finding]":
-    """Say which pods are made, make them, and judge what they saw."""
-    from rljob_api.topology.worker_pods import object_store_bytes
-    from rljob_runtime.cli.doctor.findings import Status, fail, skipped
-    from rljob_runtime.cli.doctor.probe.course import probe
-    from rljob_runtime.cli.doctor.probe.judge import judge
-    from rljob_runtime.cli.doctor.probe.plan import NoPlan, plan_of
-    from rljob_runtime.cli.doctor.probe.pods import LATER_SECONDS
-    from rljob_runtime.cli.doctor.rights import may_probe
-    from rljob_runtime.errors import ClusterError
-
-    if why := may_probe(facts):
-        return [skipped("probe-pods", why)]
-    if any(f.check == "placement" and f.status is Status.FAIL for f in findings):
-        return [skipped("probe-pods", "the job's pods have no place (placement)")]
-    try:
-        plan = plan_of(facts, need, operator, options)
-    except NoPlan as none:
-        return [skipped("probe-pods", str(none))]
-    lifetime = plan.seconds + LATER_SECONDS
-    say(f"probe: makes {plan}; deletes them again, and each ends by itself after {lifetime:.0f} s")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the pods go first
-    try:
-        seen = probe(plan, _means(calls))
-    except ClusterError as error:
-        return [fail("probe-pods", str(error), "see that the pods are gone: kubectl get pods")]
-    return judge(plan, seen, store_bytes=object_store_bytes(ascend=plan.ascend))
-
-
-def _means(calls: "Calls") -> Any:
-    from rljob_runtime.cli.cluster.exec import run_remotely
-    from rljob_runtime.cli.doctor.probe.course import Means
-    from rljob_runtime.cli.doctor.probe.pods import CONTAINER
-
-    def shell(pod: str, command: list[str]) -> tuple[int, bytes, str]:
-        return run_remotely(calls, pod, command, what="the probe", container=CONTAINER)
-
-    return Means(api=calls, shell=shell, tell=say)
 
 
 def _read(file: Path) -> "tuple[RLJob, dict[str, Any]]":

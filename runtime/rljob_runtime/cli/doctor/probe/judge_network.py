@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from rljob_runtime.cli.doctor.findings import Finding, fail, ok, skipped, warn
+from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, ok, skipped, warn
 from rljob_runtime.cli.doctor.probe.plan import Plan
 from rljob_runtime.cli.doctor.probe.seen import Answers, PodSeen
 
@@ -13,7 +13,6 @@ SOCKETS = ("HCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
     """Each pod has an interface, and the one that HCCL or gloo is told of."""
-    check = "networks"
     for pod, one in looked:
         there: dict[str, Any] = one.answer["interfaces"]
         up = {name for name, at in there.items() if at["up"] and at["addresses"]}
@@ -23,11 +22,9 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
                 text = (
                     f"{pod.node}: {variable}={named}, but up are {', '.join(sorted(up)) or 'none'}"
                 )
-                yield fail(check, text, "set it in podTemplates.worker.env to one that is up")
+                yield fail(text, "set it in podTemplates.worker.env to one that is up")
         if not up:
-            yield fail(
-                check, f"{pod.node}: no interface is up with an address", "see the CNI plugin"
-            )
+            yield fail(f"{pod.node}: no interface is up with an address", "see the CNI plugin")
     sizes = {
         (name, at["mtu"]): pod.node
         for pod, one in reversed(looked)
@@ -37,11 +34,9 @@ def networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
     shown = ", ".join(f"{name} mtu {mtu} ({node})" for (name, mtu), node in sorted(sizes.items()))
     if len(sizes) > len({name for name, _ in sizes}):
         remedy = "give the interface one mtu on all nodes: larger packets may be lost on the way"
-        yield warn(check, f"nodes differ: {shown}", remedy)
+        yield warn(f"nodes differ: {shown}", remedy)
     elif sizes:
-        yield ok(check, shown)
-    if plan.ascend:
-        yield from _device_networks(looked)
+        yield ok(shown)
 
 
 def _names_one(variable: str, named: str, up: set[str]) -> bool:
@@ -56,27 +51,28 @@ def _names_one(variable: str, named: str, up: set[str]) -> bool:
     return any(fits(name) != named.startswith("^") for name in up)
 
 
-def _device_networks(looked: Answers) -> Iterator[Finding]:
-    check = "device-networks"
+def device_networks(plan: Plan, looked: Answers) -> Iterator[Finding]:
+    """On Ascend, each device's NIC has an address."""
+    if not plan.ascend:
+        return
     for pod, one in looked:
         given, devices = one.answer["device_addresses"], one.answer["devices"]
         if given is None:
             why = "no /etc/hccn.conf in the pod; on the node, hccn_tool -i 0 -ip -g shows addresses"
-            yield skipped(check, f"{pod.node}: {why}")
+            yield skipped(f"{pod.node}: {why}")
         elif len(given) < devices:
             text = f"{pod.node}: /etc/hccn.conf has addresses of {len(given)} devices, the pod {devices}"
-            yield warn(check, text, "hccn_tool -i N -ip -s address ... on the node")
+            yield warn(text, "hccn_tool -i N -ip -s address ... on the node")
         else:
-            yield ok(check, f"{pod.node}: {len(given)} devices with addresses of their own")
+            yield ok(f"{pod.node}: {len(given)} devices with addresses of their own")
 
 
-def sums(plan: Plan, pods: tuple[PodSeen, ...]) -> Iterator[Finding]:
+def sums(plan: Plan, looked: Answers) -> Iterator[Finding]:
     """The all-reduce: who came, who hung, how fast it was."""
-    check, name = "all-reduce", "hccl" if plan.ascend else "gloo"
-    asked = [pod for pod in pods if pod.summed is not None]
+    name = "hccl" if plan.ascend else "gloo"
+    asked = [pod for pod, _ in looked if pod.summed is not None]
     if not asked:
-        yield skipped(check, "it takes two pods that run")
-        return
+        raise Skip("it takes two pods that run")
     members = max((_members(pod) for pod in asked), key=len)
     absent = [pod for rank, pod in enumerate(asked) if rank not in members]
     for pod in absent:
@@ -84,17 +80,17 @@ def sums(plan: Plan, pods: tuple[PodSeen, ...]) -> Iterator[Finding]:
         remedy = (
             f"let pods of the namespace reach each other: NetworkPolicies, routes to {pod.node}"
         )
-        yield fail(check, f"{pod.name} on {pod.node} did not arrive: {why}", remedy)
+        yield fail(f"{pod.name} on {pod.node} did not arrive: {why}", remedy)
     broken = [pod for pod in asked if pod not in absent and _failure(pod)]
     for pod in broken:
         remedy = "see networks; firewalls between nodes, HCCL_SOCKET_IFNAME, the devices' NICs"
-        yield fail(check, f"{pod.name} on {pod.node}: {_failure(pod)}", remedy)
+        yield fail(f"{pod.name} on {pod.node}: {_failure(pod)}", remedy)
     wrong = [pod for pod in asked if (pod.summed or {}).get("correct") is False]
     for pod in wrong:
-        yield fail(check, f"{pod.name} on {pod.node} got a wrong sum", "take the node out of use")
+        yield fail(f"{pod.name} on {pod.node} got a wrong sum", "take the node out of use")
     done = [pod.summed for pod in asked if pod.summed and "seconds" in pod.summed]
     if done and not broken and not wrong:
-        yield ok(check, _bandwidth(name, members, done))
+        yield ok(_bandwidth(name, members, done))
 
 
 def _bandwidth(name: str, members: list[int], done: list[dict[str, Any]]) -> str:

@@ -7,16 +7,13 @@ from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.worker_pods import EMULATED_REQUESTS, HOST_GIB, is_ascend
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen, name_of
 from rljob_runtime.cli.doctor.devices import offers_of
+from rljob_runtime.cli.doctor.findings import Skip
 from rljob_runtime.cli.doctor.installed import Installed
 from rljob_runtime.cli.doctor.need import Need
 
 MOST_PODS = 16
 """Of a probe without a job and without --nodes."""
 DEFAULT_RESOURCE = "huawei.com/Ascend910"
-
-
-class NoPlan(Exception):
-    """No pods can be made; the message says why, as a `skipped` line does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +63,7 @@ class Options:
 
 
 def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options: Options) -> Plan:
-    """The pods. Raises NoPlan."""
+    """The pods. Raises Skip."""
     if need is not None:
         return _of_job(facts, need, operator, options)
     resource, devices, nodes = _what_nodes_offer(facts, operator)
@@ -95,10 +92,10 @@ def _of_job(facts: Facts, need: Need, operator: Installed | None, options: Optio
     accelerator = need.accelerator
     ascend = is_ascend(accelerator)
     if accelerator.injection == "dra":
-        raise NoPlan("a probe makes no resource claims (accelerator.injection: dra)")
+        raise Skip("a probe makes no resource claims (accelerator.injection: dra)")
     image = options.image or need.images["worker"]
     if not image:
-        raise NoPlan("the operator's image for jobs was not seen; --image names it")
+        raise Skip("the operator's image for jobs was not seen; --image names it")
     own = need.worker.resources
     requests = dict(own.requests) if own is not None else {}
     limits = dict(own.limits) if own is not None else {}
@@ -148,7 +145,7 @@ def _what_nodes_offer(facts: Facts, operator: Installed | None) -> tuple[str | N
     if free:
         return DEFAULT_RESOURCE, 1, min(len(free), MOST_PODS)
     if not offers:
-        raise NoPlan("no node is ready and open to pods")
+        raise Skip("no node is ready and open to pods")
     return None, 0, min(len(offers), MOST_PODS)
 
 
@@ -157,5 +154,5 @@ def _image(operator: Installed | None, *, ascend: bool) -> str:
     if operator is not None:
         image = operator.ascend_image if ascend else operator.runtime_image
     if not image:
-        raise NoPlan("the operator's image for jobs was not seen; --image names it")
+        raise Skip("the operator's image for jobs was not seen; --image names it")
     return image

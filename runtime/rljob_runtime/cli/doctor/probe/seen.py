@@ -36,3 +36,8 @@ class Seen:
 
     pods: tuple[PodSeen, ...]
     left: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> Answers:
+        """Of the pods that answered."""
+        return [(pod, pod.looked) for pod in self.pods if pod.looked is not None]
