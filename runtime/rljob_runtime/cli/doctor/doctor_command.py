@@ -4,7 +4,7 @@ imported inside."""
 import json
 import secrets
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -18,13 +18,19 @@ from rljob_runtime.cli.cluster.cluster_commands import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rljob_api.spec.rljob import RLJob
+    from rljob_runtime.cli.doctor.findings import Finding
 
 
 def doctor(
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="FILE", help="An RLJob: whether the cluster has what it needs."),
+        typer.Argument(
+            metavar="FILE",
+            help="An RLJob: whether the cluster has what it needs; a run's folder: whether it is whole.",
+        ),
     ] = None,
     namespace: Namespace = None,
     probe: Annotated[
@@ -47,17 +53,16 @@ def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     context: Context = None,
 ) -> None:
-    """Check a cluster before a job; exit code 1 if a check fails."""
+    """Check a cluster before a job, or a run's folder; exit code 1 if a check fails."""
     for option, value in (("--nodes", nodes), ("--image", image), ("--deadline", deadline)):
         if value is not None and not probe:
             say(f"{option} has no use without --probe; add --probe or leave it out")
             raise typer.Exit(ExitCode.INVALID)
+    if file is not None and file.is_dir():
+        _examine(file, as_json)
     job, manifest = _read(file) if file is not None else (None, None)
     if job is not None and namespace is None:
         namespace = job.metadata.namespace
-    from rljob_runtime.cli.doctor.findings_text import any_fails, page
-    from rljob_runtime.cli.doctor.findings_text import as_json as json_of
-
     with asked_cluster(namespace, context) as calls:
         from rljob_runtime.cli.doctor.diagnosis import diagnose
         from rljob_runtime.cli.doctor.probe.plan import Options
@@ -66,6 +71,23 @@ def doctor(
             token=secrets.token_hex(3), seconds=deadline or 180.0, nodes=nodes, image=image
         )
         findings = diagnose(calls, job, manifest, asked if probe else None)
+    _tell(findings, as_json)
+
+
+def _examine(folder: Path, as_json: bool) -> NoReturn:
+    """Of a run's folder, or of one checkpoint."""
+    from rljob_runtime.cli.doctor.run_folder import examine_run, is_run
+
+    if not is_run(folder):
+        say(f"{folder} holds no run and is no checkpoint; name a run's folder, or an RLJob's file")
+        raise typer.Exit(ExitCode.INVALID)
+    _tell(examine_run(folder), as_json)
+
+
+def _tell(findings: "Sequence[Finding]", as_json: bool) -> NoReturn:
+    from rljob_runtime.cli.doctor.findings_text import any_fails, page
+    from rljob_runtime.cli.doctor.findings_text import as_json as json_of
+
     if as_json:
         typer.echo(json.dumps(json_of(findings), indent=2))
     else:
