@@ -97,9 +97,7 @@ def _best(folder: Path) -> Iterator[Finding]:
         found = json.loads(file.read_text())
         step = found["step"]
     except (ValueError, KeyError, TypeError) as error:
-        yield fail(
-            f"{file} cannot be read ({error})", "remove it: the best evaluation begins anew"
-        )
+        yield fail(f"{file} cannot be read ({error})", "remove it: the best evaluation begins anew")
         return
     store = CheckpointStore(folder=file.parent, keep=1)
     there = step is not None and store.path(int(step)).is_dir()
