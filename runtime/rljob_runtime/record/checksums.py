@@ -17,6 +17,8 @@ from rljob_runtime.errors import CheckpointDamaged
 SUMS_FILE = "checksums.json"
 PIECE_BYTES = 4 << 20
 THREADS = 4
+MOST_SECONDS = 604_800.0
+"""The longest spec.flow.stageTimeoutSeconds, which ends a load that hangs before."""
 
 
 def leave_sums(folder: Path, files: Collection[Path], *, rank: int) -> None:
@@ -46,7 +48,7 @@ def compared(
         try:
             yield
         finally:
-            comparing.result()
+            comparing.result(timeout=MOST_SECONDS)
 
 
 def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: str = "") -> int:
