@@ -238,7 +238,7 @@ def main() -> None:
     measure_deaths(figures, DEADLY_STEPS // share, options.seed)
     measure_leftovers(figures)
     if options.json is not None:
-        packages = ["rljob", "numpy", "msgpack"]
+        packages = ["rljob", "numpy", "msgspec"]
         facts = {"steps": STEPS // share, "seed": options.seed}
         figures.write(options.json, packages=packages, facts=facts)
 

@@ -226,7 +226,7 @@ def main() -> None:
         return
     if options.json is not None:
         facts = {"link MB/s": int(plan.rate), "prompts a node": plan.prompts}
-        packages = ["rljob", "numpy", "msgpack"]
+        packages = ["rljob", "numpy", "msgspec"]
         figures.write(options.json, packages=packages, facts=facts, **sections)
 
 

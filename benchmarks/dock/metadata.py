@@ -134,7 +134,7 @@ def main() -> None:
     measure(num_rows, figures)
     if options.json is not None:
         facts = {"controllers": NUM_CONTROLLERS, "rows": num_rows}
-        figures.write(options.json, packages=["rljob", "numpy", "msgpack"], facts=facts)
+        figures.write(options.json, packages=["rljob", "numpy", "msgspec"], facts=facts)
 
 
 if __name__ == "__main__":

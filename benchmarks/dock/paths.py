@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the results here")
     options = parser.parse_args()
     sizes, repetitions = (QUICK_ROW_BYTES, 3) if options.quick else (ROW_BYTES, 7)
-    report(compare(sizes, repetitions), packages=["rljob", "numpy", "msgpack"], file=options.json)
+    report(compare(sizes, repetitions), packages=["rljob", "numpy", "msgspec"], file=options.json)
 
 
 if __name__ == "__main__":

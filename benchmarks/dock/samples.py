@@ -146,7 +146,7 @@ def main() -> None:
     repetitions = options.repetitions or (2 if options.quick else 5)
     with open_runners(units) as runners:
         taken = measure(runners, QUICK if options.quick else LARGE, repetitions)
-    report(compare(taken), packages=["rljob", "numpy", "msgpack"], file=options.json)
+    report(compare(taken), packages=["rljob", "numpy", "msgspec"], file=options.json)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +18,17 @@ from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
+from rljob_runtime.dock.wire.frames import Frame, Kind, pack_value
+from rljob_runtime.dock.wire.messages import (
+    Claim,
+    Granted,
+    Hello,
+    Notices,
+    PutRows,
+    Renew,
+    Snapshot,
+    Subscribe,
+)
 from rljob_runtime.dock.wire.peer import Peer
 from rljob_runtime.errors import DockLost, DockRefused
 
@@ -29,9 +40,13 @@ def raw_channel(dock, role: str) -> Channel:
     return Channel(role=role, find=lambda: dock.address, identity=identity)
 
 
-def claim_raw(channel: Channel, request: str = "1") -> Fields:
-    header = {"request": request, "batch": "t", "whole_groups": False}
-    return channel.request(Kind.CLAIM, header, timeout_seconds=5).fields
+def claim_raw(channel: Channel, request: str = "1") -> Granted:
+    claim = Claim(request=request, batch="t", whole_groups=False)
+    return channel.ask(claim, timeout_seconds=5)
+
+
+HELLO = Hello(token="", role="warehouse/0", owner="generate", session="s")
+WISH = Subscribe(state="generate", needs=["prompt"], seen=[])
 
 
 def test_controllers_follow_a_warehouse_that_restarts_on_its_port(make_dock, rows_of) -> None:
@@ -73,8 +88,8 @@ async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(
     subscription = Subscription(
         index=0,
         address=lambda: told.append(next(places)) or told[-1],
-        hello={"token": dock.token, "owner": "generate", "session": "s"},
-        wish={"state": "generate", "needs": ["prompt"]},
+        hello=msgspec.structs.replace(HELLO, token=dock.token),
+        wish=WISH,
         on_snapshot=lambda *told: snapshot.set(),
         on_notices=lambda *told: None,
     )
@@ -128,7 +143,7 @@ def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
     dock = make_dock(lease_seconds=0.3)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     silent = raw_channel(dock, "controller/generate")
-    assert len(claim_raw(silent).items("attempts")) == 2
+    assert len(claim_raw(silent).attempts) == 2
 
     claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
     silent.close()
@@ -143,15 +158,13 @@ def test_a_claim_whose_answer_was_lost_is_answered_the_same_again(make_dock, row
     second = raw_channel(dock, "controller/generate")
 
     answer = claim_raw(first, "7")
-    second.request(Kind.RENEW, {"leases": []}, timeout_seconds=5)
+    second.ask(Renew(leases=[]), timeout_seconds=5)
     first.close()
     again = claim_raw(second, "7")
     second.close()
 
-    answer.map.pop(
-        "waited", None
-    )  # only the first may have come before the controller knew of the rows
-    assert answer.map == again.map
+    # only the first may have come before the controller knew of the rows
+    assert msgspec.structs.replace(answer, waited=None) == again
 
 
 @pytest.mark.parametrize(
@@ -179,31 +192,29 @@ def test_a_put_that_lies_is_malformed(make_dock, changes) -> None:
     }
 
     with pytest.raises(DockRefused, match="warehouse/0 refused a frame"):
-        raw_channel(dock, "warehouse/0").request(
-            Kind.PUT_ROWS, {**header, **changes}, timeout_seconds=5
-        )
+        raw_channel(dock, "warehouse/0").ask(PutRows(**{**header, **changes}), timeout_seconds=5)
     assert dock.client("watch").stats().refused == {"malformed": 1}
 
 
 def test_a_share_that_is_no_pair_is_malformed(make_dock) -> None:
-    header = {"request": "1", "batch": "t", "whole_groups": False, "share": [1, 2, 3, 4]}
+    claim = Claim(request="1", batch="t", whole_groups=False, share=[1, 2, 3, 4])
 
-    with pytest.raises(DockRefused, match=r"share \[1, 2, 3, 4\] is no \(rank, of\)"):
-        raw_channel(make_dock(), "controller/reward").request(Kind.CLAIM, header, timeout_seconds=5)
+    with pytest.raises(DockRefused, match=r"Claim: .* of length 2 to 3, got 4 - at `\$.share`"):
+        raw_channel(make_dock(), "controller/reward").ask(claim, timeout_seconds=5)
 
 
 async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
     refused: list[str] = []
 
-    def forget(index: int, fields: Fields) -> None:
+    def forget(index: int, notices: Notices) -> None:
         raise KeyError("batch")
 
     link = Subscription(
         index=0,
         address=("127.0.0.1", 1),
-        hello={},
-        wish={},
-        on_snapshot=lambda index, epoch, fields: None,
+        hello=HELLO,
+        wish=WISH,
+        on_snapshot=lambda index, snapshot: None,
         on_notices=forget,
     )
     peer = Peer(
@@ -212,12 +223,12 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
         on_malformed=lambda peer, reason: refused.append(reason),
     )
     peer.trusted = True
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields({"role": "w"})))
-    snapshot = {"epoch": "e.0", "batches": [], "rows": []}
-    link._on_frame(peer, Frame(kind=Kind.DONE, fields=Fields(snapshot)))
+    link._on_frame(peer, Frame(Kind.DONE, pack_value({"role": "w"})))
+    snapshot = Snapshot(epoch="e.0", batches=[], rows=[])
+    link._on_frame(peer, Frame(Kind.DONE, pack_value(snapshot)))
 
     with pytest.raises(Exception, match="notices do not fit: KeyError 'batch'"):
-        link._on_frame(peer, Frame(kind=Kind.NOTICE, fields=Fields({})))
+        link._on_frame(peer, Frame(Kind.NOTICE, pack_value(Notices())))
     await link.stop()
 
 
@@ -226,9 +237,9 @@ def test_a_large_put_is_told_in_parts_that_cut_no_group(make_dock, rows_of, monk
     told: list[list[str]] = []
     take = ControllerServer._take_notices
 
-    def listen(self, warehouse: int, fields: Fields) -> None:
-        told.append([group for _, batch, group, *_ in fields.items("row") if batch == "t"])
-        take(self, warehouse, fields)
+    def listen(self, warehouse: int, notices: Notices) -> None:
+        told.append([row.group for row in notices.rows if row.batch == "t"])
+        take(self, warehouse, notices)
 
     monkeypatch.setattr(ControllerServer, "_take_notices", listen)
     dock = make_dock(graph=StateGraph(states=(State(name="generate", needs=("prompt",)),)))

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from dock_conversations import packed
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
@@ -17,7 +18,8 @@ from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, pack
+from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
+from rljob_runtime.dock.wire.messages import AskController, AskWarehouse
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
 
 
@@ -304,11 +306,11 @@ def test_a_server_at_a_wrong_address_is_refused(make_dock) -> None:
     )
 
     with pytest.raises(DockRefused, match="controller/generate was looked for at the address of"):
-        channel.request(Kind.STATS, {}, timeout_seconds=5)
+        channel.ask(AskController(), timeout_seconds=5)
 
 
 def hello(role: str = "warehouse/0") -> bytes:
-    return pack(Kind.HELLO, {"token": "secret", "role": role, "owner": "x", "session": "y"})
+    return packed(Kind.HELLO, {"token": "secret", "role": role, "owner": "x", "session": "y"})
 
 
 @pytest.mark.parametrize(
@@ -317,15 +319,15 @@ def hello(role: str = "warehouse/0") -> bytes:
         b"GET / HTTP/1.1\r\nHost: dock\r\n\r\n",
         HEAD.pack(MAGIC, VERSION, 1, 1 << 20, 0),
         HEAD.pack(MAGIC, VERSION, 1, 3, 0) + b"\xc1\xc1\xc1",
-        pack(Kind.STATS, {}),
-        pack(Kind.HELLO, {"token": 7}),
+        packed(Kind.STATS, {}),
+        packed(Kind.HELLO, {"token": 7}),
         hello("warehouse/5"),
-        hello() + pack(Kind.CLAIM, {}),
-        hello() + pack(Kind.PUT_ROWS, {}),
-        hello() + pack(Kind.WRITE, {"columns": [{"name": "x"}]}),
-        hello() + pack(Kind.READ, {"uids": "all"}),
+        hello() + packed(Kind.CLAIM, {}),
+        hello() + packed(Kind.PUT_ROWS, {}),
+        hello() + packed(Kind.WRITE, {"columns": [{"name": "x"}]}),
+        hello() + packed(Kind.READ, {"uids": "all"}),
         hello() + HEAD.pack(MAGIC, VERSION, 12, 4, 0) + b"\x00\x01\x02\x03",
-        hello() + pack(Kind.READ, {"uids": [1], "columns": []}),
+        hello() + packed(Kind.READ, {"uids": [1], "columns": []}),
     ],
 )
 def test_what_is_no_request_is_refused_counted_and_survived(make_dock, sent: bytes) -> None:
@@ -342,7 +344,7 @@ def test_what_is_no_request_is_refused_counted_and_survived(make_dock, sent: byt
 def test_random_bytes_never_stop_a_server(make_dock, rows_of) -> None:
     dock = make_dock()
     rng = np.random.default_rng(1)
-    good = hello() + pack(Kind.STATS, {}) + pack(Kind.READ, {"uids": ["a"], "columns": ["b"]})
+    good = hello() + packed(Kind.STATS, {}) + packed(Kind.READ, {"uids": ["a"], "columns": ["b"]})
     places = [*dock.address.warehouses, *dock.address.controllers.values()]
 
     for trial in range(120):
@@ -364,9 +366,9 @@ def test_a_second_request_before_the_answer_is_refused(make_dock) -> None:
     with socket.create_connection(dock.address.controllers["reward"], timeout=5) as raw:
         raw.sendall(hello("controller/reward"))
         raw.recv(65536)
-        raw.sendall(pack(Kind.CLAIM, claim))
+        raw.sendall(packed(Kind.CLAIM, claim))
         time.sleep(0.1)
-        raw.sendall(pack(Kind.CLAIM, claim))
+        raw.sendall(packed(Kind.CLAIM, claim))
         while raw.recv(65536):
             continue
 
@@ -458,7 +460,7 @@ def test_a_client_that_reaches_nobody_says_so() -> None:
         )
 
         with pytest.raises(DockTimeout, match=r"stats waited 0\.2 s for warehouse/0"):
-            channel.request(Kind.STATS, {}, timeout_seconds=0.2)
+            channel.ask(AskWarehouse(), timeout_seconds=0.2)
 
 
 def test_a_client_of_a_pod_that_is_gone_goes_on_at_the_next_ones_address(
@@ -474,10 +476,10 @@ def test_a_client_of_a_pod_that_is_gone_goes_on_at_the_next_ones_address(
         identity=Identity(owner="a", session="s"),
     )
 
-    answer = channel.request(Kind.STATS, {}, timeout_seconds=30)
+    answer = channel.ask(AskWarehouse(), timeout_seconds=30)
 
     channel.close()
-    assert answer.fields.text("role") == "warehouse/0"
+    assert answer.role == "warehouse/0"
 
 
 def test_a_taken_port_is_an_error_of_start(graph) -> None:

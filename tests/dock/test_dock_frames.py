@@ -6,24 +6,25 @@ import struct
 
 import numpy as np
 import pytest
-from dock_conversations import encoded
+from dock_conversations import plain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
-from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
-from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
+from rljob_runtime.dock.wire.encoding import apart_of, decode_columns, encode_columns
 from rljob_runtime.dock.wire.frames import (
     HEAD,
     MAGIC,
     VERSION,
-    Fields,
-    Kind,
     MalformedFrame,
     pack,
+    pack_value,
+    read,
     read_head,
-    read_header,
 )
+from rljob_runtime.dock.wire.messages import ColumnHead, Inspection, Notices, Read, Snapshot
+
+ITEMS = st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=2)
 
 
 @given(
@@ -39,8 +40,9 @@ def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
     column = Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))
     other = Ragged.from_rows([np.arange(3, dtype=np.uint8)])
 
-    entries, payload = encoded({"a": column, "b": other})
-    back = decode_columns([Fields(entry) for entry in entries], memoryview(payload))
+    heads, buffers = encode_columns({"a": column, "b": other})
+    payload = memoryview(b"".join(bytes(part) for part in buffers))
+    back = decode_columns(heads, payload)
 
     assert back["a"].values.dtype == values.dtype
     assert back["a"].values.shape == values.shape
@@ -59,14 +61,14 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     values = np.arange(sum(lengths) * math.prod(tail), dtype=np.int32)
     values = values.reshape(sum(lengths), *tail)
     assume(values.size)
-    entries, payload = encoded(
+    heads, buffers = encode_columns(
         {"a": Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))}
     )
-    data = memoryview(payload)[: values.nbytes]
+    data = memoryview(buffers[0])
     ends = sorted(4 * (cut % (len(data) // 4 + 1)) for cut in cuts)
     parts = [data[a:b] for a, b in itertools.pairwise([0, *ends, len(data)])]
 
-    found = apart_of(Fields(entries[0]), parts)
+    found = apart_of(heads[0], parts)
 
     starts = [sum(lengths[:i]) for i in range(len(lengths))]
     expected = [values[s : s + n].tolist() for s, n in zip(starts, lengths, strict=True)]
@@ -91,33 +93,35 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     ],
 )
 def test_columns_that_lie_are_malformed(change) -> None:
-    entries, payload = encoded({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
+    heads, buffers = encode_columns({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
+    lie = pack_value({**plain(heads[0]), **change})
+    payload = memoryview(b"".join(bytes(part) for part in buffers))
 
     with pytest.raises(MalformedFrame):
-        decode_columns([Fields({**entries[0], **change})], memoryview(payload))
+        decode_columns([read(ColumnHead, lie)], payload)
 
 
 @given(st.binary(max_size=200))
 @settings(max_examples=200)
 def test_any_bytes_are_a_header_or_malformed(body: bytes) -> None:
     try:
-        fields = read_header(body)
+        message = read(Inspection, body)
     except MalformedFrame:
         return
-    assert isinstance(fields.map, dict)
+    assert isinstance(message.told, dict)
 
 
 @given(
     st.dictionaries(
-        st.sampled_from(["batch", "row", "column", "ack", "drop", "batches", "rows"]),
-        st.lists(st.lists(st.none() | st.integers() | st.text(max_size=2), max_size=9), max_size=3),
+        st.sampled_from(["batches", "rows", "columns", "acks", "drops", "epoch"]),
+        st.lists(st.lists(ITEMS, max_size=9), max_size=3),
     )
 )
 @settings(max_examples=200)
 def test_any_notices_are_decoded_or_malformed(header) -> None:
-    for decode in (decode_notices, decode_snapshot):
+    for form in (Notices, Snapshot):
         try:
-            decode(Fields(header))
+            read(form, pack_value(header))
         except MalformedFrame:
             continue
 
@@ -126,7 +130,7 @@ def test_any_notices_are_decoded_or_malformed(header) -> None:
     ("head", "message"),
     [
         (HEAD.pack(b"HTTP", VERSION, 1, 0, 0), "no peer of the dock"),
-        (HEAD.pack(MAGIC, 9, 1, 0, 0), "protocol version 9; this side speaks 1"),
+        (HEAD.pack(MAGIC, 9, 1, 0, 0), "protocol version 9; this side speaks 2"),
         (HEAD.pack(MAGIC, VERSION, 99, 0, 0), "kind 99 is unknown"),
         (HEAD.pack(MAGIC, VERSION, 1, 1 << 31, 0), "over the limit"),
         (HEAD.pack(MAGIC, VERSION, 1, 0, 1 << 60), "over the limit"),
@@ -144,7 +148,7 @@ def test_a_stranger_may_send_little() -> None:
 
 def test_a_message_over_the_limit_is_not_sent() -> None:
     with pytest.raises(ValueError, match="use fewer rows a call"):
-        pack(Kind.WRITE, {}, 5 << 30)
+        pack(Read(uids=[], columns=[]), 5 << 30)
 
 
 def test_columns_refuse_what_they_cannot_hold() -> None:

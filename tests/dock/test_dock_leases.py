@@ -8,13 +8,18 @@ from collections.abc import Iterator
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
 from rljob_runtime.dock.wire.channel import Identity
-from rljob_runtime.dock.wire.frames import HEAD, Fields, Kind, pack, read_head, read_header
+from rljob_runtime.dock.wire.frames import HEAD, Frame, Kind, pack, read_head
+from rljob_runtime.dock.wire.messages import ControllerWelcome, HeldLease, Renew, Renewed
+
+WELCOME = ControllerWelcome(
+    role="controller/a", machine="m", socket="", no_socket="", lease_seconds=600.0
+)
 
 
-def _receive(connection: socket.socket) -> tuple[Kind, Fields]:
+def _receive(connection: socket.socket) -> Frame:
     head = connection.recv(HEAD.size, socket.MSG_WAITALL)
     kind, header_bytes, _ = read_head(head, trusted=True)
-    return kind, read_header(connection.recv(header_bytes, socket.MSG_WAITALL))
+    return Frame(kind, connection.recv(header_bytes, socket.MSG_WAITALL))
 
 
 @contextlib.contextmanager
@@ -23,8 +28,8 @@ def _greeted(server: socket.socket) -> Iterator[socket.socket]:
     connection, _ = server.accept()
     with connection:
         connection.settimeout(20)
-        assert _receive(connection)[0] is Kind.HELLO
-        connection.sendall(pack(Kind.DONE, {"role": "controller/a", "lease_seconds": 600.0}))
+        assert _receive(connection).kind is Kind.HELLO
+        connection.sendall(pack(WELCOME))
         yield connection
 
 
@@ -34,15 +39,14 @@ def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnec
     address = DockAddress(
         token="t", warehouses=(), controllers={"a": ("127.0.0.1", server.getsockname()[1])}
     )
-    told: list[dict[str, object]] = []
+    told: list[HeldLease] = []
     heard = threading.Event()
 
     def restarted_controller() -> None:
         with _greeted(server) as connection:
             while not heard.is_set():
-                _, fields = _receive(connection)
-                told.extend(lease.map for lease in fields.maps("leases"))
-                connection.sendall(pack(Kind.DONE, {"lost": []}))
+                told.extend(_receive(connection).read(Renew).leases)
+                connection.sendall(pack(Renewed(lost=[])))
                 if told:
                     heard.set()
 
@@ -60,4 +64,4 @@ def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnec
         keeper.close()
         successor.join(20)
 
-    assert told[0] == {"lease": "lease", "uids": ["row"]}
+    assert told[0] == HeldLease(lease="lease", uids=["row"])

@@ -5,7 +5,7 @@ import pytest
 from rljob_runtime.dock.controller.claims import ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, ColumnNotice, RowNotice
+from rljob_runtime.dock.wire.messages import BatchNotice, ColumnNotice, Notices, RowNotice
 from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
@@ -43,12 +43,12 @@ def rows(groups: int, *, size: int = 2, ready: bool = True) -> list[RowNotice]:
 
 def put(made: ControllerLedger, notices: list[RowNotice], total: int | None = None) -> None:
     batch = BatchNotice(name="b", total=len(notices) if total is None else total, states=STATES)
-    made.apply(0, Broadcast(batches=[batch], rows=notices))
+    made.apply(0, Notices(batches=[batch], rows=notices))
 
 
 def answered(made: ControllerLedger, *uids: str) -> None:
     columns = [ColumnNotice(uid=uid, column="response", length=4, version=1) for uid in uids]
-    made.apply(0, Broadcast(columns=columns))
+    made.apply(0, Notices(columns=columns))
 
 
 def ask(request: str = "1", *, owner: str = "w", **changes: object) -> ClaimRequest:
@@ -78,7 +78,7 @@ def test_claims_go_round_the_warehouses_whatever_was_told_first() -> None:
     batch = BatchNotice(name="b", total=9, states=STATES)
     for warehouse in range(3):
         told = [row(3 * i + warehouse, 0, size=1, ready=True) for i in range(3)]
-        made.apply(warehouse, Broadcast(batches=[batch], rows=told))
+        made.apply(warehouse, Notices(batches=[batch], rows=told))
 
     first = made.claim(ask("1", limit=4), 0.0)
     second = made.claim(ask("2", limit=3), 0.0)
@@ -125,7 +125,7 @@ def test_a_share_is_granted_whole_in_order_and_only_when_all_is_known() -> None:
     answered(made, *[notice.uid for notice in late_first])
 
     assert made.claim(ask("1", share=Share(1, 2)), 0.0) is None
-    made.apply(0, Broadcast(rows=[row(0, 0)]))
+    made.apply(0, Notices(rows=[row(0, 0)]))
     grant = made.claim(ask("2", share=Share(1, 2)), 0.0)
 
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1", "b/3/0", "b/3/1"]
@@ -146,7 +146,7 @@ def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
     assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
     assert third is not None and uids(third) == ["b/7/0", "b/7/1"]
     assert made.claim(ask("5", share=Share(1, 2), limit=4), 0.0) is None
-    made.apply(0, Broadcast(acks=[("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)]))
+    made.apply(0, Notices(acks=[("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)]))
     end = made.claim(ask("6", share=Share(1, 2), limit=4), 0.0)
     assert end is not None and end.done
 
@@ -157,9 +157,9 @@ def test_a_share_with_a_limit_begins_before_the_last_group_was_put() -> None:
 
     first = made.claim(ask("1", share=Share(1, 2), limit=2), 0.0)
     assert made.claim(ask("2", share=Share(1, 2), limit=2), 0.0) is None, "group 3 comes before 5"
-    made.apply(0, Broadcast(acks=[("b", "b/1/0"), ("b", "b/1/1")]))
+    made.apply(0, Notices(acks=[("b", "b/1/0"), ("b", "b/1/1")]))
     assert made.claim(ask("3", share=Share(1, 2), limit=2), 0.0) is None
-    made.apply(0, Broadcast(rows=[row(3, 0, ready=True), row(3, 1, ready=True)]))
+    made.apply(0, Notices(rows=[row(3, 0, ready=True), row(3, 1, ready=True)]))
     second = made.claim(ask("4", share=Share(1, 2), limit=4), 0.0)
     balanced = made.claim(ask("5", share=Share(0, 2, 6), limit=4), 0.0)
 
@@ -174,7 +174,7 @@ def test_groups_that_left_before_a_controller_started_hold_a_share_up_until_all_
     made.apply_snapshot(0, "w1", [batch], [row(1, 0, ready=True), row(1, 1, ready=True)], 0.0)
 
     assert made.claim(ask("1", share=Share(0, 1), limit=2), 0.0) is None
-    made.apply(0, Broadcast(rows=[row(2, 0, ready=True), row(2, 1, ready=True)]))
+    made.apply(0, Notices(rows=[row(2, 0, ready=True), row(2, 1, ready=True)]))
     grant = made.claim(ask("2", share=Share(0, 1), limit=2), 0.0)
 
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1"]
@@ -222,7 +222,7 @@ def test_a_share_without_groups_is_done_at_once() -> None:
 
 def test_a_batch_that_does_not_pass_the_state_is_done() -> None:
     made = ledger(state="update")
-    made.apply(0, Broadcast(batches=[BatchNotice(name="b", total=4, states=STATES)]))
+    made.apply(0, Notices(batches=[BatchNotice(name="b", total=4, states=STATES)]))
 
     grant = made.claim(ask(), 0.0)
 
@@ -233,10 +233,10 @@ def test_done_comes_with_the_last_acknowledgement() -> None:
     made = ledger()
     put(made, rows(1))
     made.claim(ask("1"), 0.0)
-    made.apply(0, Broadcast(acks=[("b", "b/0/0")]))
+    made.apply(0, Notices(acks=[("b", "b/0/0")]))
 
     assert made.claim(ask("2"), 0.0) is None
-    made.apply(0, Broadcast(acks=[("b", "b/0/1")]))
+    made.apply(0, Notices(acks=[("b", "b/0/1")]))
     grant = made.claim(ask("3"), 0.0)
 
     assert grant is not None and grant.done
@@ -353,7 +353,7 @@ def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_
     made = ledger()
     first, second = rows(2)[:2], rows(2)[2:]
     put(made, first, total=4)
-    made.apply(0, Broadcast(acks=[("b", row.uid) for row in first[:done]]))
+    made.apply(0, Notices(acks=[("b", row.uid) for row in first[:done]]))
     batch = BatchNotice(name="b", total=4, states=STATES, known=2)
 
     made.apply_snapshot(0, "w2", [batch], second, 1.0)
@@ -379,7 +379,7 @@ def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing
     made = ledger()
     made.apply_snapshot(0, "w2.0", [], [], 0.0)
     put(made, rows(2))
-    made.apply(0, Broadcast(acks=[("b", "b/0/0")]))
+    made.apply(0, Notices(acks=[("b", "b/0/0")]))
     batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
 
     made.apply_snapshot(0, "w2.1", [batch], rows(2)[1:], 1.0)
@@ -390,7 +390,7 @@ def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing
 def test_a_state_that_was_done_stays_done_when_the_warehouse_restarts() -> None:
     made = ledger()
     put(made, rows(1))
-    made.apply(0, Broadcast(acks=[("b", "b/0/0"), ("b", "b/0/1")]))
+    made.apply(0, Notices(acks=[("b", "b/0/0"), ("b", "b/0/1")]))
 
     made.apply_snapshot(0, "w2", [], [], 0.0)
 
@@ -418,7 +418,7 @@ def test_a_new_snapshot_of_the_same_warehouse_keeps_leases() -> None:
 def test_claims_of_a_dropped_batch_are_told() -> None:
     made = ledger()
     put(made, rows(1))
-    made.apply(0, Broadcast(drops=["b"]))
+    made.apply(0, Notices(drops=["b"]))
 
     with pytest.raises(DockLost, match="batch b was dropped"):
         made.claim(ask(), 0.0)
@@ -450,7 +450,7 @@ def test_finished_batches_are_forgotten_in_the_end(monkeypatch) -> None:
     made = ledger(state="update")
 
     for name in ("b0", "b1", "b2", "b3"):
-        made.apply(0, Broadcast(batches=[BatchNotice(name=name, total=1, states=STATES)]))
+        made.apply(0, Notices(batches=[BatchNotice(name=name, total=1, states=STATES)]))
 
     assert [*made.batches] == ["b2", "b3"]
 
@@ -462,7 +462,7 @@ def test_a_waiting_claim_is_told_the_columns_that_its_next_rows_lack(share: Shar
     before = made.next_lacks(claim)
     put(made, rows(2, ready=False), total=6)
     some = made.next_lacks(claim)
-    made.apply(0, Broadcast(rows=[row(2, sample) for sample in range(2)]))
+    made.apply(0, Notices(rows=[row(2, sample) for sample in range(2)]))
     lacking = made.next_lacks(claim)
     answered(made, *(f"b/{g}/{s}" for g in range(3) for s in range(2)))
     made.claim(ask("other", owner="other"), 0.0)

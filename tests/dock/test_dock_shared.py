@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dock_conversations import packed
 from forked_docks import ForkedDock
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,8 +24,9 @@ from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.encoding import apart_of
-from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame, pack
+from rljob_runtime.dock.wire.frames import Kind, MalformedFrame
 from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.messages import ColumnHead, FoundColumn
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 GRAPH = StateGraph(states=(State(name="use", needs=("data",)),))
@@ -185,10 +187,10 @@ def attach(path: Path, token: str = "secret") -> tuple[socket.socket, list[int]]
     """Connect to a warehouse's socket as a client does; returns the descriptors it gives."""
     raw = unix.connect(path, 5.0)
     raw.sendall(
-        pack(Kind.HELLO, {"token": token, "role": "warehouse/0", "owner": "x", "session": "y"})
+        packed(Kind.HELLO, {"token": token, "role": "warehouse/0", "owner": "x", "session": "y"})
     )
     raw.recv(65536)
-    raw.sendall(pack(Kind.ATTACH, {}))
+    raw.sendall(packed(Kind.ATTACH, {}))
     _, descriptors, _, _ = socket.recv_fds(raw, 65536, 2)
     return raw, list(descriptors)
 
@@ -270,7 +272,7 @@ def test_staged_bytes_that_are_not_there_are_refused(dock, socket_path: Path, st
     message = {**fields, "columns": [], "group_columns": [], "timeout": 1.0, "staged": staged}
     raw, descriptors = attach(socket_path)
 
-    raw.sendall(pack(Kind.PUT_ROWS, message))
+    raw.sendall(packed(Kind.PUT_ROWS, message))
     answer = raw.recv(65536)
 
     assert b"staged bytes" in answer
@@ -283,7 +285,7 @@ def test_staged_bytes_that_are_not_there_are_refused(dock, socket_path: Path, st
 def test_the_socket_asks_for_the_token(dock, socket_path: Path) -> None:
     raw = unix.connect(socket_path, 5.0)
     raw.sendall(
-        pack(Kind.HELLO, {"token": "x", "role": "warehouse/0", "owner": "x", "session": "y"})
+        packed(Kind.HELLO, {"token": "x", "role": "warehouse/0", "owner": "x", "session": "y"})
     )
     answer = raw.recv(65536)
     raw.close()
@@ -292,17 +294,17 @@ def test_the_socket_asks_for_the_token(dock, socket_path: Path) -> None:
     assert dock.client("use").stats().refused == {"token": 1}
 
 
-HELLO = pack(Kind.HELLO, {"token": "secret", "role": "warehouse/0", "owner": "x", "session": "y"})
+HELLO = packed(Kind.HELLO, {"token": "secret", "role": "warehouse/0", "owner": "x", "session": "y"})
 
 
 @pytest.mark.parametrize(
     ("sent", "refused"),
     [
-        (pack(Kind.RELEASE, {}), 1),
-        (pack(Kind.RELEASE, {"pins": ["a"]}), 1),
-        (pack(Kind.RELEASE, {"pins": [True]}), 1),
-        (pack(Kind.RELEASE, {"pins": [1, -1, 1 << 60]}), 0),
-        (pack(Kind.ATTACH, {"anything": 1}), 0),
+        (packed(Kind.RELEASE, {}), 1),
+        (packed(Kind.RELEASE, {"pins": ["a"]}), 1),
+        (packed(Kind.RELEASE, {"pins": [True]}), 1),
+        (packed(Kind.RELEASE, {"pins": [1, -1, 1 << 60]}), 0),
+        (packed(Kind.ATTACH, {"anything": 1}), 0),
     ],
 )
 def test_wrong_releases_are_refused_and_unknown_pins_ignored(
@@ -323,7 +325,7 @@ def test_memory_is_not_given_over_tcp(dock) -> None:
     with socket.create_connection(dock.address.warehouses[0], timeout=5) as raw:
         raw.sendall(HELLO)
         raw.recv(65536)
-        raw.sendall(pack(Kind.ATTACH, {}))
+        raw.sendall(packed(Kind.ATTACH, {}))
         answer = raw.recv(65536)
 
     assert b"gives its memory to peers on its unix socket only" in answer
@@ -331,8 +333,8 @@ def test_memory_is_not_given_over_tcp(dock) -> None:
 
 def test_random_bytes_on_the_socket_never_stop_a_warehouse(dock, socket_path: Path) -> None:
     rng = np.random.default_rng(2)
-    read = pack(Kind.READ, {"uids": ["a/0"], "columns": ["data"]})
-    good = HELLO + pack(Kind.ATTACH, {}) + read + pack(Kind.RELEASE, {"pins": [0]})
+    read = packed(Kind.READ, {"uids": ["a/0"], "columns": ["data"]})
+    good = HELLO + packed(Kind.ATTACH, {}) + read + packed(Kind.RELEASE, {"pins": [0]})
     client = dock.client("use")
     put(client, "a")
 
@@ -368,11 +370,17 @@ def memory_map() -> Iterator[MemoryMap]:
 )
 @settings(max_examples=300, deadline=None)
 def test_whatever_spans_come_are_a_column_or_malformed(memory_map, spans, lengths, tail) -> None:
-    packed = np.asarray(lengths, dtype="<i8").tobytes()
-    entry = {"name": "a", "dtype": "uint8", "tail": tail, "lengths": packed, "spans": spans}
+    head = FoundColumn(
+        name="a",
+        dtype="uint8",
+        tail=tuple(tail),
+        lengths=np.asarray(lengths, dtype="<i8").tobytes(),
+        of_groups=False,
+        spans=spans,
+    )
 
     try:
-        column = locate(Fields(entry), memory_map)
+        column = locate(head, memory_map)
     except MalformedFrame:
         return
     assert column.lengths.tolist() == lengths
@@ -397,9 +405,10 @@ def test_a_row_in_several_parts_is_put_together(cuts, lengths) -> None:
     data = np.arange(15, dtype=np.int32).tobytes()
     ends = [0, *sorted(cuts), 60]
     parts = [memoryview(data[a:b]) for a, b in itertools.pairwise(ends)]
-    packed = np.asarray(lengths, dtype="<i8").tobytes()
+    packed_lengths = np.asarray(lengths, dtype="<i8").tobytes()
 
-    column = apart_of(Fields({"name": "a", "dtype": "int32", "tail": [], "lengths": packed}), parts)
+    head = ColumnHead(name="a", dtype="int32", tail=(), lengths=packed_lengths)
+    column = apart_of(head, parts)
 
     assert column.values.tolist() == list(range(15))
     assert [len(row) for row in column.rows()] == list(lengths)

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import msgpack
 import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -19,16 +18,11 @@ from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.warehouse.batch_record import RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.notices import (
-    decode_notices,
-    decode_snapshot,
-    encode_notices,
-    encode_snapshot,
-)
+from rljob_runtime.dock.warehouse.notices import notices_for, snapshot_for
 from rljob_runtime.dock.warehouse.store import WarehouseStore
-from rljob_runtime.dock.wire.frames import Fields
+from rljob_runtime.dock.wire.frames import pack_value, read
+from rljob_runtime.dock.wire.messages import Notices, RowHead, Snapshot
 from rljob_runtime.errors import DockFull, DockLost
 
 GRAPH = StateGraph(
@@ -63,8 +57,8 @@ class Held:
     uids: list[str] = field(default_factory=list)
 
 
-def wire(message: dict[str, object]) -> Fields:
-    return Fields(msgpack.unpackb(msgpack.packb(message)))
+def wire(message: Notices | Snapshot) -> Notices | Snapshot:
+    return read(type(message), pack_value(message))
 
 
 class Dock(RuleBasedStateMachine):
@@ -76,7 +70,7 @@ class Dock(RuleBasedStateMachine):
         self.held: list[Held] = []
         self.stored: dict[tuple[str, str], str] = {}
         """(row, state) -> lease whose write counted; forgotten when a warehouse loses the row."""
-        self.queues: dict[tuple[int, str], deque[Fields]] = {}
+        self.queues: dict[tuple[int, str], deque[Notices | Snapshot]] = {}
 
     @initialize(
         capacity=st.sampled_from([1 << 20, 1 << 20, 12_000]),
@@ -110,28 +104,28 @@ class Dock(RuleBasedStateMachine):
 
     def subscribe(self, w: int, state: str) -> None:
         needs = frozenset(GRAPH.state(state).needs)
-        snapshot = encode_snapshot(
-            self.stores[w].batches.values(), self.stores[w].rows, state=state, needs=needs
+        store, epoch = self.stores[w], self.epochs[w]
+        snapshot = snapshot_for(
+            store.batches.values(), store.rows, state=state, needs=needs, epoch=epoch
         )
-        self.queues[w, state] = deque([wire({**snapshot, "epoch": self.epochs[w]})])
+        self.queues[w, state] = deque([wire(snapshot)])
 
     def broadcast(self, w: int) -> None:
         notices = self.stores[w].take_notices()
         for state in STATES:
             needs = frozenset(GRAPH.state(state).needs)
             if notices:
-                message = wire(encode_notices(notices, state=state, needs=needs))
+                message = wire(notices_for(notices, state=state, needs=needs))
                 self.queues[w, state].append(message)
         if self.eager:
             self.deliver_all()
 
     def deliver_one(self, w: int, state: str) -> None:
-        fields = self.queues[w, state].popleft()
-        if fields.has("epoch"):
-            batches, rows = decode_snapshot(fields)
-            self.ledgers[state].apply_snapshot(w, fields.text("epoch"), batches, rows, self.now)
+        told = self.queues[w, state].popleft()
+        if isinstance(told, Snapshot):
+            self.ledgers[state].apply_snapshot(w, told.epoch, told.batches, told.rows, self.now)
         else:
-            self.ledgers[state].apply(w, decode_notices(fields))
+            self.ledgers[state].apply(w, told)
 
     def put_groups(self, put: Put, groups: Sequence[int]) -> None:
         """As the client does: each group to its warehouse, in one message a warehouse."""

@@ -5,11 +5,10 @@ import pytest
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES, RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.put_rules import row_head
-from rljob_runtime.dock.warehouse.store import WarehouseStore
-from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.warehouse.store import ROW_BYTES, WarehouseStore
+from rljob_runtime.dock.wire.frames import MalformedFrame, pack_value, read
+from rljob_runtime.dock.wire.messages import RowHead
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
@@ -259,9 +258,9 @@ def test_wrong_puts_are_refused(make_store, changes, message) -> None:
 def test_a_new_row_with_a_negative_number_is_no_row(field) -> None:
     (head,) = heads(0, 1)
 
-    assert row_head([*head]) == head
-    with pytest.raises(MalformedFrame, match="a new row has a negative field"):
-        row_head([*head._replace(**{field: -1})])  # type: ignore[arg-type]
+    assert read(RowHead, pack_value(head)) == head
+    with pytest.raises(MalformedFrame, match=r"RowHead: Expected `int` >= 0 - at `\$\[\d\]`"):
+        read(RowHead, pack_value(head._replace(**{field: -1})))
 
 
 def test_a_second_put_must_agree_with_the_first(make_store) -> None:

@@ -1,8 +1,5 @@
 """A store made of another one's chunks answers every later message as that one does."""
 
-from typing import Any
-
-import msgpack
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,12 +7,12 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.warehouse.batch_record import RowHead
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.notices import encode_snapshot
+from rljob_runtime.dock.warehouse.notices import snapshot_for
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
-from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
+from rljob_runtime.dock.wire.frames import MalformedFrame, pack_value, read
+from rljob_runtime.dock.wire.messages import Chunk, RowHead
 from rljob_runtime.errors import DockError
 
 GRAPH = StateGraph(
@@ -102,20 +99,15 @@ def write(store: WarehouseStore, state: str, rows: list[tuple], length: int) -> 
     )
 
 
-ANSWERS: dict[str, Any] = {
-    "put": put,
-    "write": write,
-    "drop": WarehouseStore.drop_batch,
-}
+ANSWERS = {"put": put, "write": write, "drop": WarehouseStore.drop_batch}
 
 
 def copy_of(store: WarehouseStore, chunk_bytes: int) -> WarehouseStore:
     """By way of the wire."""
     made = empty_store(store.capacity_bytes)
     copy = StoreCopy(store)
-    for chunk in copy.chunks(chunk_bytes):
-        header = msgpack.unpackb(msgpack.packb(chunk.header))
-        add_chunk(made, Fields(header), memoryview(b"".join(chunk.buffers)))
+    for chunk, buffers in copy.chunks(chunk_bytes):
+        add_chunk(made, read(Chunk, pack_value(chunk)), memoryview(b"".join(buffers)))
     copy.release()
     return made
 
@@ -123,11 +115,12 @@ def copy_of(store: WarehouseStore, chunk_bytes: int) -> WarehouseStore:
 def content(store: WarehouseStore) -> object:
     """All that a controller or a reader can learn of a store."""
     snapshots = [
-        encode_snapshot(
+        snapshot_for(
             store.batches.values(),
             store.rows,
             state=state,
             needs=frozenset(GRAPH.state(state).needs),
+            epoch="",
         )
         for state in GRAPH.names
     ]
@@ -180,8 +173,8 @@ def test_what_changes_after_the_copy_was_begun_is_not_in_it() -> None:
     copy = StoreCopy(original)
     original.drop_batch("a")
     put(original, "b", [0, 3], 0)
-    for chunk in copy.chunks(50):
-        add_chunk(made, Fields(chunk.header), memoryview(b"".join(chunk.buffers)))
+    for chunk, buffers in copy.chunks(50):
+        add_chunk(made, chunk, memoryview(b"".join(buffers)))
 
     assert content(made) == expected
     assert original.cells.retained_bytes > 0
@@ -193,7 +186,7 @@ def test_chunks_are_as_small_as_their_largest_row() -> None:
     store = empty_store(1 << 20)
     put(store, "a", [0, 1, 2, 3], 0)
 
-    sizes = [sum(len(part) for part in chunk.buffers) for chunk in StoreCopy(store).chunks(64)]
+    sizes = [sum(map(len, buffers)) for _, buffers in StoreCopy(store).chunks(64)]
 
     assert len(sizes) > 3
     assert max(sizes) <= 64
@@ -230,15 +223,21 @@ def test_a_cleared_store_is_as_new() -> None:
         {"batches": [["a", 1, 1, False, 7, [], [], {}]]},
         {"batches": [["a", 1, 1, False, {}, [], [], {"x": ["object", []]}]]},
         {"freed": [["unknown", "uid", {}]]},
-        {"items": [["unknown", "group", 1]], "columns": []},
-        {"items": [], "columns": [{"name": "x", "items": b"", "lengths": b"", "sizes": b"1"}]},
-        {"items": [["a", "g", 1]], "columns": [{"name": "x", "items": b"", "sizes": bytes(8)}]},
-        {"items": [["a", ["uid"], 1, 1, 1, {}]], "columns": []},
+        {"groups": [["unknown", "group", 1]]},
+        {"columns": [{"name": "x", "items": b"", "lengths": b"", "sizes": b"1"}]},
+        {"groups": [["a", "g", 1]], "columns": [{"name": "x", "items": b"", "sizes": bytes(8)}]},
+        {
+            "groups": [["a", "g", 1]],
+            "columns": [{"name": "x", "items": bytes(8), "lengths": b"", "sizes": bytes(8)}],
+        },
+        {"rows": [["a", ["uid"], 1, 1, 1, {}]]},
+        {"rows": [["a", ["uid", "no group", 0, 1, 0, 0, 0], 1, 1, 1, {}]]},
     ],
 )
 def test_chunks_that_lie_are_malformed(header) -> None:
     store = empty_store(6_000)
-    add_chunk(store, Fields({"batches": [["a", 1, 1, False, {}, [], [], {}]]}), memoryview(b""))
+    known = {"batches": [["a", 1, 1, False, {}, [], [], {}]]}
+    add_chunk(store, read(Chunk, pack_value(known)), memoryview(b""))
 
     with pytest.raises(MalformedFrame):
-        add_chunk(store, Fields(header), memoryview(b""))
+        add_chunk(store, read(Chunk, pack_value(header)), memoryview(b""))

@@ -13,8 +13,9 @@ from typing import Any, Self, TypeVar
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Column, Ragged
-from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Written
+from rljob_runtime.dock.rows import Claim, NewRow, RowMeta
 from rljob_runtime.dock.stats import DockStats
+from rljob_runtime.dock.wire.messages import Written
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ every error says what was waited for. Data goes straight to and from the warehou
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.access import DockAccess
@@ -15,12 +15,23 @@ from rljob_runtime.dock.clients.holders import naming_holders
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
 from rljob_runtime.dock.clients.put import puts_of
 from rljob_runtime.dock.columns import Ragged
-from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Share, Written
+from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Share
 from rljob_runtime.dock.stats import RoomWaits
-from rljob_runtime.dock.wire.frames import Fields, Kind, unpack_values
+from rljob_runtime.dock.wire import messages
+from rljob_runtime.dock.wire.frames import Message, read
+from rljob_runtime.dock.wire.messages import (
+    ClaimedRow,
+    GiveBack,
+    HeldLease,
+    Renew,
+    Request,
+    Written,
+)
 from rljob_runtime.errors import DockRefused
 
 __all__ = ["DockAddress", "DockClient"]
+
+A = TypeVar("A", bound=Message)
 
 
 class DockClient(DockAccess):
@@ -76,21 +87,16 @@ class DockClient(DockAccess):
         timeout = self._full_timeout if timeout_seconds is None else timeout_seconds
         transports = self._connections.transports
         puts = puts_of(rows, len(transports), self._connections.chunk_bytes)
-        head = {"batch": batch, "total": total, "states": passed}
-
         room = RoomWaits()
 
         def put(warehouse: int) -> int:
             stored = 0
             for part in puts[warehouse]:
                 answer = transports[warehouse].put_rows(
-                    {**head, "rows": part.rows},
-                    part.columns,
-                    part.group_columns,
-                    timeout_seconds=timeout,
+                    batch, part, total=total, states=passed, timeout_seconds=timeout
                 )
-                stored += answer.integer("stored")
-                room.add(warehouse, answer)
+                stored += answer.stored
+                room.add(warehouse, answer.waited)
             return stored
 
         with self._traffic.transferring(), naming_holders(self._connections):
@@ -131,25 +137,24 @@ class DockClient(DockAccess):
         if self._keeper is None:
             role = self._controller()
             self._keeper = LeaseKeeper(role=role, find=self._find, identity=self._identity)
-        header = {
-            "request": str(next(self._requests)),
-            "batch": batch,
-            "limit": limit,
-            "whole_groups": whole_groups,
-            "share": share,
-            "min_version": min_version,
-        }
+        message = messages.Claim(
+            request=str(next(self._requests)),
+            batch=batch,
+            limit=limit,
+            whole_groups=whole_groups,
+            share=None if share is None else Share(*share),
+            min_version=min_version,
+        )
         asked = time.monotonic()
-        answer = self._ask(Kind.CLAIM, header, timeout_seconds=timeout_seconds)
+        answer = self._ask(message, timeout_seconds)
         self._traffic.wait_seconds += time.monotonic() - asked
-        if answer.has("waited"):
-            self._traffic.waited(answer.numbers("waited"))
-        lease = answer.text("lease")
-        claimed = zip(unpack_values(answer.binary("rows")), answer.items("attempts"), strict=True)
+        self._traffic.waited(answer.waited or {})
+        lease = answer.lease
+        claimed = zip(read(list[ClaimedRow], answer.rows), answer.attempts, strict=True)
         rows = tuple([RowMeta._make((*place, attempt, lease)) for place, attempt in claimed])
         if rows:
             self._keeper.hold(lease, [row.uid for row in rows])
-        return Claim(rows=rows, done=answer.flag("done"), lease=lease)
+        return Claim(rows=rows, done=answer.done, lease=lease)
 
     def write(
         self, rows: Sequence[RowMeta], columns: Mapping[str, Ragged], *, version: int | None = None
@@ -176,12 +181,16 @@ class DockClient(DockAccess):
                 uids = [rows[i].uid for i in part]
                 whole = len(part) == len(rows)
                 cut = {n: c if whole else c.take(part) for n, c in columns.items()}
-                header = {"state": self.state, "lease": lease, "uids": uids, "version": version}
                 answer = self._connections.transports[warehouse].write(
-                    header, cut, timeout_seconds=self._full_timeout
+                    cut,
+                    state=self.state,
+                    lease=lease,
+                    uids=uids,
+                    version=version,
+                    timeout_seconds=self._full_timeout,
                 )
-                results.append(_written(answer))
-                room.add(warehouse, answer)
+                results.append(answer)
+                room.add(warehouse, answer.waited)
                 self._release(lease, uids)
             return results
 
@@ -216,12 +225,12 @@ class DockClient(DockAccess):
         for lease in dict.fromkeys(row.lease for row in rows):
             uids = [row.uid for row in rows if row.lease == lease]
             self._release(lease, uids)
-            self._ask(Kind.GIVE_BACK, {"lease": lease, "uids": uids})
+            self._ask(GiveBack(lease=lease, uids=uids))
 
     def renew(self, lease: str, rows: Iterable[RowMeta]) -> tuple[str, ...]:
         """Move a lease's deadline now (a thread does it by itself); returns uids that are lost."""
-        item = {"lease": lease, "uids": [row.uid for row in rows]}
-        return tuple(self._ask(Kind.RENEW, {"leases": [item]}).texts("lost"))
+        held = HeldLease(lease=lease, uids=[row.uid for row in rows])
+        return tuple(self._ask(Renew(leases=[held])).lost)
 
     def _controller(self) -> str:
         controllers = self._find().controllers
@@ -231,19 +240,9 @@ class DockClient(DockAccess):
             )
         return f"controller/{self.state}"
 
-    def _ask(
-        self, kind: Kind, header: dict[str, Any], timeout_seconds: float | None = None
-    ) -> Fields:
-        return self._connections.ask(self._controller(), kind, header, timeout_seconds)
+    def _ask(self, message: Request[A], timeout_seconds: float | None = None) -> A:
+        return self._connections.ask(self._controller(), message, timeout_seconds)
 
     def _release(self, lease: str, uids: list[str]) -> None:
         if self._keeper is not None:
             self._keeper.release(lease, uids)
-
-
-def _written(answer: Fields) -> Written:
-    return Written(
-        stored=answer.integer("stored"),
-        duplicates=tuple(answer.texts("duplicates")),
-        foreign=tuple(answer.texts("foreign")),
-    )

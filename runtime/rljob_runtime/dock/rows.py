@@ -1,4 +1,4 @@
-"""Rows as the dock's callers see them: new ones, their metadata, a share, a claim, what a write did."""
+"""Rows as the dock's callers see them: new ones, their metadata, a share, a claim."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,15 +68,3 @@ class Claim:
 
     def __bool__(self) -> bool:
         return bool(self.rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What a write did. stored: rows it was the first for. duplicates: uids acknowledged before.
-
-    foreign: those of the duplicates that another lease acknowledged.
-    """
-
-    stored: int
-    duplicates: tuple[str, ...] = ()
-    foreign: tuple[str, ...] = ()

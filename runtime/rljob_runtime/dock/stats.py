@@ -2,14 +2,16 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from rljob_runtime.dock.columns import Column
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.wire.frames import Fields
+from rljob_runtime.dock.wire.messages import ControllerStats, WarehouseStats
 
 ROOM = "room"
 """In place of a state that is waited for, where a warehouse was full."""
@@ -74,11 +76,10 @@ class RoomWaits:
     def __init__(self) -> None:
         self._seconds: dict[int, float] = {}
 
-    def add(self, warehouse: int, answer: Fields) -> None:
-        """What a warehouse's answer says."""
-        if answer.has("waited"):
-            before = self._seconds.get(warehouse, 0.0)
-            self._seconds[warehouse] = before + answer.number("waited")
+    def add(self, warehouse: int, seconds: float | None) -> None:
+        """What a warehouse's answer says; None: there was room."""
+        if seconds is not None:
+            self._seconds[warehouse] = self._seconds.get(warehouse, 0.0) + seconds
 
     def waits(self) -> dict[str, float]:
         """The longest wait, as traffic counts it; empty where there was room."""
@@ -136,15 +137,10 @@ class RowCounts(NamedTuple):
     acknowledged: int
 
     @classmethod
-    def from_answer(cls, answer: Fields) -> "RowCounts":
+    def from_answer(cls, answer: ControllerStats) -> "RowCounts":
         """Of a controller's statistics."""
-        ready, leased = answer.integer("ready"), answer.integer("leased")
-        return cls(
-            lacking=answer.integer("rows") - ready - leased,
-            ready=ready,
-            leased=leased,
-            acknowledged=answer.integer("acknowledged"),
-        )
+        lacking = answer.rows - answer.ready - answer.leased
+        return cls(lacking, answer.ready, answer.leased, answer.acknowledged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,24 +162,25 @@ class DockStats:
     leased: int
 
     @classmethod
-    def from_answers(cls, answers: Mapping[str, Fields]) -> "DockStats":
+    def from_answers(
+        cls, warehouses: Sequence[WarehouseStats], controllers: Sequence[ControllerStats]
+    ) -> "DockStats":
         """Sums over the servers' answers."""
-        warehouses = [answer for answer in answers.values() if answer.has("capacity")]
-        controllers = [answer for answer in answers.values() if not answer.has("capacity")]
+        answers = [*warehouses, *controllers]
         return cls(
-            servers={role: answer.map for role, answer in answers.items()},
-            rows=sum(w.integer("rows") for w in warehouses),
-            bytes=sum(w.integer("bytes") for w in warehouses),
-            batches=_summed(warehouses, "batches"),
-            unacknowledged=_summed(warehouses, "unacknowledged"),
-            refused=_summed(list(answers.values()), "refused"),
-            waiting=sum(answer.integer("waiting") for answer in answers.values()),
-            leased=sum(c.integer("leased") for c in controllers),
+            servers={answer.role: msgspec.to_builtins(answer) for answer in answers},
+            rows=sum(w.rows for w in warehouses),
+            bytes=sum(w.bytes for w in warehouses),
+            batches=_summed(w.batches for w in warehouses),
+            unacknowledged=_summed(w.unacknowledged for w in warehouses),
+            refused=_summed(answer.refused for answer in answers),
+            waiting=sum(answer.waiting for answer in answers),
+            leased=sum(c.leased for c in controllers),
         )
 
 
-def _summed(answers: list[Fields], name: str) -> dict[str, int]:
+def _summed(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
-    for answer in answers:
-        total.update(answer.map[name])
+    for each in counts:
+        total.update(each)
     return dict(total)

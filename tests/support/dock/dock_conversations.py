@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
 
 from rljob_runtime.dock.columns import Packed, Ragged
@@ -17,6 +17,7 @@ from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.dock.wire.encoding import encode_columns
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
+from rljob_runtime.dock.wire.messages import Import, RowHead
 
 TOKEN = "secret"
 GRAPH = StateGraph(
@@ -45,8 +46,8 @@ def with_warehouse() -> list[Frame]:
     """Rows put, written, read and dropped, as a client, a controller and a neighbour would."""
     prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
     response = Ragged.from_rows([np.arange(n, dtype=np.float16) for n in (3, 4)])
-    entries, payload = encoded({"prompt": prompt})
-    written, bytes_written = encoded({"response": response})
+    entries, payload = _columns({"prompt": prompt})
+    written, bytes_written = _columns({"response": response})
     put = {
         "batch": "f",
         "total": 2,
@@ -73,7 +74,7 @@ def with_warehouse() -> list[Frame]:
         (Kind.SEED, {"warehouse": 1}, b""),
         *_chunks(),
         (Kind.IMPORT, {"epoch": "b.3"}, b""),
-        (Kind.FORWARD, {"kind": 10, "fields": [{**put, "batch": "g"}]}, payload),
+        (Kind.FORWARD, {"put": {**put, "batch": "g"}}, payload),
         (Kind.TAKE_OVER, {"warehouse": 1}, b""),
         (Kind.EXPORT, {}, b""),
     ]
@@ -99,7 +100,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
     place = choose(len(frames))
     kind, header, payload = frames[place]
     way = choose(8)
-    raw: bytes | bytearray | None = None
+    raw = None
     if way < 3:
         header = _spoiled(header, choose)
     elif way == 3:
@@ -114,15 +115,15 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
         raw = whole[: choose(len(whole))]
     else:
         lengths = (0, 1, HEAD.size, 1 << 20, 1 << 31, 2**32 - 1)
-        body = msgpack.packb(header) + payload
+        body = msgspec.msgpack.encode(header) + payload
         sizes = lengths[choose(len(lengths))], lengths[choose(len(lengths))] << choose(31)
         raw = HEAD.pack(MAGIC, VERSION, kind, *sizes) + body
     spoiled = packed(kind, header, payload) if raw is None else bytes(raw)
     return [spoiled if i == place else packed(*frame) for i, frame in enumerate(frames)]
 
 
-def packed(kind: Kind, header: dict[str, Any], payload: bytes) -> bytes:
-    body: bytes = msgpack.packb(header)
+def packed(kind: Kind, header: dict[str, Any], payload: bytes = b"") -> bytes:
+    body = msgspec.msgpack.encode(header)
     return HEAD.pack(MAGIC, VERSION, kind, len(body), len(payload)) + body + payload
 
 
@@ -143,16 +144,19 @@ def _spoiled(value: Any, choose: Choose) -> Any:
     return JUNK[choose(len(JUNK))]
 
 
-def encoded(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
-    """As the wire has them: what describes each, and their bytes one after another."""
-    entries, buffers = encode_columns(columns)
-    return entries, b"".join(bytes(part) for part in buffers)  # type: ignore[arg-type]
+def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+    heads, buffers = encode_columns(columns)
+    return [plain(head) for head in heads], b"".join(bytes(part) for part in buffers)
+
+
+def plain(message: msgspec.Struct) -> dict[str, Any]:
+    """What it is on the wire."""
+    found: dict[str, Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(message))
+    return found
 
 
 def _chunks() -> list[Frame]:
     """A store with a row, as its neighbour gets it."""
-    from rljob_runtime.dock.warehouse.batch_record import RowHead
-
     store = WarehouseStore(graph=GRAPH, capacity_bytes=1 << 16)
     head = RowHead(
         uid="n/0/0", group="n/0", group_index=0, group_size=1, sample=0, version=0, reserve_bytes=64
@@ -167,6 +171,6 @@ def _chunks() -> list[Frame]:
         group_columns={"prompt": Packed.of(prompt)},
     )
     return [
-        (Kind.IMPORT, dict(chunk.header), b"".join(bytes(part) for part in chunk.buffers))
-        for chunk in StoreCopy(store).chunks()
+        (Kind.IMPORT, plain(Import(chunk=chunk)), b"".join(bytes(part) for part in buffers))
+        for chunk, buffers in StoreCopy(store).chunks()
     ]

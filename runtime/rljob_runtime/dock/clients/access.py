@@ -18,7 +18,7 @@ from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.dock.stats import DockStats, RowCounts, Traffic
 from rljob_runtime.dock.wire.channel import Identity
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.messages import AskController, AskWarehouse, DropBatch, OwnerGone
 from rljob_runtime.errors import DockError, DockLost, DockTimeout
 
 
@@ -101,8 +101,7 @@ class DockAccess:
     def owner_gone(self, owner: str) -> int:
         """Tell every controller that an owner is dead; returns how many rows went back."""
         ask, roles = self._connections.ask, self._connections.controller_roles
-        gone = [ask(role, Kind.OWNER_GONE, {"owner": owner}) for role in roles]
-        return sum(answer.integer("returned") for answer in gone)
+        return sum(ask(role, OwnerGone(owner=owner)).returned for role in roles)
 
     def drop_batch(self, batch: str) -> int:
         """Free all rows of a batch for good, e.g. before it starts over under another name.
@@ -110,21 +109,22 @@ class DockAccess:
         Returns rows freed. Claims that wait for it end with DockLost.
         """
         ask, roles = self._connections.ask, self._connections.warehouse_roles
-        freed = [ask(role, Kind.DROP_BATCH, {"batch": batch}) for role in roles]
-        return sum(answer.integer("freed") for answer in freed)
+        return sum(ask(role, DropBatch(batch=batch)).freed for role in roles)
 
     def stats(self) -> DockStats:
         """What every server holds and has refused."""
-        roles = [*self._connections.warehouse_roles, *self._connections.controller_roles]
-        answers = {role: self._connections.ask(role, Kind.STATS, {}) for role in roles}
-        return DockStats.from_answers(answers)
+        to = self._connections
+        return DockStats.from_answers(
+            [to.ask(role, AskWarehouse()) for role in to.warehouse_roles],
+            [to.ask(role, AskController()) for role in to.controller_roles],
+        )
 
     def rows_by_state(self, *, timeout_seconds: float) -> dict[str, RowCounts]:
         """What each controller says of its rows; costs them microseconds. Raises DockError."""
         ask, roles = self._connections.ask, self._connections.controller_roles
         return {
             role.partition("/")[2]: RowCounts.from_answer(
-                ask(role, Kind.STATS, {}, timeout_seconds)
+                ask(role, AskController(), timeout_seconds)
             )
             for role in roles
         }

@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.transport import WarehouseTransport
 from rljob_runtime.dock.clients.warehouse_channel import DataPath, SharedMemory, WarehouseChannel
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Fields, Kind
+from rljob_runtime.dock.wire.frames import Frame, Message
+from rljob_runtime.dock.wire.messages import AskWarehouse, Request, WarehouseWelcome
 
 T = TypeVar("T")
+A = TypeVar("A", bound=Message)
 
 UNKNOWN_BYTES = 1 << 62
 
@@ -66,17 +68,15 @@ class Connections:
     def chunk_bytes(self) -> int:
         """Bytes of new rows in one message, small against a warehouse."""
         if self._capacity_bytes == UNKNOWN_BYTES:
-            self.ask("warehouse/0", Kind.STATS, {})
+            self.ask("warehouse/0", AskWarehouse())
         return max(1, min(8 << 20, self._capacity_bytes // 16))
 
-    def ask(
-        self, role: str, kind: Kind, header: dict[str, Any], timeout_seconds: float | None = None
-    ) -> Fields:
-        """A request without column bytes; returns the answer's header."""
+    def ask(self, role: str, message: Request[A], timeout_seconds: float | None = None) -> A:
+        """A request without column bytes."""
         if role not in self._channels:
             self._channels[role] = Channel(role=role, find=self.find, identity=self._identity)
         timeout = self._timeout if timeout_seconds is None else timeout_seconds
-        return self._channels[role].request(kind, header, timeout_seconds=timeout).fields
+        return self._channels[role].ask(message, timeout_seconds=timeout)
 
     def each(self, call: Callable[[int], T], warehouses: Iterable[int]) -> list[T]:
         """Call for each warehouse, in parallel when there are several."""
@@ -96,5 +96,5 @@ class Connections:
         for channel in self._channels.values():
             channel.close()
 
-    def _welcomed(self, channel: Channel, welcome: Fields) -> None:
-        self._capacity_bytes = min(self._capacity_bytes, welcome.integer("capacity"))
+    def _welcomed(self, channel: Channel, frame: Frame) -> None:
+        self._capacity_bytes = min(self._capacity_bytes, frame.read(WarehouseWelcome).capacity)

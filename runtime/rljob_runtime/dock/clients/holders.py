@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 from rljob_runtime.dock.clients.connections import Connections
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.messages import AskController
 from rljob_runtime.errors import DockError, DockFull
 
 ANSWER_SECONDS = 2.0
@@ -24,10 +24,9 @@ def _holders(connections: Connections) -> str:
     for role in connections.controller_roles:
         state = role.partition("/")[2]
         try:
-            answer = connections.ask(role, Kind.STATS, {}, ANSWER_SECONDS)
+            owners = connections.ask(role, AskController(), ANSWER_SECONDS).holders
         except DockError as error:
             held.append(f"state {state}: {error}")
             continue
-        owners: dict[str, int] = answer.map["holders"]
         held += [f"state {state}: {owner} holds {count} rows" for owner, count in owners.items()]
     return "; ".join(held) or "nobody holds a claim"

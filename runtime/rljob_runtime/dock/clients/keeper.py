@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Fields, Kind
+from rljob_runtime.dock.wire.frames import Frame
+from rljob_runtime.dock.wire.messages import ControllerWelcome, HeldLease, Renew
 from rljob_runtime.errors import DockError
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,8 @@ class LeaseKeeper:
         self._thread.join(timeout=2 * RECONNECT_SECONDS)
         self._channel.close()
 
-    def _greeted(self, channel: Channel, welcome: Fields) -> None:
-        self._interval = welcome.number("lease_seconds") / RENEWALS_PER_LEASE
+    def _greeted(self, channel: Channel, frame: Frame) -> None:
+        self._interval = frame.read(ControllerWelcome).lease_seconds / RENEWALS_PER_LEASE
         self._reconnected = True
 
     def _run(self) -> None:
@@ -81,15 +82,12 @@ class LeaseKeeper:
             self._send_renewal()
 
     def _send_renewal(self) -> None:
-        leases = [{"lease": lease, "uids": uids} for lease, uids in self.held().items()]
-        answer = self._channel.request(
-            Kind.RENEW, {"leases": leases}, timeout_seconds=RECONNECT_SECONDS
-        )
-        lost = answer.fields.texts("lost")
+        leases = [HeldLease(lease=lease, uids=uids) for lease, uids in self.held().items()]
+        lost = self._channel.ask(Renew(leases=leases), timeout_seconds=RECONNECT_SECONDS).lost
         if lost:
             log.warning("%d rows were given to others, the first is %s", len(lost), lost[0])
-            for lease in leases:
-                self.release(str(lease["lease"]), lost)
+            for held in leases:
+                self.release(held.lease, lost)
 
     def _sleep(self) -> None:
         """Until the next renewal is due or the connection breaks; looks at `close` four a second."""

@@ -2,19 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rljob_runtime.dock.columns import Apart
 from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.dock.wire.messages import RowHead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
-    """One put message's rows (wire form) and columns."""
+    """One put message's rows and columns."""
 
-    rows: list[list[Any]]
+    rows: list[RowHead]
     columns: dict[str, Apart]
     group_columns: dict[str, Apart]
 
@@ -65,7 +65,10 @@ def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
     firsts = [members[0] for members in groups]
     return Put(
         rows=[
-            [row.uid, row.group, row.group_index, len(members), i, row.version, row.reserve_bytes]
+            RowHead(
+                *(row.uid, row.group, row.group_index, len(members), i),
+                *(row.version, row.reserve_bytes),
+            )
             for members in groups
             for i, row in enumerate(members)
         ],

@@ -8,14 +8,15 @@ as they are until the client releases them.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from rljob_runtime.dock.clients.put import Put
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap, WarehouseChannel
-from rljob_runtime.dock.columns import Apart, Column, Ragged
+from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.wire.encoding import apart_of, column_of, decode_columns, encode_columns
-from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame
+from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.wire.messages import FoundColumn, PutRows, Read, Stored, Write, Written
 from rljob_runtime.errors import DockError
 
 
@@ -47,55 +48,55 @@ class WarehouseTransport:
         self._channel = channel
 
     def put_rows(
-        self,
-        header: dict[str, Any],
-        columns: Mapping[str, Apart],
-        group_columns: Mapping[str, Apart],
-        *,
-        timeout_seconds: float,
-    ) -> Fields:
+        self, batch: str, put: Put, *, total: int, states: list[str], timeout_seconds: float
+    ) -> Stored:
         """New rows with their columns, and columns of their groups."""
-        entries, buffers = encode_columns(columns)
-        group_entries, group_buffers = encode_columns(group_columns)
-        message = {**header, "columns": entries, "group_columns": group_entries}
-        answer = self._channel.request(
-            Kind.PUT_ROWS, message, [*buffers, *group_buffers], timeout_seconds=timeout_seconds
+        columns, buffers = encode_columns(put.columns)
+        group_columns, group_buffers = encode_columns(put.group_columns)
+        message = PutRows(
+            batch=batch,
+            total=total,
+            states=states,
+            rows=put.rows,
+            columns=columns,
+            group_columns=group_columns,
         )
-        return answer.fields
+        return self._channel.ask(
+            message, [*buffers, *group_buffers], timeout_seconds=timeout_seconds
+        )
 
     def write(
-        self, header: dict[str, Any], columns: Mapping[str, Ragged], *, timeout_seconds: float
-    ) -> Fields:
+        self,
+        columns: Mapping[str, Ragged],
+        *,
+        state: str,
+        lease: str,
+        uids: list[str],
+        version: int | None,
+        timeout_seconds: float,
+    ) -> Written:
         """Columns of existing rows."""
-        entries, buffers = encode_columns(columns)
-        message = {**header, "columns": entries}
-        answer = self._channel.request(
-            Kind.WRITE, message, buffers, timeout_seconds=timeout_seconds
-        )
-        return answer.fields
+        heads, buffers = encode_columns(columns)
+        message = Write(state=state, lease=lease, uids=uids, columns=heads, version=version)
+        return self._channel.ask(message, buffers, timeout_seconds=timeout_seconds)
 
     def read(self, uids: Sequence[str], columns: Sequence[str], *, timeout_seconds: float) -> Found:
         """Columns of rows. What is borrowed must be released."""
-        message = {"uids": list(uids), "columns": list(columns)}
+        message = Read(uids=list(uids), columns=list(columns))
         asked = time.monotonic()
-        answer = self._channel.request(Kind.READ, message, timeout_seconds=timeout_seconds)
+        answer, payload = self._channel.request(message, timeout_seconds=timeout_seconds)
+        of_groups = frozenset(head.name for head in answer.columns if head.of_groups)
+        memory = self._channel.memory
         try:
-            entries = answer.fields.maps("columns")
-            of_groups = frozenset(e.text("name") for e in entries if e.flag("of_groups"))
-            memory = self._channel.memory
-            if not answer.fields.has("pin") or memory is None:
-                return Found(values=decode_columns(entries, answer.payload), of_groups=of_groups)
-            located = {e.text("name"): locate(e, memory) for e in entries}
+            if answer.pin is None or memory is None:
+                return Found(values=decode_columns(answer.columns, payload), of_groups=of_groups)
+            located = {head.name: locate(head, memory) for head in answer.columns}
         except MalformedFrame as error:
             self._channel.close()
             raise DockError(
                 f"{self._channel.role} answered what cannot be read: {error}"
             ) from error
-        pin = Pin(
-            memory=memory,
-            number=answer.fields.integer("pin"),
-            deadline=asked + memory.pin_seconds,
-        )
+        pin = Pin(memory=memory, number=answer.pin, deadline=asked + memory.pin_seconds)
         return Found(values=located, of_groups=of_groups, pin=pin)
 
     def holds(self, pin: Pin) -> bool:
@@ -107,13 +108,12 @@ class WarehouseTransport:
         self._channel.release(pin.memory, [pin.number])
 
 
-def locate(entry: Fields, memory: MemoryMap) -> Column:
+def locate(head: FoundColumn, memory: MemoryMap) -> Column:
     """A column in a warehouse's memory, as views of it. Raises MalformedFrame."""
-    packed = entry.binary("spans")
-    if len(packed) % 16:
-        raise MalformedFrame(f"spans of {len(packed)} bytes are no pairs of 64-bit integers")
-    spans = np.frombuffer(packed, dtype="<i8").reshape(-1, 2).tolist()
+    if len(head.spans) % 16:
+        raise MalformedFrame(f"spans of {len(head.spans)} bytes are no pairs of 64-bit integers")
+    spans = np.frombuffer(head.spans, dtype="<i8").reshape(-1, 2).tolist()
     parts = [memory.part((start, end)) for start, end in spans]
     if len(parts) > 1:
-        return apart_of(entry, parts)
-    return column_of(entry, parts[0] if parts else memoryview(b""))
+        return apart_of(head, parts)
+    return column_of(head, parts[0] if parts else memoryview(b""))

@@ -12,14 +12,17 @@ import os
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame
+from rljob_runtime.dock.wire.frames import Frame, MalformedFrame, Message
 from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ, Span
+from rljob_runtime.dock.wire.messages import Attach, Release, WarehouseWelcome
 from rljob_runtime.errors import DockError, DockRefused
 
 log = logging.getLogger(__name__)
@@ -90,7 +93,7 @@ class WarehouseChannel(Channel):
         role: str,
         find: Callable[[], DockAddress],
         identity: Identity,
-        on_connect: Callable[[Channel, Fields], None],
+        on_connect: Callable[[Channel, Frame], None],
         shared_memory: SharedMemory,
     ) -> None:
         super().__init__(role=role, find=find, identity=identity, on_connect=on_connect)
@@ -102,7 +105,7 @@ class WarehouseChannel(Channel):
     def release(self, memory: MemoryMap, pins: Sequence[int]) -> None:
         """Say that nothing of these answers is looked at any more; without an answer."""
         if self.memory is memory:
-            self.notify(Kind.RELEASE, {"pins": list(pins)})
+            self.notify(Release(pins=list(pins)))
 
     def close(self) -> None:
         """See Channel."""
@@ -110,8 +113,8 @@ class WarehouseChannel(Channel):
         self.memory = None
         self._staging = NOWHERE
 
-    def _go_local(self, welcome: Fields, deadline: float) -> None:
-        path = self._choose_path(welcome, deadline)
+    def _go_local(self, frame: Frame, deadline: float) -> None:
+        path = self._choose_path(frame.read(WarehouseWelcome), deadline)
         if path != self.data_path:
             log.info(
                 "%s: data over %s%s",
@@ -121,15 +124,15 @@ class WarehouseChannel(Channel):
             )
         self.data_path = path
 
-    def _choose_path(self, welcome: Fields, deadline: float) -> DataPath:
+    def _choose_path(self, welcome: WarehouseWelcome, deadline: float) -> DataPath:
         if self._shared_memory is SharedMemory.NONE:
             return DataPath(False, "spec.dock.sharedMemory is none")
-        if welcome.text("machine") != unix.machine_id():
+        if welcome.machine != unix.machine_id():
             return DataPath(False, "the warehouse is on another machine")
-        path = welcome.text("socket")
+        path = welcome.socket
         try:
             if not path:
-                raise FileNotFoundError(None, welcome.text("no_socket"))
+                raise FileNotFoundError(None, welcome.no_socket)
             self._attach(Path(path), welcome, deadline)
         except (OSError, EOFError, MalformedFrame, DockError) as error:
             why = getattr(error, "strerror", None) or str(error)
@@ -145,28 +148,26 @@ class WarehouseChannel(Channel):
             return DataPath(False, f"{path or 'no socket'}: {why}")
         return DataPath(True)
 
-    def _attach(self, path: Path, welcome: Fields, deadline: float) -> None:
+    def _attach(self, path: Path, welcome: WarehouseWelcome, deadline: float) -> None:
         """Go over to the socket and map the memory."""
         with self._over_socket(path, deadline) as local:
             assert self._stream is not None, "attach before connect"
-            if local.text("epoch") != welcome.text("epoch"):
+            if local.read(WarehouseWelcome).epoch != welcome.epoch:
                 raise DockRefused("another warehouse listens there")
-            self._stream.send(Kind.ATTACH, {}, (), deadline)
+            self._stream.send(Attach(), (), deadline)
             arena, staging = self._receive_descriptors(2, deadline)
             try:
-                self.memory = MemoryMap(arena, welcome.number("pin_seconds"))
+                self.memory = MemoryMap(arena, welcome.pin_seconds)
                 self._staging = memoryview(mmap.mmap(staging, os.fstat(staging).st_size))
             finally:
                 os.close(arena)
                 os.close(staging)
 
-    def _send(
-        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
-    ) -> None:
+    def _send(self, message: Message, buffers: Sequence[Buffer], deadline: float) -> None:
         """Columns of some size go into memory that the warehouse sees, not through the socket."""
         size = sum(map(len, buffers))
         if not STAGED_BYTES <= size <= len(self._staging):
-            super()._send(kind, header, buffers, deadline)
+            super()._send(message, buffers, deadline)
             return
         place = 0
         for part in buffers:
@@ -176,7 +177,7 @@ class WarehouseChannel(Channel):
             else:
                 target[:] = part
             place += len(part)
-        super()._send(kind, {**header, "staged": size}, (), deadline)
+        super()._send(msgspec.structs.replace(message, staged=size), (), deadline)
 
 
 def _passing(error: Exception) -> bool:

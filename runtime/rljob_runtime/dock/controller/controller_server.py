@@ -11,17 +11,35 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.ledger_inspection import inspection
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.controller.waits import Waiting
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.warehouse.notices import decode_notices, decode_snapshot
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame, pack_joined
+from rljob_runtime.dock.wire.frames import pack_joined
+from rljob_runtime.dock.wire.messages import (
+    AskController,
+    Claim,
+    ControllerStats,
+    ControllerWelcome,
+    GiveBack,
+    Granted,
+    Hello,
+    Inspect,
+    Inspection,
+    Notices,
+    OwnerGone,
+    Renew,
+    Renewed,
+    Returned,
+    Snapshot,
+    Subscribe,
+)
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
-from rljob_runtime.dock.wire.wire_server import DockServer, optional_integer
+from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.errors import DockError, DockRefused, DockTimeout
 
 
@@ -64,21 +82,24 @@ class ControllerServer(DockServer):
             Subscription(
                 index=index,
                 address=address,
-                hello={"token": token, "owner": self.role, "session": self.ledger.epoch},
-                wish={"state": state, "needs": sorted(needs)},
+                hello=Hello(
+                    token=token,
+                    role=f"warehouse/{index}",
+                    owner=self.role,
+                    session=self.ledger.epoch,
+                ),
+                wish=Subscribe(state=state, needs=sorted(needs), seen=[]),
                 on_snapshot=self._take_snapshot,
                 on_notices=self._take_notices,
             )
             for index, address in enumerate(warehouses)
         ]
-        self._answers = {
-            Kind.CLAIM: self._claim,
-            Kind.RENEW: self._renew,
-            Kind.GIVE_BACK: self._give_back,
-            Kind.OWNER_GONE: self._owner_gone,
-            Kind.STATS: self._stats,
-            Kind.INSPECT: self._inspect,
-        }
+        self.answer(Claim, self._claim)
+        self.answer(Renew, self._renew)
+        self.answer(GiveBack, self._give_back)
+        self.answer(OwnerGone, self._owner_gone)
+        self.answer(AskController, self._stats)
+        self.answer(Inspect, self._inspect)
 
     async def start(self) -> tuple[str, int]:
         """Listen and subscribe to the warehouses; does not wait for them."""
@@ -95,9 +116,10 @@ class ControllerServer(DockServer):
             await subscription.stop()
         await super().stop()
 
-    def welcome(self) -> dict[str, object]:
+    def welcome(self) -> ControllerWelcome:
         """A peer learns how often to renew."""
-        return {**super().welcome(), "lease_seconds": self.ledger.lease_seconds}
+        known = msgspec.structs.asdict(super().welcome())
+        return ControllerWelcome(**known, lease_seconds=self.ledger.lease_seconds)
 
     def lost(self, peer: Peer) -> None:
         """The last connection of an owner's process is gone: its rows go back at once."""
@@ -107,15 +129,14 @@ class ControllerServer(DockServer):
             with self._change():
                 self.ledger.owner_gone(peer.owner, peer.session)
 
-    def _claim(self, peer: Peer, frame: Frame) -> Answer:
+    def _claim(self, peer: Peer, message: Claim, _: memoryview) -> Answer:
         self._sessions.setdefault(peer.session, set()).add(peer)
-        request = _claim_request(peer, frame.fields)
-        timeout = frame.fields.number("timeout")
+        request = _claim_request(peer, message)
         grant = self.ledger.claim(request, time.monotonic())
         if grant is not None:
             self._set_alarm()
             return _granted(grant)
-        return self._wait(request, timeout)
+        return self._wait(request, message.timeout)
 
     async def _wait(self, request: ClaimRequest, timeout_seconds: float) -> Reply:
         waiting = Waiting(
@@ -135,65 +156,61 @@ class ControllerServer(DockServer):
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
 
-    def _renew(self, peer: Peer, frame: Frame) -> Reply:
+    def _renew(self, peer: Peer, message: Renew, _: memoryview) -> Reply:
         self._sessions.setdefault(peer.session, set()).add(peer)
         now, lost = time.monotonic(), []
-        for item in frame.fields.maps("leases"):
+        for held in message.leases:
             lost += self.ledger.renew(
-                item.text("lease"),
-                owner=peer.owner,
-                session=peer.session,
-                uids=item.texts("uids"),
-                now=now,
+                held.lease, owner=peer.owner, session=peer.session, uids=held.uids, now=now
             )
         self._set_alarm()
-        return Reply(header={"lost": lost})
+        return Reply(message=Renewed(lost=lost))
 
-    def _give_back(self, peer: Peer, frame: Frame) -> Reply:
+    def _give_back(self, peer: Peer, message: GiveBack, _: memoryview) -> Reply:
         with self._change():
-            returned = self.ledger.give_back(frame.fields.text("lease"), frame.fields.texts("uids"))
-        return Reply(header={"returned": returned})
+            returned = self.ledger.give_back(message.lease, message.uids)
+        return Reply(message=Returned(returned=returned))
 
-    def _owner_gone(self, peer: Peer, frame: Frame) -> Reply:
+    def _owner_gone(self, peer: Peer, message: OwnerGone, _: memoryview) -> Reply:
         with self._change():
-            returned = self.ledger.owner_gone(frame.fields.text("owner"))
-        return Reply(header={"returned": returned})
+            returned = self.ledger.owner_gone(message.owner)
+        return Reply(message=Returned(returned=returned))
 
-    def _stats(self, peer: Peer, frame: Frame) -> Reply:
+    def _stats(self, peer: Peer, message: AskController, _: memoryview) -> Reply:
         ledger = self.ledger
         holders: Counter[str] = Counter()
         for lease in ledger.leases.values():
             holders[lease.owner] += len(lease.rows)
         ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
         return Reply(
-            header={
-                "role": self.role,
-                "rows": len(ledger.entries),
-                "ready": ready,
-                "leased": holders.total(),
-                "holders": dict(holders),
-                "acknowledged": ledger.acknowledged,
-                "leases": len(ledger.leases),
-                "expired": ledger.leases.expired,
-                "waiting": len(self._waiting),
-                "refused": dict(self.refused),
-                "requests": self.requests,
-                "warehouses": sum(s.connected for s in self._subscriptions),
-            }
+            message=ControllerStats(
+                role=self.role,
+                rows=len(ledger.entries),
+                ready=ready,
+                leased=holders.total(),
+                holders=holders,
+                acknowledged=ledger.acknowledged,
+                leases=len(ledger.leases),
+                expired=ledger.leases.expired,
+                waiting=len(self._waiting),
+                refused=self.refused,
+                requests=self.requests,
+                warehouses=sum(s.connected for s in self._subscriptions),
+            )
         )
 
-    def _inspect(self, peer: Peer, frame: Frame) -> Reply:
+    def _inspect(self, peer: Peer, message: Inspect, _: memoryview) -> Reply:
         now = time.monotonic()
         told = inspection(self.ledger, self._waiting, now, lambda w: self._awaited(w.request))
-        return Reply(header={"role": self.role, **told})
+        return Reply(message=Inspection(told={"role": self.role, **told}))
 
-    def _take_snapshot(self, warehouse: int, epoch: str, fields: Fields) -> None:
-        batches, rows = decode_snapshot(fields)
+    def _take_snapshot(self, warehouse: int, told: Snapshot) -> None:
         with self._change():
-            self.ledger.apply_snapshot(warehouse, epoch, batches, rows, time.monotonic())
+            self.ledger.apply_snapshot(
+                warehouse, told.epoch, told.batches, told.rows, time.monotonic()
+            )
 
-    def _take_notices(self, warehouse: int, fields: Fields) -> None:
-        notices = decode_notices(fields)
+    def _take_notices(self, warehouse: int, notices: Notices) -> None:
         with self._change():
             self.ledger.apply(warehouse, notices)
 
@@ -241,44 +258,34 @@ class ControllerServer(DockServer):
             self.ledger.expire(time.monotonic())
 
 
-def _claim_request(peer: Peer, fields: Fields) -> ClaimRequest:
-    limit, share = optional_integer(fields, "limit"), _share(fields)
+def _claim_request(peer: Peer, claim: Claim) -> ClaimRequest:
+    limit, share = claim.limit, claim.share
     if limit is not None and limit < 1:
-        raise DockRefused(f"claim of {fields.text('batch')} with limit={limit}: it is at least 1")
-    return ClaimRequest(
-        owner=peer.owner,
-        session=peer.session,
-        request=fields.text("request"),
-        batch=fields.text("batch"),
-        limit=limit,
-        whole_groups=fields.flag("whole_groups"),
-        share=share,
-        min_version=optional_integer(fields, "min_version"),
-    )
-
-
-def _share(fields: Fields) -> Share | None:
-    if not fields.has("share"):
-        return None
-    numbers = fields.integers("share")
-    if len(numbers) not in (2, 3):
-        raise MalformedFrame(f"share {numbers} is no (rank, of) or (rank, of, window)")
-    share = Share(*numbers)
-    if not 0 <= share.rank < share.of or share.window < 0:
+        raise DockRefused(f"claim of {claim.batch} with limit={limit}: it is at least 1")
+    if share is not None and not (0 <= share.rank < share.of and share.window >= 0):
         raise DockRefused(
             f"share ({share.rank}, {share.of}) balanced over {share.window} groups: rank is from 0 to "
             f"{share.of - 1}, and the groups at least 0"
         )
-    return share
+    return ClaimRequest(
+        owner=peer.owner,
+        session=peer.session,
+        request=claim.request,
+        batch=claim.batch,
+        limit=limit,
+        whole_groups=claim.whole_groups,
+        share=share,
+        min_version=claim.min_version,
+    )
 
 
 def _granted(grant: Grant, waited: dict[str, float] | None = None) -> Reply:
-    header: dict[str, object] = {
-        "rows": pack_joined([entry.packed for entry in grant.entries]),
-        "attempts": [entry.attempt for entry in grant.entries],
-        "done": grant.done,
-        "lease": grant.lease,
-    }
-    if waited is not None:
-        header["waited"] = waited
-    return Reply(header=header)
+    return Reply(
+        message=Granted(
+            rows=pack_joined([entry.packed for entry in grant.entries]),
+            attempts=[entry.attempt for entry in grant.entries],
+            done=grant.done,
+            lease=grant.lease,
+            waited=waited,
+        )
+    )

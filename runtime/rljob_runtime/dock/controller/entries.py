@@ -4,6 +4,7 @@
 from dataclasses import dataclass, field
 
 from rljob_runtime.dock.wire.frames import pack_value
+from rljob_runtime.dock.wire.messages import ClaimedRow
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,8 +35,9 @@ class Entry:
 
     def pack(self) -> None:
         """Make what a claim's answer says of the row, before somebody waits for it."""
-        place = [self.uid, self.batch, self.group, self.group_index, self.group_size]
-        self.packed = pack_value([*place, self.sample, self.version, self.warehouse, self.lengths])
+        place = (self.uid, self.batch, self.group, self.group_index, self.group_size)
+        row = ClaimedRow(*place, self.sample, self.version, self.warehouse, self.lengths)
+        self.packed = pack_value(row)
 
 
 @dataclass(slots=True, kw_only=True)

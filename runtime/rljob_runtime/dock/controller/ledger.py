@@ -12,7 +12,7 @@ from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age
 from rljob_runtime.dock.controller.entries import Entry
 from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
 from rljob_runtime.dock.warehouse.epoch import start_of
-from rljob_runtime.dock.warehouse.notices import BatchNotice, Broadcast, RowNotice
+from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowNotice
 from rljob_runtime.errors import DockLost
 
 REMEMBERED_BATCHES = 1000
@@ -112,7 +112,7 @@ class ControllerLedger:
         """Return rows of leases past their deadline; returns how many."""
         return self._return(self.leases.late(now))
 
-    def apply(self, warehouse: int, news: Broadcast) -> None:
+    def apply(self, warehouse: int, news: Notices) -> None:
         """What a warehouse broadcast."""
         for batch in news.batches:
             self._batch(batch)

@@ -4,12 +4,15 @@ Reconnects for ever with a growing pause; each connection starts from a new snap
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+import msgspec
+
+from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame
+from rljob_runtime.dock.wire.messages import Failure, Hello, Notices, Snapshot, Subscribe
 from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.dock.wire.tcp import open_connection
 
@@ -23,7 +26,8 @@ class Subscription:
     """Keeps one warehouse's metadata flowing.
 
     address: where the warehouse is, or a function that says so before each try and may take its time.
-    on_snapshot(index, epoch, fields) comes first on each connection, then on_notices(index, fields).
+    wish: without the epochs that were seen. on_snapshot comes first on each connection, then on_notices,
+    both with the index.
     """
 
     def __init__(
@@ -31,22 +35,21 @@ class Subscription:
         *,
         index: int,
         address: tuple[str, int] | Callable[[], tuple[str, int]],
-        hello: Mapping[str, Any],
-        wish: Mapping[str, Any],
-        on_snapshot: Callable[[int, str, Fields], None],
-        on_notices: Callable[[int, Fields], None],
+        hello: Hello,
+        wish: Subscribe,
+        on_snapshot: Callable[[int, Snapshot], None],
+        on_notices: Callable[[int, Notices], None],
     ) -> None:
         self.connected = False
         self._index = index
         self._find = address if callable(address) else lambda: address
-        self._hello = {**hello, "role": f"warehouse/{index}"}
-        self._wish = dict(wish)
+        self._hello, self._wish = hello, wish
         self._on_snapshot, self._on_notices = on_snapshot, on_notices
         self._greeted = False
         self._seen: list[str] = []
         self._ended = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._waiting: deque[Fields] = deque()
+        self._waiting: deque[Notices] = deque()
         self._taking = False
 
     def start(self) -> None:
@@ -69,7 +72,7 @@ class Subscription:
                 log.debug("warehouse %d is not reached: %s", self._index, error)
             else:
                 try:
-                    peer.send_now(Reply(kind=Kind.HELLO, header=self._hello))
+                    peer.send_now(Reply(message=self._hello))
                     await self._ended.wait()
                     pause = FIRST_PAUSE_SECONDS if self.connected else pause
                 finally:
@@ -91,20 +94,22 @@ class Subscription:
 
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind is Kind.FAILED:
-            log.warning("warehouse %d: %s", self._index, frame.fields.text("text"))
+            log.warning("warehouse %d: %s", self._index, frame.read(Failure).text)
             peer.close()
         elif not self._greeted:
             self._greeted = True
-            peer.send_now(Reply(kind=Kind.SUBSCRIBE, header={**self._wish, "seen": self._seen}))
+            wish = msgspec.structs.replace(self._wish, seen=self._seen)
+            peer.send_now(Reply(message=wish))
         elif not self.connected:
-            epoch = frame.fields.text("epoch")
-            self._apply(self._on_snapshot, self._index, epoch, frame.fields)
+            snapshot = frame.read(Snapshot)
+            with _fitting():
+                self._on_snapshot(self._index, snapshot)
             self.connected = True
-            self._saw(epoch)
-        elif frame.fields.has("epoch"):
-            self._saw(frame.fields.text("epoch"))
+            self._saw(snapshot.epoch)
+        elif (notices := frame.read(Notices)).epoch is not None:
+            self._saw(notices.epoch)
         else:
-            self._waiting.append(frame.fields)
+            self._waiting.append(notices)
             if not self._taking:
                 self._taking = True
                 asyncio.get_running_loop().call_soon(self._take_on, peer)
@@ -123,7 +128,8 @@ class Subscription:
             peer.close()
 
     def _take(self) -> None:
-        self._apply(self._on_notices, self._index, self._waiting.popleft())
+        with _fitting():
+            self._on_notices(self._index, self._waiting.popleft())
 
     def _lost(self, peer: Peer) -> None:
         """What was told before the end counts: rows that were known can be missed."""
@@ -140,12 +146,14 @@ class Subscription:
         if self._seen[-1:] != [epoch]:
             self._seen.append(epoch)
 
-    def _apply(self, take: Callable[..., None], *arguments: Any) -> None:
-        """A message that does not fit what is known ends the connection; a snapshot follows."""
-        try:
-            take(*arguments)
-        except (KeyError, TypeError) as error:
-            raise MalformedFrame(f"notices do not fit: {type(error).__name__} {error}") from error
-
     def _on_malformed(self, peer: Peer, reason: str) -> None:
         log.warning("warehouse %d sent what cannot be read: %s", self._index, reason)
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    """A message that does not fit what is known ends the connection; a snapshot follows."""
+    try:
+        yield
+    except KeyError as error:
+        raise MalformedFrame(f"notices do not fit: KeyError {error}") from error

@@ -2,26 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.warehouse.cells import Cells
+from rljob_runtime.dock.wire.messages import RowHead
 from rljob_runtime.errors import DockRefused
 
 ROW_BYTES = 256
 """Charged for each row beside its columns, so that rows without bytes are bounded too."""
-
-
-class RowHead(NamedTuple):
-    """A new row's identity, as a put message carries it."""
-
-    uid: str
-    group: str
-    group_index: int
-    group_size: int
-    sample: int
-    version: int
-    reserve_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.dock.warehouse.notices import Notice, encode_notices, group_of
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.warehouse.notices import Notice, notices_for
+from rljob_runtime.dock.wire.messages import Notices, RowNotice
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 MAX_UNSENT_BYTES = 64 << 20
@@ -18,6 +18,7 @@ MAX_UNSENT_BYTES = 64 << 20
 
 NOTICES = 128
 """In one message, more only where a group's rows would come apart."""
+NOTHING = Notices()
 
 
 @dataclass(slots=True)
@@ -49,7 +50,7 @@ class Broadcaster:
         """Tell all at once that the warehouse has another epoch, with the rows that it had."""
         self.flush()
         for peer in self._subscribers:
-            peer.send_now(Reply(kind=Kind.NOTICE, header={"epoch": epoch}))
+            peer.send_now(Reply(message=Notices(epoch=epoch)))
 
     def cut_off(self) -> None:
         """End every subscription; the controllers subscribe anew."""
@@ -73,9 +74,9 @@ class Broadcaster:
         size = _part_size(self._unsent)
         notices, self._unsent = self._unsent[:size], self._unsent[size:]
         for peer, (state, needs) in list(self._subscribers.items()):
-            message = encode_notices(notices, state=state, needs=needs)
-            if any(message.values()):
-                peer.send_now(Reply(kind=Kind.NOTICE, header=message))
+            message = notices_for(notices, state=state, needs=needs)
+            if message != NOTHING:
+                peer.send_now(Reply(message=message))
             if peer.unsent_bytes > MAX_UNSENT_BYTES:
                 del self._subscribers[peer]
                 peer.close()
@@ -84,11 +85,12 @@ class Broadcaster:
 def _part_size(notices: Sequence[Notice]) -> int:
     """How many go first: controllers take the rows of a group that came for all of it."""
     size = min(NOTICES, len(notices))
-    while size < len(notices) and _of_one_group(notices[size - 1], notices[size]):
+    while size < len(notices) and _of_one_group(notices[size - 1].told, notices[size].told):
         size += 1
     return size
 
 
-def _of_one_group(first: Notice, second: Notice) -> bool:
-    rows = first.what == second.what == "row"
-    return rows and group_of(first.data) == group_of(second.data)
+def _of_one_group(first: object, second: object) -> bool:
+    if not (isinstance(first, RowNotice) and isinstance(second, RowNotice)):
+        return False
+    return (first.batch, first.group) == (second.batch, second.group)

@@ -3,77 +3,56 @@
 Pure. The same changes in the same order make the same store, which is what the standby rests on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
-from rljob_runtime.dock.warehouse.put_rules import row_head
+from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.encoding import packed_columns
-from rljob_runtime.dock.wire.frames import Fields, Kind, MalformedFrame
+from rljob_runtime.dock.wire.frames import MalformedFrame, Message
+from rljob_runtime.dock.wire.messages import Forward, Freed, PutRows, Stored, Write
 
-Change = Callable[[WarehouseStore], dict[str, Any]]
-"""Carries a message out and returns the answer's header. Raises what the store raises, and has then
-changed nothing."""
-
-
-def change_of(kind: Kind, fields: Fields, payload: memoryview) -> Change:
-    """What a PUT_ROWS, WRITE or DROP_BATCH does. Raises MalformedFrame."""
-    reader = _READERS.get(kind)
-    if reader is None:
-        raise MalformedFrame(f"{kind.name} changes no store")
-    return reader(fields, payload)
+Change = Callable[[WarehouseStore], Message]
+"""Carries a message out and returns its answer. Raises what the store raises, and has then changed
+nothing."""
 
 
-def _put_rows(fields: Fields, payload: memoryview) -> Change:
-    entries, group_entries = fields.maps("columns"), fields.maps("group_columns")
-    columns = packed_columns([*entries, *group_entries], payload)
-    group_columns = {e.text("name"): columns.pop(e.text("name")) for e in group_entries}
-    heads = [row_head(item) for item in fields.items("rows")]
-    batch, total, states = fields.text("batch"), fields.integer("total"), fields.texts("states")
-    if total < 0 or not heads:
-        raise MalformedFrame(f"put of {len(heads)} rows with total {total}")
-
-    def change(store: WarehouseStore) -> dict[str, Any]:
-        new = store.put_rows(
-            batch,
-            total=total,
-            states=states,
-            heads=heads,
-            columns=columns,
-            group_columns=group_columns,
-        )
-        return {"stored": new}
-
-    return change
+def change_of(message: Forward, payload: memoryview) -> Change:
+    """What the message says. Raises MalformedFrame."""
+    put, write, drop = message.put, message.write, message.drop
+    if put is not None:
+        columns = packed_columns([*put.columns, *put.group_columns], payload)
+        group_columns = {head.name: columns.pop(head.name) for head in put.group_columns}
+        return partial(_put, put, columns, group_columns)
+    if write is not None:
+        return partial(_write, write, packed_columns(write.columns, payload))
+    if drop is not None:
+        return lambda store: Freed(freed=store.drop_batch(drop.batch))
+    raise MalformedFrame("Forward has no change")
 
 
-def _write(fields: Fields, payload: memoryview) -> Change:
-    columns = packed_columns(fields.maps("columns"), payload)
-    state, lease, uids = fields.text("state"), fields.text("lease"), fields.texts("uids")
-    version = fields.integer("version") if fields.has("version") else None
-
-    def change(store: WarehouseStore) -> dict[str, Any]:
-        written = store.write(state=state, lease=lease, uids=uids, columns=columns, version=version)
-        return {
-            "stored": written.stored,
-            "duplicates": written.duplicates,
-            "foreign": written.foreign,
-        }
-
-    return change
-
-
-def _drop_batch(fields: Fields, payload: memoryview) -> Change:
-    return partial(_drop, fields.text("batch"))
+def _put(
+    message: PutRows,
+    columns: Mapping[str, Packed],
+    group_columns: Mapping[str, Packed],
+    store: WarehouseStore,
+) -> Message:
+    new = store.put_rows(
+        message.batch,
+        total=message.total,
+        states=message.states,
+        heads=message.rows,
+        columns=columns,
+        group_columns=group_columns,
+    )
+    return Stored(stored=new)
 
 
-def _drop(batch: str, store: WarehouseStore) -> dict[str, Any]:
-    return {"freed": store.drop_batch(batch)}
-
-
-_READERS: dict[Kind, Callable[[Fields, memoryview], Change]] = {
-    Kind.PUT_ROWS: _put_rows,
-    Kind.WRITE: _write,
-    Kind.DROP_BATCH: _drop_batch,
-}
+def _write(message: Write, columns: Mapping[str, Packed], store: WarehouseStore) -> Message:
+    return store.write(
+        state=message.state,
+        lease=message.lease,
+        uids=message.uids,
+        columns=columns,
+        version=message.version,
+    )

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.wire.peer import Answer, Reply
 from rljob_runtime.errors import DockError
@@ -63,7 +65,8 @@ class Parking:
         finally:
             if parked in self._parked:
                 self._parked.remove(parked)
-        return replace(reply, header={**reply.header, "waited": time.monotonic() - since})
+        waited = time.monotonic() - since
+        return replace(reply, message=msgspec.structs.replace(reply.message, waited=waited))
 
     def _try(self, parked: _Parked) -> bool:
         if parked.answer.done():

@@ -2,15 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, RowHead, StoredRow
-from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
+from rljob_runtime.dock.wire.messages import RowHead
 from rljob_runtime.errors import DockLost, DockRefused
-
-HEAD_TYPES = (str, str, int, int, int, int, int)
 
 
 def batch_for_put(
@@ -72,16 +69,3 @@ def total_row_bytes(columns: Mapping[str, Packed], num_rows: int) -> list[int]:
     if not columns:
         return [0] * num_rows
     return [sum(sizes) for sizes in zip(*[c.sizes() for c in columns.values()], strict=True)]
-
-
-def row_head(item: Any) -> RowHead:
-    """A new row from its wire form. Raises MalformedFrame."""
-    try:
-        head = RowHead._make(item)
-    except TypeError:
-        raise MalformedFrame("a new row is no list of seven") from None
-    if tuple(map(type, head)) != HEAD_TYPES:
-        raise MalformedFrame(f"a new row has fields of a wrong type: {item!r:.200}")
-    if min(head.group_index, head.group_size, head.sample, head.reserve_bytes) < 0:
-        raise MalformedFrame(f"a new row has a negative field: {item!r:.200}")
-    return head

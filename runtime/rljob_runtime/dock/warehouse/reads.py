@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, runs_of
 from rljob_runtime.dock.warehouse.store import ColumnCells
-from rljob_runtime.dock.wire.encoding import descriptor, padding
+from rljob_runtime.dock.wire.encoding import packed, padding
 from rljob_runtime.dock.wire.memory import Span
+from rljob_runtime.dock.wire.messages import Columns, FoundColumn
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 INLINE_BYTES = 16 << 10
@@ -59,22 +60,25 @@ class ReadDesk:
         runs = [runs_of(column.cells) for column in found]
         size = sum([end - start for spans in runs for start, end in spans])
         everything = [cell for column in found for cell in column.cells]
-        entries = [
-            {
-                **descriptor(column.name, column.form, _lengths(column.cells)),
-                "of_groups": column.of_groups,
-            }
-            for column in found
+        pinned = peer.attached and size > INLINE_BYTES
+        columns = [
+            FoundColumn(
+                name=column.name,
+                dtype=column.form.dtype,
+                tail=column.form.tail,
+                lengths=packed(_lengths(column.cells)),
+                of_groups=column.of_groups,
+                spans=packed(np.asarray(spans, dtype=np.int64)) if pinned else b"",
+            )
+            for column, spans in zip(found, runs, strict=True)
         ]
-        if peer.attached and size > INLINE_BYTES:
-            for entry, spans in zip(entries, runs, strict=True):
-                entry["spans"] = np.asarray(spans, dtype="<i8").tobytes()
-            number = self._pin(peer, everything)
-            return Reply(header={"columns": entries, "pin": number})
+        if pinned:
+            return Reply(message=Columns(columns=columns, pin=self._pin(peer, everything)))
         self.cells.pin(everything)
-        buffers = [part for spans in runs for part in self._payload(spans)]
         return Reply(
-            header={"columns": entries}, buffers=buffers, on_sent=lambda: self._unpin(everything)
+            message=Columns(columns=columns),
+            buffers=[part for spans in runs for part in self._payload(spans)],
+            on_sent=lambda: self._unpin(everything),
         )
 
     def release(self, peer: Peer, numbers: Iterable[int]) -> None:

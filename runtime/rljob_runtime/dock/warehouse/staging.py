@@ -4,7 +4,7 @@ The writer waits for its answer before it writes there again, and memory of a lo
 used for another; so what a message put there stays as it is until it was carried out.
 """
 
-from rljob_runtime.dock.wire.frames import Frame, MalformedFrame
+from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.peer import Peer
 
@@ -17,14 +17,13 @@ def new_staging() -> Memory:
     return Memory(STAGING_BYTES, shared=True, for_writers=True)
 
 
-def payload_of(peer: Peer, frame: Frame) -> memoryview:
+def columns_of(peer: Peer, staged: int | None, payload: memoryview) -> memoryview:
     """A message's columns: what came behind its header, or lies in the peer's memory.
 
     Raises MalformedFrame when it lies where there is none.
     """
-    if not frame.fields.has("staged"):
-        return frame.payload
-    staged = frame.fields.integer("staged")
-    if peer.staging is None or len(frame.payload) or not 0 <= staged <= peer.staging.num_bytes:
+    if staged is None:
+        return payload
+    if peer.staging is None or len(payload) or not 0 <= staged <= peer.staging.num_bytes:
         raise MalformedFrame(f"{staged} staged bytes, and there is no such room")
     return peer.staging.view[:staged]

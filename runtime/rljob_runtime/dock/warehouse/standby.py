@@ -4,12 +4,21 @@ Nobody reads it but a restarted primary, which takes all of it over.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from rljob_runtime.dock.warehouse.changes import change_of
 from rljob_runtime.dock.warehouse.store import WarehouseStore
-from rljob_runtime.dock.warehouse.store_copy import Chunk, StoreCopy, add_chunk
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk
+from rljob_runtime.dock.wire.messages import (
+    Chunk,
+    Export,
+    Exported,
+    Forward,
+    Held,
+    Import,
+    Seed,
+    TakeOver,
+)
 from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.errors import DockRefused
 
@@ -33,14 +42,7 @@ class Standby:
         self._session = ""
         self._superseded: set[str] = set()
         self._copy: StoreCopy | None = None
-        self._chunks: Iterator[Chunk] = iter(())
-        self.answers = {
-            Kind.TAKE_OVER: self._take_over,
-            Kind.EXPORT: self._export,
-            Kind.SEED: self._seed,
-            Kind.IMPORT: self._import,
-            Kind.FORWARD: self._forward,
-        }
+        self._chunks: Iterator[tuple[Chunk, Sequence[memoryview]]] = iter(())
 
     def lost(self, peer: Peer) -> None:
         """A connection is gone; what was held stays for the primary's successor."""
@@ -48,49 +50,47 @@ class Standby:
             self._primary = None
             self._end_export()
 
-    def _take_over(self, peer: Peer, frame: Frame) -> Reply:
+    def take_over(self, peer: Peer, message: TakeOver, _: memoryview) -> Reply:
         """The primary starts: its predecessor, if it still lives, is not listened to any more."""
-        self._accept(peer, frame)
+        self._accept(peer, message.warehouse)
         if self.store is None or not self.complete:
-            return Reply(header={"held": False})
+            return Reply(message=Held(held=False))
         self._copy = StoreCopy(self.store)
         self._chunks = self._copy.chunks()
         log.info("standby of warehouse/%s: %d rows are taken over", self.of, len(self.store.rows))
-        return Reply(header={"held": True, "epoch": self._epoch})
+        return Reply(message=Held(held=True, epoch=self._epoch))
 
-    def _export(self, peer: Peer, frame: Frame) -> Reply:
-        """The next chunk; an empty header after the last."""
+    def export(self, peer: Peer, message: Export, _: memoryview) -> Reply:
+        """The next chunk; none after the last."""
         self._own(peer)
-        chunk = next(self._chunks, None)
+        chunk, buffers = next(self._chunks, (None, ()))
         if chunk is None:
             self._end_export()
-            return Reply()
-        return Reply(header=chunk.header, buffers=chunk.buffers)
+        return Reply(message=Exported(chunk=chunk), buffers=buffers)
 
-    def _seed(self, peer: Peer, frame: Frame) -> Reply:
+    def seed(self, peer: Peer, message: Seed, _: memoryview) -> Reply:
         """The primary will send all that it holds; what was held is out of date."""
-        self._accept(peer, frame)
+        self._accept(peer, message.warehouse)
         self.store, self.complete = self._new_store(), False
         return Reply()
 
-    def _import(self, peer: Peer, frame: Frame) -> Reply:
+    def take(self, peer: Peer, message: Import, payload: memoryview) -> Reply:
         """A chunk; the last one, without rows, names the epoch of all that came."""
         store = self._own(peer)
-        add_chunk(store, frame.fields, frame.payload)
-        if frame.fields.has("epoch"):
-            self._epoch, self.complete = frame.fields.text("epoch"), True
+        if message.chunk is not None:
+            add_chunk(store, message.chunk, payload)
+        if message.epoch is not None:
+            self._epoch, self.complete = message.epoch, True
         return Reply()
 
-    def _forward(self, peer: Peer, frame: Frame) -> Reply:
+    def follow(self, peer: Peer, message: Forward, payload: memoryview) -> Reply:
         """Carry out what the primary has carried out."""
         store = self._own(peer)
-        fields = frame.fields.maps("fields")[0]
-        change_of(_kind(frame.fields), fields, frame.payload)(store)
+        change_of(message, payload)(store)
         store.take_notices()  # the primary tells the controllers
         return Reply()
 
-    def _accept(self, peer: Peer, frame: Frame) -> None:
-        index = frame.fields.integer("warehouse")
+    def _accept(self, peer: Peer, index: int) -> None:
         if index != self.of:
             raise DockRefused(f"this warehouse holds rows for warehouse/{self.of}, not /{index}")
         if peer.session in self._superseded:
@@ -111,10 +111,3 @@ class Standby:
         if peer is not self._primary or self.store is None:
             raise DockRefused("another connection keeps this standby, or it was not seeded")
         return self.store
-
-
-def _kind(fields: Fields) -> Kind:
-    try:
-        return Kind(fields.integer("kind"))
-    except ValueError as error:
-        raise MalformedFrame(str(error)) from None

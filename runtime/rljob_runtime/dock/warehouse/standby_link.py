@@ -10,16 +10,30 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
 from rljob_runtime.dock.warehouse.epoch import new_epoch, next_term
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
-from rljob_runtime.dock.wire.frames import Frame, Kind
+from rljob_runtime.dock.wire.frames import Frame, Kind, Message
+from rljob_runtime.dock.wire.messages import (
+    Done,
+    Export,
+    Failure,
+    Forward,
+    Hello,
+    Import,
+    Request,
+    Seed,
+    TakeOver,
+)
 from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.dock.wire.tcp import open_connection
 from rljob_runtime.errors import DockError, DockRefused
+
+A = TypeVar("A", bound=Message)
 
 log = logging.getLogger(__name__)
 
@@ -64,15 +78,14 @@ class StandbyLink:
         """Set once it is known what the warehouse holds: before, no client is answered."""
         self._store = store
         self._place = place
-        self._name = f"warehouse/{index}"
-        self._hello = {
-            "token": token,
-            "role": f"warehouse/{holder}",
-            "owner": self._name,
-            "session": secrets.token_hex(8),
-            "standby": True,
-        }
-        self._wish = {"warehouse": index}
+        self._index, self._name = index, f"warehouse/{index}"
+        self._hello = Hello(
+            token=token,
+            role=f"warehouse/{holder}",
+            owner=self._name,
+            session=secrets.token_hex(8),
+            standby=True,
+        )
         self._on_alone, self._on_room = on_alone, on_room
         self._pause = FIRST_PAUSE_SECONDS
         self._started = 0.0
@@ -84,7 +97,7 @@ class StandbyLink:
         self._backlog: list[Reply] | None = None
         self._backlog_bytes = 0
         self._sent = self._confirmed = 0
-        self._answers: dict[int, asyncio.Future[Frame]] = {}
+        self._answers: dict[int, _Awaited] = {}
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def start(self) -> None:
@@ -102,16 +115,15 @@ class StandbyLink:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def forward(self, kind: Kind, fields: Mapping[str, Any], payload: memoryview) -> None:
+    def forward(self, message: Forward, payload: memoryview) -> None:
         """The warehouse has just carried out this message; the standby shall too."""
         if self._peer is None:
             return
-        header = {"kind": int(kind), "fields": [dict(fields)]}
         if self._backlog is None:
-            self._send(Reply(kind=Kind.FORWARD, header=header, buffers=[payload]))
+            self._send(Reply(message=message, buffers=[payload]))
         else:  # the payload is the writer's again after the answer
             kept = bytes(payload)
-            self._backlog.append(Reply(kind=Kind.FORWARD, header=header, buffers=[kept]))
+            self._backlog.append(Reply(message=message, buffers=[kept]))
             self._backlog_bytes += len(kept)
 
     @property
@@ -166,7 +178,7 @@ class StandbyLink:
             where = await asyncio.to_thread(place) if callable(place) else place
             transport, peer = await open_connection(self._new_peer, where)
         try:
-            await self._ask(peer, Reply(kind=Kind.HELLO, header=self._hello))
+            await self._ask(peer, self._hello)
             if self.ready.is_set() or not await self._take_over(peer):
                 self.ready.set()
                 await self._seed(peer)
@@ -181,29 +193,29 @@ class StandbyLink:
 
     async def _take_over(self, peer: Peer) -> bool:
         """Fill the empty store with what the standby holds; False when it holds nothing."""
-        answer = await self._ask(peer, Reply(kind=Kind.TAKE_OVER, header=self._wish))
-        if not answer.fields.flag("held"):
+        answer, _ = await self._ask(peer, TakeOver(warehouse=self._index))
+        if not answer.held:
             return False
         try:
-            while (chunk := await self._ask(peer, Reply(kind=Kind.EXPORT))).fields.map:
-                add_chunk(self._store, chunk.fields, chunk.payload)
+            exported, payload = await self._ask(peer, Export())
+            while exported.chunk is not None:
+                add_chunk(self._store, exported.chunk, payload)
+                exported, payload = await self._ask(peer, Export())
         except BaseException:
             clear(self._store)
             raise
-        self.epoch = answer.fields.text("epoch")
+        self.epoch = answer.epoch
         log.info("%s took over %d rows from its standby", self._name, len(self._store.rows))
         return True
 
     async def _seed(self, peer: Peer) -> None:
         """Send all that is held now, then what changed meanwhile; from there on answers wait."""
-        await self._ask(peer, Reply(kind=Kind.SEED, header=self._wish))
+        await self._ask(peer, Seed(warehouse=self._index))
         copy = StoreCopy(self._store)
         self._peer, self._backlog = peer, []
         try:
-            for chunk in copy.chunks():
-                await self._ask(
-                    peer, Reply(kind=Kind.IMPORT, header=chunk.header, buffers=chunk.buffers)
-                )
+            for chunk, buffers in copy.chunks():
+                await self._ask(peer, Import(chunk=chunk), buffers)
         finally:
             if copy.release():
                 self._on_room()
@@ -213,7 +225,7 @@ class StandbyLink:
         self._in_step = True
         end = self._sent + 1
         self._waiting = deque((end, call) for _, call in self._waiting)
-        await self._ask(peer, Reply(kind=Kind.IMPORT, header={"epoch": self.epoch}))
+        await self._ask(peer, Import(epoch=self.epoch))
         self.replicated = True
 
     async def _watch(self, peer: Peer) -> None:
@@ -230,15 +242,20 @@ class StandbyLink:
                     await self._ended.wait()
         raise self._failure or ConnectionError("the connection was closed")
 
-    async def _ask(self, peer: Peer, message: Reply) -> Frame:
+    async def _ask(
+        self, peer: Peer, message: Request[A], buffers: Sequence[memoryview] = ()
+    ) -> tuple[A, memoryview]:
+        """Ask, and wait for the answer and its payload."""
         if self._ended.is_set():
             raise self._failure or ConnectionError("the connection was closed")
-        answer: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
+        awaited = _Awaited(message.answer, asyncio.get_running_loop().create_future())
         self._sent += 1
-        self._answers[self._sent] = answer
+        self._answers[self._sent] = awaited
         async with asyncio.timeout(SILENT_SECONDS):
-            await peer.send(message)
-            return await answer
+            await peer.send(Reply(message=message, buffers=buffers))
+            answer, payload = await awaited.future
+        assert isinstance(answer, message.answer), "read as another type"
+        return answer, payload
 
     def _send(self, message: Reply) -> None:
         assert self._peer is not None, "forward before connect"
@@ -257,23 +274,25 @@ class StandbyLink:
 
     def _on_frame(self, peer: Peer, frame: Frame) -> None:
         if frame.kind is not Kind.DONE:
-            self._failure = DockRefused(frame.fields.text("text"))
+            self._failure = DockRefused(frame.read(Failure).text)
             peer.close()
             return
+        awaited = self._answers.get(self._confirmed + 1)
+        answer = frame.read(Done if awaited is None else awaited.form)
         self._confirmed += 1
-        answer = self._answers.pop(self._confirmed, None)
-        if answer is not None and not answer.done():
-            answer.set_result(frame)
+        self._answers.pop(self._confirmed, None)
+        if awaited is not None and not awaited.future.done():
+            awaited.future.set_result((answer, frame.payload))
         while self._waiting and self._waiting[0][0] <= self._confirmed:
             self._waiting.popleft()[1]()
 
     def _lost(self, ended: asyncio.Event) -> None:
         ended.set()
         if ended is self._ended:
-            for answer in self._answers.values():
-                if not answer.done():
+            for awaited in self._answers.values():
+                if not awaited.future.done():
                     error = self._failure or ConnectionError("the connection was closed")
-                    answer.set_exception(error)
+                    awaited.future.set_exception(error)
             self._go_alone()
 
     def _go_alone(self) -> None:
@@ -291,6 +310,12 @@ class StandbyLink:
             self._on_alone()
         while self._waiting:
             self._waiting.popleft()[1]()
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    form: type[Message]
+    future: asyncio.Future[tuple[Message, memoryview]]
 
 
 def _malformed(peer: Peer, reason: str) -> None:

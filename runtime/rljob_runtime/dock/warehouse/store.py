@@ -12,19 +12,18 @@ from typing import NamedTuple
 
 from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.rows import Written
 from rljob_runtime.dock.warehouse.batch_record import (
     ROW_BYTES,
     BatchRecord,
     GroupCells,
-    RowHead,
     StoredRow,
 )
 from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, NoRoom
-from rljob_runtime.dock.warehouse.notices import Notice
+from rljob_runtime.dock.warehouse.notices import Notice, column_notice, row_notice
 from rljob_runtime.dock.warehouse.put_rules import batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.messages import AckNotice, BatchNotice, RowHead, Written
 from rljob_runtime.errors import DockFull, DockRefused
 
 REMEMBERED_ROWS = 50_000
@@ -96,7 +95,7 @@ class WarehouseStore:
         self.cells.require(stored)
         if batch not in self.batches:
             self.batches[batch] = record
-            self.notices.append(Notice.of_batch(batch, total, record.states))
+            self.notices.append(Notice(BatchNotice(batch, total, record.states)))
         record.learn_formats(columns, group_columns)
         group_cells = self.cells.store(group_columns, [place[group] for group in new_groups])
         for group, cells in zip(new_groups, group_cells, strict=True):
@@ -148,7 +147,7 @@ class WarehouseStore:
         live = list(record.live)
         record.dropped = True
         self._free([self.rows[uid] for uid in live])
-        self.notices.append(Notice.of_drop(batch))
+        self.notices.append(Notice(batch))
         return len(live)
 
     def take_notices(self) -> list[Notice]:
@@ -207,7 +206,7 @@ class WarehouseStore:
             row.num_bytes += size
             row.cells.update(cells)
             row.version = row.version if version is None else version
-            self.notices += [Notice.of_column(row, name) for name in columns]
+            self.notices += [Notice(column_notice(row, name)) for name in columns]
 
     def _column(self, rows: Sequence[StoredRow], name: str) -> ColumnCells:
         records = {row.batch: self.batches[row.batch] for row in rows}
@@ -242,7 +241,7 @@ class WarehouseStore:
         record.live[row.head.uid] = None
         record.known += 1
         record.groups[row.head.group].live += 1
-        self.notices.append(Notice.of_row(row, record))
+        self.notices.append(Notice(row_notice(row, record), record.states))
 
     def _acknowledge(self, rows: Sequence[StoredRow], state: str, lease: str) -> None:
         ended = []
@@ -250,7 +249,7 @@ class WarehouseStore:
             row.acks[state] = lease
             record = self.batches[row.batch]
             record.acked[state] = record.acked.get(state, 0) + 1
-            self.notices.append(Notice.of_ack(row, state))
+            self.notices.append(Notice(AckNotice(row.batch, row.head.uid), (state,)))
             if len(row.acks) == len(record.states):
                 ended.append(row)
         self._free(ended)

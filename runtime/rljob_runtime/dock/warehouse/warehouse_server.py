@@ -7,21 +7,43 @@ the controllers that subscribed.
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
 
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.changes import change_of
 from rljob_runtime.dock.warehouse.epoch import is_behind
-from rljob_runtime.dock.warehouse.notices import encode_snapshot
+from rljob_runtime.dock.warehouse.notices import snapshot_for
 from rljob_runtime.dock.warehouse.parking import Parking
 from rljob_runtime.dock.warehouse.reads import ReadDesk
-from rljob_runtime.dock.warehouse.staging import new_staging, payload_of
+from rljob_runtime.dock.warehouse.staging import columns_of, new_staging
 from rljob_runtime.dock.warehouse.standby import Standby
 from rljob_runtime.dock.warehouse.standby_link import Place, StandbyLink
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_inspection import inspection
-from rljob_runtime.dock.wire.frames import Frame, Kind
 from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.messages import (
+    AskWarehouse,
+    Attach,
+    DropBatch,
+    Export,
+    Forward,
+    Hello,
+    Import,
+    Inspect,
+    Inspection,
+    PutRows,
+    Read,
+    Release,
+    Seed,
+    Subscribe,
+    TakeOver,
+    WarehouseStats,
+    WarehouseWelcome,
+    Write,
+)
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.errors import DockFull, DockRefused
@@ -99,18 +121,20 @@ class WarehouseServer(DockServer):
         if not self.store.cells.memory.shareable:
             self._shared_directory, self._no_socket = None, "its system has no memfd_create"
         self._prefault: asyncio.Future[None] | None = None
-        self._answers = {
-            Kind.PUT_ROWS: self._put_rows,
-            Kind.WRITE: self._write,
-            Kind.READ: self._read,
-            Kind.ATTACH: self._attach,
-            Kind.RELEASE: self._release,
-            Kind.DROP_BATCH: self._drop_batch,
-            Kind.SUBSCRIBE: self._subscribe,
-            Kind.STATS: self._stats,
-            Kind.INSPECT: self._inspect,
-            **self._standby.answers,
-        }
+        self.answer(PutRows, self._put_rows)
+        self.answer(Write, self._write)
+        self.answer(Read, self._read)
+        self.answer(Attach, self._attach)
+        self.answer(Release, self._release)
+        self.answer(DropBatch, self._drop_batch)
+        self.answer(Subscribe, self._subscribe)
+        self.answer(AskWarehouse, self._stats)
+        self.answer(Inspect, self._inspect)
+        self.answer(TakeOver, self._standby.take_over)
+        self.answer(Export, self._standby.export)
+        self.answer(Seed, self._standby.seed)
+        self.answer(Import, self._standby.take)
+        self.answer(Forward, self._standby.follow)
 
     @property
     def epoch(self) -> str:
@@ -130,14 +154,19 @@ class WarehouseServer(DockServer):
         await super().stop()
         self.store.cells.memory.close()
 
-    def welcome(self) -> dict[str, object]:
+    def welcome(self) -> WarehouseWelcome:
         """A peer learns the epoch, how large a put may be, and how long it may look at an answer."""
-        return {
-            **super().welcome(),
-            "epoch": self.epoch,
-            "capacity": self.store.capacity_bytes,
-            "pin_seconds": self._reads.pin_seconds,
-        }
+        return WarehouseWelcome(
+            **msgspec.structs.asdict(super().welcome()),
+            epoch=self.epoch,
+            capacity=self.store.capacity_bytes,
+            pin_seconds=self._reads.pin_seconds,
+        )
+
+    def greet(self, hello: Hello) -> Answer:
+        """See DockServer."""
+        waits = not (self._link.ready.is_set() or hello.standby)
+        return self._greet_later(hello) if waits else super().greet(hello)
 
     def lost(self, peer: Peer) -> None:
         """A subscriber or a client left."""
@@ -147,39 +176,33 @@ class WarehouseServer(DockServer):
         if peer.staging is not None:
             peer.staging.close()
 
-    def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
-        answer = super()._on_frame(peer, frame)
-        greeted = frame.kind is Kind.HELLO and peer.trusted
-        if greeted and not self._link.ready.is_set() and not frame.fields.has("standby"):
-            return self._greet_later()
-        return answer
-
-    async def _greet_later(self) -> Reply:
+    async def _greet_later(self, hello: Hello) -> Reply:
         await self._link.ready.wait()
-        return Reply(header=self.welcome())
+        return Reply(message=self.welcome())
 
-    def _put_rows(self, peer: Peer, frame: Frame) -> Answer:
-        attempt = self._attempt(peer, frame)
-        return self._held(self._puts.admit(attempt, frame.fields.number("timeout")))
+    def _put_rows(self, peer: Peer, message: PutRows, payload: memoryview) -> Answer:
+        columns = columns_of(peer, message.staged, payload)
+        attempt = self._attempt(Forward(put=message), columns)
+        return self._held(self._puts.admit(attempt, message.timeout))
 
-    def _write(self, peer: Peer, frame: Frame) -> Answer:
-        attempt = self._attempt(peer, frame)
-        return self._held(self._writes.admit(attempt, frame.fields.number("timeout")))
+    def _write(self, peer: Peer, message: Write, payload: memoryview) -> Answer:
+        columns = columns_of(peer, message.staged, payload)
+        attempt = self._attempt(Forward(write=message), columns)
+        return self._held(self._writes.admit(attempt, message.timeout))
 
-    def _drop_batch(self, peer: Peer, frame: Frame) -> Answer:
-        reply = self._attempt(peer, frame)()
+    def _drop_batch(self, peer: Peer, message: DropBatch, payload: memoryview) -> Answer:
+        reply = self._attempt(Forward(drop=message), payload)()
         self._changed()
         return self._held(reply)
 
-    def _attempt(self, peer: Peer, frame: Frame) -> Callable[[], Reply]:
-        """Carries the message out here, and sends it on to the standby once that was done."""
-        payload = payload_of(peer, frame)
-        change = change_of(frame.kind, frame.fields, payload)
+    def _attempt(self, message: Forward, payload: memoryview) -> Callable[[], Reply]:
+        """Carries the change out here, and sends it on to the standby once that was done."""
+        change = change_of(message, payload)
 
         def attempt() -> Reply:
-            header = change(self.store)
-            self._link.forward(frame.kind, frame.fields.map, payload)
-            return Reply(header=header)
+            answer = change(self.store)
+            self._link.forward(message, payload)
+            return Reply(message=answer)
 
         return attempt
 
@@ -196,36 +219,32 @@ class WarehouseServer(DockServer):
         await held.wait()
         return reply
 
-    def _read(self, peer: Peer, frame: Frame) -> Reply:
-        return self._reads.answer(peer, frame.fields.texts("uids"), frame.fields.texts("columns"))
+    def _read(self, peer: Peer, message: Read, _: memoryview) -> Reply:
+        return self._reads.answer(peer, message.uids, message.columns)
 
-    def _attach(self, peer: Peer, frame: Frame) -> Reply:
+    def _attach(self, peer: Peer, message: Attach, _: memoryview) -> Reply:
         memory = self.store.cells.memory
         if not (peer.local and memory.shareable):
             raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
         peer.staging = new_staging()
         descriptors = (memory.open_read_only(), peer.staging.open_writable())
-        return Reply(header={"size": memory.num_bytes}, descriptors=descriptors)
+        return Reply(descriptors=descriptors)
 
-    def _release(self, peer: Peer, frame: Frame) -> None:
-        self._reads.release(peer, frame.fields.integers("pins"))
+    def _release(self, peer: Peer, message: Release, _: memoryview) -> None:
+        self._reads.release(peer, message.pins)
 
-    def _subscribe(self, peer: Peer, frame: Frame) -> None:
+    def _subscribe(self, peer: Peer, message: Subscribe, _: memoryview) -> None:
         """Answer with the snapshot, in its place among the notices."""
-        state, needs = frame.fields.text("state"), frozenset(frame.fields.texts("needs"))
-        if is_behind(self.epoch, frame.fields.texts("seen")):
+        state, needs = message.state, frozenset(message.needs)
+        if is_behind(self.epoch, message.seen):
             self._start_over()
-        snapshot = {
-            **encode_snapshot(
-                self.store.batches.values(), self.store.rows, state=state, needs=needs
-            ),
-            "epoch": self.epoch,
-        }
+        batches, rows = self.store.batches.values(), self.store.rows
+        snapshot = snapshot_for(batches, rows, state=state, needs=needs, epoch=self.epoch)
 
         def attach() -> None:
             if peer in self.peers:
                 self._broadcast.subscribe(peer, state, needs)
-                peer.send_now(Reply(header=snapshot))
+                peer.send_now(Reply(message=snapshot))
 
         self._link.after(attach)
 
@@ -237,43 +256,43 @@ class WarehouseServer(DockServer):
         self._changed()
         raise DockRefused(f"{self.role} took over rows that were behind; it starts over, empty")
 
-    def _stats(self, peer: Peer, frame: Frame) -> Reply:
+    def _stats(self, peer: Peer, message: AskWarehouse, _: memoryview) -> Reply:
         store = self.store
         return Reply(
-            header={
-                "role": self.role,
-                "rows": len(store.rows),
-                "bytes": store.charged_bytes,
-                "capacity": store.capacity_bytes,
-                "retained": store.cells.retained_bytes,
-                "holes": len(store.cells.arena.holes()),
-                "pins": self._reads.num_pins,
-                "expired_pins": self._reads.expired_pins,
-                "attached": sum(p.attached for p in self.peers),
-                "waiting": len(self._puts) + len(self._writes),
-                "refused": dict(self.refused),
-                "requests": self.requests,
-                "subscribers": len(self._broadcast),
-                "unacknowledged": store.unacknowledged(),
-                "batches": {n: len(b.live) for n, b in store.batches.items() if b.live},
+            message=WarehouseStats(
+                role=self.role,
+                rows=len(store.rows),
+                bytes=store.charged_bytes,
+                capacity=store.capacity_bytes,
+                retained=store.cells.retained_bytes,
+                holes=len(store.cells.arena.holes()),
+                pins=self._reads.num_pins,
+                expired_pins=self._reads.expired_pins,
+                attached=sum(p.attached for p in self.peers),
+                waiting=len(self._puts) + len(self._writes),
+                refused=self.refused,
+                requests=self.requests,
+                subscribers=len(self._broadcast),
+                unacknowledged=store.unacknowledged(),
+                batches={n: len(b.live) for n, b in store.batches.items() if b.live},
                 **self.replication(),
                 **self._held_for_another(),
-            }
+            )
         )
 
-    def _inspect(self, peer: Peer, frame: Frame) -> Reply:
+    def _inspect(self, peer: Peer, message: Inspect, _: memoryview) -> Reply:
         waiting = {"puts": len(self._puts), "writes": len(self._writes)}
         readers = {"pins": self._reads.num_pins, "expired_pins": self._reads.expired_pins}
         told = {**inspection(self.store), "waiting_for_room": waiting, **readers}
-        return Reply(header={"role": self.role, **told, **self.replication()})
+        return Reply(message=Inspection(told={"role": self.role, **told, **self.replication()}))
 
-    def replication(self) -> dict[str, int | bool]:
+    def replication(self) -> dict[str, Any]:
         """Whether its rows are in a standby too, and how often they were not; empty with one copy."""
         if not self._warehouses:
             return {}
         return {"replicated": self._link.replicated, "times_alone": self._link.times_alone}
 
-    def _held_for_another(self) -> dict[str, int]:
+    def _held_for_another(self) -> dict[str, Any]:
         if not self._warehouses:
             return {}
         held = self._standby.store

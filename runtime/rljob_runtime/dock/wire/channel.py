@@ -10,15 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.wire import tcp, unix
 from rljob_runtime.dock.wire.failures import error_of
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.messages import Failure, Hello, Request, Waits, Welcome
 from rljob_runtime.dock.wire.stream import Stream
 from rljob_runtime.errors import DockError, DockTimeout
+
+A = TypeVar("A", bound=Message)
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +43,7 @@ class Identity:
 class Channel:
     """One connection. find: the dock's address now; role: the server at its end.
 
-    on_connect: called with the welcome after each (re)connection.
+    on_connect: called with the frame of the welcome after each (re)connection.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class Channel:
         role: str,
         find: Callable[[], DockAddress],
         identity: Identity,
-        on_connect: Callable[["Channel", Fields], None] | None = None,
+        on_connect: Callable[["Channel", Frame], None] | None = None,
     ) -> None:
         self.role = role
         self._find = find
@@ -59,17 +64,18 @@ class Channel:
         """The socket's descriptor, -1 when not connected; readable while idle means lost."""
         return -1 if self._stream is None else self._stream.fileno()
 
-    def request(
-        self,
-        kind: Kind,
-        header: dict[str, Any],
-        buffers: Sequence[Buffer] = (),
-        *,
-        timeout_seconds: float,
-    ) -> Frame:
-        """Send and wait for the answer, reconnecting until the deadline.
+    def ask(
+        self, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_seconds: float
+    ) -> A:
+        """As request, where the answer has no payload."""
+        return self.request(message, buffers, timeout_seconds=timeout_seconds)[0]
 
-        timeout_seconds: also what the server is told (field `timeout`, what is left of it).
+    def request(
+        self, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_seconds: float
+    ) -> tuple[A, memoryview]:
+        """Send and wait for the answer and its payload, reconnecting until the deadline.
+
+        timeout_seconds: also what a server is told that may let the message wait (what is left).
         Raises DockTimeout when the server is not reached, and what the server answers.
         """
         deadline = time.monotonic() + timeout_seconds
@@ -77,14 +83,17 @@ class Channel:
             try:
                 self._connect(deadline)
                 left = max(0.0, deadline - time.monotonic())
-                told, limit = {**header, "timeout": left}, deadline + ANSWER_MARGIN_SECONDS
-                self._send(kind, told, buffers, limit)
-                return self._receive(limit)
+                if isinstance(message, Waits):
+                    message = msgspec.structs.replace(message, timeout=left)
+                limit = deadline + ANSWER_MARGIN_SECONDS
+                self._send(message, buffers, limit)
+                answer = self._receive(limit)
+                return answer.read(message.answer), answer.payload
             except (OSError, EOFError) as error:
                 self.close()
                 if time.monotonic() + PAUSE_SECONDS > deadline:
                     raise DockTimeout(
-                        f"{kind.name.lower()} waited {timeout_seconds:.3g} s for {self.role}: "
+                        f"{message.kind.name.lower()} waited {timeout_seconds:.3g} s for {self.role}: "
                         f"{str(error) or type(error).__name__}"
                     ) from error
                 time.sleep(PAUSE_SECONDS)
@@ -92,12 +101,12 @@ class Channel:
                 self.close()
                 raise DockError(f"{self.role} answered what cannot be read: {error}") from error
 
-    def notify(self, kind: Kind, header: dict[str, Any]) -> None:
+    def notify(self, message: Message) -> None:
         """Send what has no answer; lost with the connection if that is broken."""
         if self._stream is None:
             return
         try:
-            self._stream.send(kind, header, (), time.monotonic() + ANSWER_MARGIN_SECONDS)
+            self._stream.send(message, (), time.monotonic() + ANSWER_MARGIN_SECONDS)
         except OSError:
             self.close()
 
@@ -119,36 +128,37 @@ class Channel:
             self.close()
             raise
 
-    def _hello(self, deadline: float) -> Fields:
+    def _hello(self, deadline: float) -> Frame:
         """Show the token; returns the welcome."""
-        hello = {
-            "token": self._find().token,
-            "role": self.role,
-            "owner": self._identity.owner,
-            "session": self._identity.session,
-        }
+        hello = Hello(
+            token=self._find().token,
+            role=self.role,
+            owner=self._identity.owner,
+            session=self._identity.session,
+        )
         assert self._stream is not None, "hello before connect"
-        self._stream.send(Kind.HELLO, hello, (), deadline + ANSWER_MARGIN_SECONDS)
-        return self._receive(deadline + ANSWER_MARGIN_SECONDS).fields
+        self._stream.send(hello, (), deadline + ANSWER_MARGIN_SECONDS)
+        return self._receive(deadline + ANSWER_MARGIN_SECONDS)
 
-    def _welcomed(self, welcome: Fields, deadline: float) -> None:
+    def _welcomed(self, frame: Frame, deadline: float) -> None:
         """The server knows us now."""
         if self._on_connect is not None:
-            self._on_connect(self, welcome)
-        self._go_local(welcome, deadline)
+            self._on_connect(self, frame)
+        self._go_local(frame, deadline)
 
-    def _go_local(self, welcome: Fields, deadline: float) -> None:
+    def _go_local(self, frame: Frame, deadline: float) -> None:
         """To a server of this machine over its unix socket, where it has one that is reached."""
-        if not welcome.has("socket") or welcome.text("machine") != unix.machine_id():
+        welcome = frame.read(Welcome)
+        if not welcome.socket or welcome.machine != unix.machine_id():
             return
         try:
-            with self._over_socket(Path(welcome.text("socket")), deadline):
+            with self._over_socket(Path(welcome.socket), deadline):
                 pass
         except (OSError, EOFError, MalformedFrame, DockError) as error:
             log.debug("%s is reached over TCP: %s", self.role, error)
 
     @contextlib.contextmanager
-    def _over_socket(self, path: Path, deadline: float) -> Iterator[Fields]:
+    def _over_socket(self, path: Path, deadline: float) -> Iterator[Frame]:
         """Go on over the unix socket, with its welcome; over TCP again when that or the block fails."""
         over_tcp, self._stream = self._stream, None
         assert over_tcp is not None, "move before connect"
@@ -161,14 +171,12 @@ class Channel:
             raise
         over_tcp.close()
 
-    def _send(
-        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Buffer], deadline: float
-    ) -> None:
+    def _send(self, message: Message, buffers: Sequence[Buffer], deadline: float) -> None:
         assert self._stream is not None, "send before connect"
         views: list[memoryview | bytes] = []
         for part in buffers:
             views += part.views() if isinstance(part, Scattered) else [part]
-        self._stream.send(kind, header, views, deadline)
+        self._stream.send(message, views, deadline)
 
     def _receive(self, deadline: float) -> Frame:
         """The answer. Raises the error that the server answered with."""
@@ -187,5 +195,5 @@ class Channel:
 
 def _answered(frame: Frame) -> Frame:
     if frame.kind is Kind.FAILED:
-        raise error_of(frame.fields)
+        raise error_of(frame.read(Failure))
     return frame

@@ -1,12 +1,11 @@
-"""Columns on the wire and in a warehouse's memory: header entries beside raw bytes.
+"""Columns on the wire and in a warehouse's memory: heads beside raw bytes.
 
 Client and servers share this code. Values are little-endian, C order; in a payload each column starts
 at a 64-byte boundary.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +22,16 @@ from rljob_runtime.dock.columns import (
     format_of,
     known_format,
 )
-from rljob_runtime.dock.wire.frames import Fields, MalformedFrame
+from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.wire.messages import ColumnHead
 
 ALIGNMENT_BYTES = 64
 MAX_VALUES = 1 << 40
 
 
-def descriptor(name: str, form: Format, lengths: NDArray[np.int64]) -> dict[str, Any]:
-    """The wire header's entry for one column."""
-    packed = lengths.astype("<i8", copy=False).tobytes()
-    return {"name": name, "dtype": form.dtype, "tail": list(form.tail), "lengths": packed}
+def packed(numbers: NDArray[np.int64]) -> bytes:
+    """Numbers as messages carry them."""
+    return numbers.astype("<i8", copy=False).tobytes()
 
 
 def padding(num_bytes: int) -> bytes:
@@ -40,33 +39,34 @@ def padding(num_bytes: int) -> bytes:
     return bytes(-num_bytes % ALIGNMENT_BYTES)
 
 
-def encode_columns(columns: Mapping[str, Column]) -> tuple[list[dict[str, Any]], list[Buffer]]:
-    """Columns as (header entries, payload buffers); values are not copied, but for small rows."""
-    entries: list[dict[str, Any]] = []
+def encode_columns(columns: Mapping[str, Column]) -> tuple[list[ColumnHead], list[Buffer]]:
+    """Columns as (heads, payload buffers); values are not copied, but for small rows."""
+    heads: list[ColumnHead] = []
     buffers: list[Buffer] = []
     for name, column in columns.items():
         form = column.form if isinstance(column, Apart) else format_of(column)
-        entries.append(descriptor(name, form, column.lengths))
+        lengths = packed(column.lengths)
+        heads.append(ColumnHead(name=name, dtype=form.dtype, tail=form.tail, lengths=lengths))
         data = column.buffer() if isinstance(column, Apart) else as_bytes(column.values)
         buffers += [data, padding(len(data))]
-    return entries, buffers
+    return heads, buffers
 
 
-def decode_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Ragged]:
-    """Columns from header entries and payload; the values are views of the payload.
+def decode_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str, Ragged]:
+    """Columns from heads and payload; the values are views of the payload.
 
     Raises MalformedFrame when sizes disagree or a type is unknown.
     """
-    return {name: _ragged(column) for name, column in packed_columns(entries, payload).items()}
+    return {name: _ragged(column) for name, column in packed_columns(heads, payload).items()}
 
 
-def packed_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, Packed]:
+def packed_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str, Packed]:
     """As decode_columns, as they are stored."""
     columns: dict[str, Packed] = {}
     place = 0
-    for entry in entries:
-        name = entry.text("name")
-        form, lengths, size = _described(name, entry)
+    for head in heads:
+        name = head.name
+        form, lengths, size = _described(head)
         end = place + size
         if end > len(payload) or name in columns:
             raise MalformedFrame(
@@ -79,26 +79,24 @@ def packed_columns(entries: Sequence[Fields], payload: memoryview) -> dict[str, 
     return columns
 
 
-def column_of(entry: Fields, data: memoryview) -> Ragged:
-    """A column from its header entry and just its bytes, of which the values are a view.
+def column_of(head: ColumnHead, data: memoryview) -> Ragged:
+    """A column from its head and just its bytes, of which the values are a view.
 
     Raises MalformedFrame.
     """
-    form, lengths, size = _described(entry.text("name"), entry)
+    form, lengths, size = _described(head)
     if size != len(data):
-        raise MalformedFrame(
-            f"column {entry.text('name')!r} has {len(data)} bytes, not its lengths'"
-        )
+        raise MalformedFrame(f"column {head.name!r} has {len(data)} bytes, not its lengths'")
     return _ragged(Packed(form, lengths, data))
 
 
-def apart_of(entry: Fields, parts: Sequence[memoryview]) -> Apart:
-    """A column from its header entry and its bytes in several parts: the rows of a part are views of
+def apart_of(head: ColumnHead, parts: Sequence[memoryview]) -> Apart:
+    """A column from its head and its bytes in several parts: the rows of a part are views of
     it, but for a row that lies in more than one. Raises MalformedFrame.
     """
-    form, lengths, size = _described(entry.text("name"), entry)
+    form, lengths, size = _described(head)
     if size != sum(map(len, parts)) or not size:
-        raise MalformedFrame(f"column {entry.text('name')!r} has other bytes than its lengths'")
+        raise MalformedFrame(f"column {head.name!r} has other bytes than its lengths'")
     pieces: list[memoryview] = []
     left = [part for part in reversed(parts) if len(part)]
     whole = 0  # bytes of rows at the front of the next part
@@ -137,22 +135,20 @@ def _ragged(column: Packed) -> Ragged:
     return Ragged(values=values.reshape(shape), lengths=lengths)
 
 
-def _described(name: str, entry: Fields) -> tuple[Format, list[int], int]:
-    """What a header's entry says: format, lengths, bytes of all rows.
+def _described(head: ColumnHead) -> tuple[Format, list[int], int]:
+    """What a head says: format, lengths, bytes of all rows.
 
     Raises MalformedFrame when a type is unknown or a size impossible.
     """
-    dtype, tail = entry.text("dtype"), tuple(entry.integers("tail"))
-    if dtype not in DTYPES or len(tail) > 8 or any(extent < 0 for extent in tail):
-        raise MalformedFrame(f"column {name!r} of type {dtype!r} {tail} is unknown")
-    packed = entry.binary("lengths")
-    if len(packed) % 8:
-        raise MalformedFrame(f"lengths of {len(packed)} bytes are not 64-bit integers")
-    lengths: list[int] = np.frombuffer(packed, dtype="<i8").tolist()
+    if head.dtype not in DTYPES:
+        raise MalformedFrame(f"column {head.name!r} of type {head.dtype!r} is unknown")
+    if len(head.lengths) % 8:
+        raise MalformedFrame(f"lengths of {len(head.lengths)} bytes are not 64-bit integers")
+    lengths: list[int] = np.frombuffer(head.lengths, dtype="<i8").tolist()
     if min(lengths, default=0) < 0:
         raise MalformedFrame("a length is negative")
     num_values = sum(lengths)  # which no length makes too large
     if num_values > MAX_VALUES:
-        raise MalformedFrame(f"column {name!r} has {num_values} values")
-    form = known_format(dtype, tail)
+        raise MalformedFrame(f"column {head.name!r} has {num_values} values")
+    form = known_format(head.dtype, head.tail)
     return form, lengths, num_values * form.value_bytes

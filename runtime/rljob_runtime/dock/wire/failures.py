@@ -1,6 +1,6 @@
 """Errors on the wire: a server's refusal is raised again, as the same error, at its client."""
 
-from rljob_runtime.dock.wire.frames import Fields
+from rljob_runtime.dock.wire.messages import Failure
 from rljob_runtime.errors import (
     DockError,
     DockFull,
@@ -21,11 +21,11 @@ CODES: dict[type[DockError], str] = {
 ERRORS = {code: error for error, code in CODES.items()}
 
 
-def failure_fields(error: DockError) -> dict[str, str]:
-    """The header of the answer that tells of the error."""
-    return {"code": CODES[type(error)], "text": str(error)}
+def failure_of(error: DockError) -> Failure:
+    """The answer that tells of the error."""
+    return Failure(code=CODES[type(error)], text=str(error))
 
 
-def error_of(fields: Fields) -> DockError:
-    """The error that such a header tells of."""
-    return ERRORS.get(fields.text("code"), DockError)(fields.text("text"))
+def error_of(failure: Failure) -> DockError:
+    """The error that such an answer tells of."""
+    return ERRORS.get(failure.code, DockError)(failure.text)

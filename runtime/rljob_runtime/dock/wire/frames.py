@@ -1,22 +1,22 @@
 """Frames: what goes over a dock connection, and the strict reading of their headers.
 
 A frame is a fixed head (magic, version, kind, header length, payload length; little-endian), a
-msgpack map, and raw bytes. Nothing is ever unpickled. The servers and the client share this code.
+msgpack map, and raw bytes. Nothing is ever unpickled. The servers and the client share this code;
+`messages` has the maps.
 """
 
 import struct
-import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeVar
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-import msgpack
+import msgspec
 
 T = TypeVar("T")
 
 MAGIC = b"RLJD"
-VERSION = 1
+VERSION = 2
 HEAD = struct.Struct("<4sHHIQ")
 MAX_STRANGER_BYTES = 4096
 """A peer that has not shown the token may send no more than this in one frame."""
@@ -52,16 +52,6 @@ class Kind(IntEnum):
     PULSE = 50
 
 
-class _Own(threading.local):
-    """A thread's packer: to make one costs more than to pack what most messages say."""
-
-    def __init__(self) -> None:
-        self.packer = msgpack.Packer()
-
-
-_own = _Own()
-
-
 class MalformedFrame(Exception):
     """Bytes that are no frame, or a header that lacks what its kind needs."""
 
@@ -69,82 +59,33 @@ class MalformedFrame(Exception):
 KINDS = {int(kind): kind for kind in Kind}
 
 
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a frame's header says: a map on the wire. One that answers has the kind DONE."""
+
+    kind: ClassVar[Kind] = Kind.DONE
+
+
 class Frame(NamedTuple):
-    """One message. fields: its header, read strictly. payload: raw column bytes."""
+    """A frame as it came. header: of use until more is received. payload: raw column bytes."""
 
     kind: Kind
-    fields: "Fields"
+    header: bytes | memoryview
     payload: memoryview = memoryview(b"")
 
-
-@dataclass(slots=True)
-class Fields:
-    """A header's map with one accessor a type; each raises MalformedFrame naming the field."""
-
-    map: dict[str, Any]
-
-    def text(self, name: str) -> str:
-        """A string."""
-        return _typed(name, self.map.get(name), str)
-
-    def integer(self, name: str) -> int:
-        """An integer."""
-        return _typed(name, self.map.get(name), int)
-
-    def number(self, name: str) -> float:
-        """A float or an integer."""
-        value = self.map.get(name)
-        return float(value) if type(value) is int else _typed(name, value, float)
-
-    def flag(self, name: str) -> bool:
-        """A boolean."""
-        return _typed(name, self.map.get(name), bool)
-
-    def binary(self, name: str) -> bytes:
-        """Raw bytes."""
-        return _typed(name, self.map.get(name), bytes)
-
-    def items(self, name: str) -> list[Any]:
-        """A list of anything."""
-        return _typed(name, self.map.get(name), list)
-
-    def texts(self, name: str) -> list[str]:
-        """A list of strings."""
-        return [_typed(name, item, str) for item in self.items(name)]
-
-    def integers(self, name: str) -> list[int]:
-        """A list of integers."""
-        return [_typed(name, item, int) for item in self.items(name)]
-
-    def maps(self, name: str) -> list["Fields"]:
-        """A list of maps."""
-        return [Fields(_typed(name, item, dict)) for item in self.items(name)]
-
-    def numbers(self, name: str) -> dict[str, float]:
-        """A map of floats."""
-        items = _typed(name, self.map.get(name), dict)
-        return {str(key): _typed(name, value, float) for key, value in items.items()}
-
-    def has(self, name: str) -> bool:
-        """True when the field is there and not null."""
-        return self.map.get(name) is not None
+    def read(self, form: type[T]) -> T:
+        """Its message. Raises MalformedFrame."""
+        return read(form, self.header)
 
 
-def _typed(name: str, value: Any, kind: type[T]) -> T:
-    if type(value) is not kind:
-        raise MalformedFrame(f"field {name!r} is {type(value).__name__}, not {kind.__name__}")
-    return value
-
-
-def pack(kind: Kind, header: dict[str, Any], payload_bytes: int = 0) -> bytes:
+def pack(message: Message, payload_bytes: int = 0) -> bytes:
     """A frame's head and header; the payload's bytes follow it on the wire."""
-    body: bytes = _own.packer.pack(header)
+    body = _encoder.encode(message)
     if len(body) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise ValueError(
-            f"{kind.name} of {len(body)} + {payload_bytes} bytes is over the limit of "
+            f"{message.kind.name} of {len(body)} + {payload_bytes} bytes is over the limit of "
             f"{MAX_HEADER_BYTES} + {MAX_PAYLOAD_BYTES}; use fewer rows a call"
         )
-    return HEAD.pack(MAGIC, VERSION, kind, len(body), payload_bytes) + body
+    return HEAD.pack(MAGIC, VERSION, message.kind, len(body), payload_bytes) + body
 
 
 def read_head(
@@ -166,30 +107,26 @@ def read_head(
     return known, header_bytes, payload_bytes
 
 
-def pack_value(value: list[Any]) -> bytes:
-    """A list as msgpack, to be joined by `pack_joined`."""
-    packed: bytes = _own.packer.pack(value)
-    return packed
+def pack_value(value: object) -> bytes:
+    """A value as msgpack, to be joined by `pack_joined`."""
+    return _encoder.encode(value)
 
 
 def pack_joined(values: Sequence[bytes]) -> bytes:
-    """A list of values that were packed before, as msgpack."""
+    """A list of values that were packed before, as msgpack; `read` knows it as a list."""
     head = b"\xdd" + len(values).to_bytes(4, "big")
     return b"".join([head, *values])
 
 
-def unpack_values(packed: bytes) -> list[Any]:
-    """The inverse of pack_joined. Raises MalformedFrame."""
-    return _typed("values", _unpacked(packed), list)
-
-
-def read_header(body: bytes | bytearray | memoryview) -> Fields:
-    """The header's map. Raises MalformedFrame."""
-    return Fields(_typed("header", _unpacked(body), dict))
-
-
-def _unpacked(body: bytes | bytearray | memoryview) -> Any:
+def read(form: type[T], packed: bytes | memoryview) -> T:
+    """A message, or another value. Fields that it does not know are ignored. Raises MalformedFrame,
+    which names the message, the field and what is wrong with it."""
     try:
-        return msgpack.unpackb(body, strict_map_key=True)
-    except Exception as error:  # msgpack has no common base for what bad bytes raise
-        raise MalformedFrame(f"header is no msgpack: {type(error).__name__}") from None
+        value: T = _decoder(form).decode(packed)
+    except (ValueError, RecursionError) as error:  # also of bytes that are no Unicode
+        raise MalformedFrame(f"{form.__name__}: {error}") from None
+    return value
+
+
+_decoder: Callable[[Any], msgspec.msgpack.Decoder[Any]] = cache(msgspec.msgpack.Decoder)
+_encoder = msgspec.msgpack.Encoder()

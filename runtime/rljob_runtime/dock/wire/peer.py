@@ -8,7 +8,7 @@ the server.
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,12 @@ from rljob_runtime.dock.wire.frames import (
     Frame,
     Kind,
     MalformedFrame,
+    Message,
     pack,
     read_head,
-    read_header,
 )
 from rljob_runtime.dock.wire.memory import Memory
+from rljob_runtime.dock.wire.messages import DONE
 from rljob_runtime.dock.wire.tcp import notice_silence
 
 READ_BYTES = 256 << 10
@@ -34,14 +35,14 @@ NO_PAYLOAD = memoryview(b"")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An answer: header and raw column bytes, which are sent without joining large ones.
+    """An answer, or what a peer asks: a message and raw column bytes, which are sent without joining
+    large ones.
 
     on_sent: called once the buffers are not looked at any more, sent or not. descriptors: go along
     with a small answer over a unix socket, and are then closed here.
     """
 
-    kind: Kind = Kind.DONE
-    header: dict[str, Any] = field(default_factory=dict)
+    message: Message = DONE
     buffers: Sequence[Any] = ()
     close: bool = False
     on_sent: Callable[[], None] | None = None
@@ -157,7 +158,7 @@ class Peer(asyncio.BufferedProtocol):
     def send_now(self, reply: Reply) -> None:
         """Queue a small frame."""
         if self._transport is not None and self._open:
-            head = pack(reply.kind, reply.header, reply.num_bytes)
+            head = pack(reply.message, reply.num_bytes)
             data = b"".join([head, *reply.buffers]) if reply.buffers else head
             if reply.descriptors:
                 self._send_past_the_loop(data, reply.descriptors)
@@ -177,7 +178,7 @@ class Peer(asyncio.BufferedProtocol):
             self.send_now(reply)
             await self._room.wait()
             return
-        pending: list[Any] = [pack(reply.kind, reply.header, reply.num_bytes)]
+        pending: list[Any] = [pack(reply.message, reply.num_bytes)]
         held = len(pending[0])
         for part in reply.buffers:
             if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
@@ -235,8 +236,7 @@ class Peer(asyncio.BufferedProtocol):
     def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
         if self._task is not None:
             raise MalformedFrame("a second request before the first was answered")
-        frame = Frame(kind, read_header(header), payload)
-        answer = self._on_frame(self, frame)
+        answer = self._on_frame(self, Frame(kind, header, payload))
         if answer is None:
             return
         if isinstance(answer, Reply) and answer.num_bytes <= CHUNK_BYTES:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljob_runtime.dock.recycled import empty
-from rljob_runtime.dock.wire.frames import HEAD, Frame, Kind, pack, read_head, read_header
+from rljob_runtime.dock.wire.frames import HEAD, Frame, Message, pack, read_head
 
 MAX_BUFFERS = 512
 INBOX_BYTES = 64 << 10
@@ -45,12 +45,10 @@ class Stream:
         """Disconnect."""
         self._socket.close()
 
-    def send(
-        self, kind: Kind, header: dict[str, Any], buffers: Sequence[Any], deadline: float
-    ) -> None:
+    def send(self, message: Message, buffers: Sequence[Any], deadline: float) -> None:
         """One frame; the buffers are not copied."""
         size = sum(len(part) for part in buffers)
-        pending = [memoryview(pack(kind, header, size))]
+        pending = [memoryview(pack(message, size))]
         pending += [memoryview(part) for part in buffers if len(part)]
         while pending:
             try:
@@ -83,8 +81,8 @@ class Stream:
 
     def _receive(self, deadline: float) -> Frame:
         kind, header_bytes, payload_bytes = read_head(self._take(HEAD.size, deadline), trusted=True)
-        fields = read_header(self._take(header_bytes, deadline))
-        return Frame(kind=kind, fields=fields, payload=self._own(payload_bytes, deadline))
+        header = self._take(header_bytes, deadline)
+        return Frame(kind, header, self._own(payload_bytes, deadline))
 
     def _take(self, num_bytes: int, deadline: float) -> memoryview:
         """The next bytes, of use until more are received."""

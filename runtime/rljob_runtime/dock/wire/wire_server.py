@@ -10,12 +10,16 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from rljob_runtime.dock.wire import unix
-from rljob_runtime.dock.wire.failures import failure_fields
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind, MalformedFrame
+from rljob_runtime.dock.wire.failures import failure_of
+from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.messages import Hello, Welcome
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.errors import DockError, DockRefused
+
+M = TypeVar("M", bound=Message)
 
 log = logging.getLogger(__name__)
 
@@ -79,14 +83,22 @@ class DockServer:
             counts["failed"] = self._failed_requests
         return counts
 
-    def welcome(self) -> dict[str, object]:
+    def welcome(self) -> Welcome:
         """What a peer learns when its token was right."""
-        return {
-            "role": self.role,
-            "machine": unix.machine_id(),
-            "socket": str(self._socket_path or ""),
-            "no_socket": "" if self._socket_path else self._no_socket,
-        }
+        return Welcome(
+            role=self.role,
+            machine=unix.machine_id(),
+            socket=str(self._socket_path or ""),
+            no_socket="" if self._socket_path else self._no_socket,
+        )
+
+    def greet(self, hello: Hello) -> Answer:
+        """The answer to a hello whose token was right."""
+        return Reply(message=self.welcome())
+
+    def answer(self, form: type[M], by: Callable[[Peer, M, memoryview], Answer | None]) -> None:
+        """Say what answers such messages. It gets the peer, the message and the payload."""
+        self._answers[form.kind] = lambda peer, frame: by(peer, frame.read(form), frame.payload)
 
     def lost(self, peer: Peer) -> None:
         """A trusted peer's connection is gone."""
@@ -122,7 +134,7 @@ class DockServer:
     def _on_malformed(self, peer: Peer, reason: str) -> Reply:
         self.refused["malformed"] += 1
         log.warning("dock %s refused a frame: %s", self.role, reason)
-        return _failure(DockRefused(f"{self.role} refused a frame: {reason}"))
+        return _refusal(f"{self.role} refused a frame: {reason}")
 
     def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
@@ -149,37 +161,27 @@ class DockServer:
     def _failed(self, peer: Peer, error: Exception) -> Reply:
         if isinstance(error, DockError):
             self._failed_requests += 1
-            return _failure(error)
+            return Reply(message=failure_of(error))
         if isinstance(error, MalformedFrame):
-            reply = self._on_malformed(peer, str(error))
-            return Reply(kind=reply.kind, header=reply.header, close=True)
+            return self._on_malformed(peer, str(error))
         self.refused["internal"] += 1
         log.error("dock %s failed on a request", self.role, exc_info=error)
-        return _failure(DockError(f"{self.role} failed: {type(error).__name__}: {error}"))
+        unforeseen = DockError(f"{self.role} failed: {type(error).__name__}: {error}")
+        return Reply(message=failure_of(unforeseen))
 
-    def _greet(self, peer: Peer, frame: Frame) -> Reply:
+    def _greet(self, peer: Peer, frame: Frame) -> Answer:
         """The first frame of a connection must be a hello with the token."""
-        token = frame.fields.text("token") if frame.kind is Kind.HELLO else ""
-        if not hmac.compare_digest(token.encode(), self._token):
+        hello = frame.read(Hello) if frame.kind is Kind.HELLO else None
+        if hello is None or not hmac.compare_digest(hello.token.encode(), self._token):
             self.refused["token"] += 1
-            refusal = _failure(DockRefused(f"{self.role} refused a connection: wrong token"))
-            return Reply(kind=refusal.kind, header=refusal.header, close=True)
-        wanted = frame.fields.text("role")
-        if wanted != self.role:
+            return _refusal(f"{self.role} refused a connection: wrong token")
+        if hello.role != self.role:
             self.refused["role"] += 1
-            text = f"{wanted} was looked for at the address of {self.role}"
-            refusal = _failure(DockRefused(text))
-            return Reply(kind=refusal.kind, header=refusal.header, close=True)
-        peer.owner, peer.session = frame.fields.text("owner"), frame.fields.text("session")
-        peer.trusted = True
-        return Reply(header=self.welcome())
+            return _refusal(f"{hello.role} was looked for at the address of {self.role}")
+        peer.owner, peer.session, peer.trusted = hello.owner, hello.session, True
+        return self.greet(hello)
 
 
-def optional_integer(fields: Fields, name: str) -> int | None:
-    """An integer that may be absent."""
-    return fields.integer(name) if fields.has(name) else None
-
-
-def _failure(error: DockError) -> Reply:
-    """The answer that raises the same error at the client."""
-    return Reply(kind=Kind.FAILED, header=failure_fields(error))
+def _refusal(text: str) -> Reply:
+    """The answer that raises DockRefused at the client, and ends the connection."""
+    return Reply(message=failure_of(DockRefused(text)), close=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.messages import Inspect
 from rljob_runtime.errors import DockError
 
 
@@ -41,8 +41,7 @@ class DockQuestion:
         identity = Identity(owner="hangs", session=secrets.token_hex(8))
         channel = Channel(role=role, find=self._find, identity=identity)
         try:
-            answer = channel.request(Kind.INSPECT, {}, timeout_seconds=self._seconds)
-            self._told[role] = answer.fields.map
+            self._told[role] = channel.ask(Inspect(), timeout_seconds=self._seconds).told
         except DockError as error:
             self._told[role] = {"error": str(error)}
         finally:

@@ -14,9 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import Kind
+from rljob_runtime.dock.wire.messages import Pulse
 from rljob_runtime.errors import DockError, DockRefused
 from rljob_runtime.processes.hangs.stacks import stacks_text, stands
 
@@ -54,20 +56,18 @@ class _Reporter:
         identity = Identity(owner=process, session=secrets.token_hex(8))
         self._channel = Channel(role=ROLE, find=lambda: address, identity=identity)
         self._facts = facts
-        self._head = {"pid": os.getpid(), "host": socket.gethostname()}
 
     def run(self) -> None:
         """Until the switchboard refuses it, or the process ends."""
-        answer: dict[str, Any] = {}
+        lives = pulse = Pulse(pid=os.getpid(), host=socket.gethostname())
         while True:
             try:
-                pulse = {**self._head, **answer}
-                asked = self._channel.request(Kind.PULSE, pulse, timeout_seconds=PULSE_SECONDS)
+                number = self._channel.ask(pulse, timeout_seconds=PULSE_SECONDS).ask
             except DockRefused as error:
                 log.warning("%s", error)
                 return
             except DockError:  # the driver is stopped, or gone, and this process soon, too
                 time.sleep(1.0)
                 continue
-            number = asked.fields.integer("ask")
-            answer = {"answers": number, "report": report(self._facts)} if number else {}
+            told = report(self._facts) if number else None
+            pulse = msgspec.structs.replace(lives, answers=number, report=told)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from rljob_runtime.dock.thread import ServerThread
-from rljob_runtime.dock.wire.frames import Fields, Frame, Kind
+from rljob_runtime.dock.wire.messages import Asked, Pulse
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.dock.wire.wire_server import DockServer
 from rljob_runtime.processes.hangs.reporter import PULSE_SECONDS, ROLE
@@ -69,7 +69,7 @@ class _Server(DockServer):
         self._open: _Question | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = threading.Lock()
-        self._answers = {Kind.PULSE: self._pulse}
+        self.answer(Pulse, self._pulse)
 
     async def start(self) -> tuple[str, int]:
         """See DockServer."""
@@ -111,12 +111,12 @@ class _Server(DockServer):
             if name in before or heard.answered == question.number  # not who came just now
         }
 
-    def _pulse(self, peer: Peer, frame: Frame) -> Answer:
-        heard, fields = self._hear(peer, frame.fields), frame.fields
-        if fields.has("answers"):
-            heard.answered, heard.report = fields.integer("answers"), fields.map["report"]
+    def _pulse(self, peer: Peer, pulse: Pulse, _: memoryview) -> Answer:
+        heard = self._hear(peer, pulse)
+        if pulse.answers:
+            heard.answered, heard.report = pulse.answers, pulse.report
         if unanswered := self._unanswered(peer.owner):
-            return Reply(header={"ask": unanswered})
+            return Reply(message=Asked(ask=unanswered))
         if self._open is not None:
             self._open.answered(peer.owner)
         return self._park(peer.owner)
@@ -129,7 +129,7 @@ class _Server(DockServer):
             await asyncio.wait([asked], timeout=PULSE_SECONDS)
         if self._parked.get(process) is asked:
             del self._parked[process]
-        return Reply(header={"ask": self._unanswered(process)})
+        return Reply(message=Asked(ask=self._unanswered(process)))
 
     def _unanswered(self, process: str) -> int:
         """Number of the open question that the process has not answered, 0 without."""
@@ -137,12 +137,11 @@ class _Server(DockServer):
         answered = question is None or self._known[process].answered == question.number
         return 0 if question is None or answered else question.number
 
-    def _hear(self, peer: Peer, fields: Fields) -> Heard:
+    def _hear(self, peer: Peer, pulse: Pulse) -> Heard:
         """One that started again, or connected anew, takes the place of the one before."""
-        pid, host = fields.integer("pid"), fields.text("host")
         known = self._known.get(peer.owner)
-        if known is None or known.pid != pid or known.host != host:
-            known = Heard(process=peer.owner, pid=pid, host=host, heard=0.0)
+        if known is None or (known.pid, known.host) != (pulse.pid, pulse.host):
+            known = Heard(process=peer.owner, pid=pulse.pid, host=pulse.host, heard=0.0)
             self._known[peer.owner] = known
         known.heard, known.gone = time.time(), None
         self._peers[peer.owner] = peer
