@@ -167,3 +167,19 @@ def test_rows_can_be_taken_in_any_order() -> None:
 
     assert [row.tolist() for row in taken.rows()] == [[0, 1, 2], [0, 1], [0, 1, 2]]
     assert len(column.take([])) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"\x81\xa1z" + b"\x91" * 100_000 + b"\xc0", "recursion"),
+        (b"\x81\xa4uids\xdd\xff\xff\xff\xff", "truncated"),
+        (b"\x81\xa4uids\x91\xa2\xff\xfe", "utf-8"),
+        (b"\x81\x01\x02", "Expected `str`, got `int`"),
+        (pack_value({"uids": ["a", 1], "columns": []}), r"got `int` - at `\$\.uids\[1\]`"),
+        (pack_value({"uids": [], "more": 1}), "missing required field `columns`"),
+    ],
+)
+def test_a_malformed_header_names_message_and_problem(body: bytes, problem: str) -> None:
+    with pytest.raises(MalformedFrame, match=f"Read: .*{problem}"):
+        read(Read, body)
