@@ -197,7 +197,7 @@ def test_a_put_that_lies_is_malformed(make_dock, changes) -> None:
 
 
 def test_a_share_that_is_no_pair_is_malformed(make_dock) -> None:
-    claim = Claim(request="1", batch="t", whole_groups=False, share=[1, 2, 3, 4])
+    claim = Claim(request="1", batch="t", whole_groups=False, share=[1, 2, 3, 4])  # type: ignore[arg-type]
 
     with pytest.raises(DockRefused, match=r"Claim: .* of length 2 to 3, got 4 - at `\$.share`"):
         raw_channel(make_dock(), "controller/reward").ask(claim, timeout_seconds=5)

@@ -6,12 +6,12 @@ import struct
 
 import numpy as np
 import pytest
-from dock_conversations import plain
+from dock_conversations import encoded, plain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
-from rljob_runtime.dock.wire.encoding import apart_of, decode_columns, encode_columns
+from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
 from rljob_runtime.dock.wire.frames import (
     HEAD,
     MAGIC,
@@ -40,9 +40,8 @@ def test_columns_survive_the_wire_bit_for_bit(dtype, tail, lengths) -> None:
     column = Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))
     other = Ragged.from_rows([np.arange(3, dtype=np.uint8)])
 
-    heads, buffers = encode_columns({"a": column, "b": other})
-    payload = memoryview(b"".join(bytes(part) for part in buffers))
-    back = decode_columns(heads, payload)
+    heads, payload = encoded({"a": column, "b": other})
+    back = decode_columns(heads, memoryview(payload))
 
     assert back["a"].values.dtype == values.dtype
     assert back["a"].values.shape == values.shape
@@ -61,10 +60,10 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     values = np.arange(sum(lengths) * math.prod(tail), dtype=np.int32)
     values = values.reshape(sum(lengths), *tail)
     assume(values.size)
-    heads, buffers = encode_columns(
+    heads, payload = encoded(
         {"a": Ragged(values=values, lengths=np.asarray(lengths, dtype=np.int64))}
     )
-    data = memoryview(buffers[0])
+    data = memoryview(payload)[: values.nbytes]
     ends = sorted(4 * (cut % (len(data) // 4 + 1)) for cut in cuts)
     parts = [data[a:b] for a, b in itertools.pairwise([0, *ends, len(data)])]
 
@@ -93,12 +92,11 @@ def test_rows_are_found_again_however_their_bytes_are_cut(tail, lengths, cuts) -
     ],
 )
 def test_columns_that_lie_are_malformed(change) -> None:
-    heads, buffers = encode_columns({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
+    heads, payload = encoded({"a": Ragged.from_rows([np.zeros(100, dtype=np.int32)])})
     lie = pack_value({**plain(heads[0]), **change})
-    payload = memoryview(b"".join(bytes(part) for part in buffers))
 
     with pytest.raises(MalformedFrame):
-        decode_columns([read(ColumnHead, lie)], payload)
+        decode_columns([read(ColumnHead, lie)], memoryview(payload))
 
 
 @given(st.binary(max_size=200))

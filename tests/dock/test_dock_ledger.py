@@ -5,7 +5,13 @@ import pytest
 from rljob_runtime.dock.controller.claims import ClaimRequest
 from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.wire.messages import BatchNotice, ColumnNotice, Notices, RowNotice
+from rljob_runtime.dock.wire.messages import (
+    AckNotice,
+    BatchNotice,
+    ColumnNotice,
+    Notices,
+    RowNotice,
+)
 from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
@@ -146,7 +152,9 @@ def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
     assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
     assert third is not None and uids(third) == ["b/7/0", "b/7/1"]
     assert made.claim(ask("5", share=Share(1, 2), limit=4), 0.0) is None
-    made.apply(0, Notices(acks=[("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)]))
+    made.apply(
+        0, Notices(acks=[AckNotice("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)])
+    )
     end = made.claim(ask("6", share=Share(1, 2), limit=4), 0.0)
     assert end is not None and end.done
 
@@ -157,7 +165,7 @@ def test_a_share_with_a_limit_begins_before_the_last_group_was_put() -> None:
 
     first = made.claim(ask("1", share=Share(1, 2), limit=2), 0.0)
     assert made.claim(ask("2", share=Share(1, 2), limit=2), 0.0) is None, "group 3 comes before 5"
-    made.apply(0, Notices(acks=[("b", "b/1/0"), ("b", "b/1/1")]))
+    made.apply(0, Notices(acks=[AckNotice("b", "b/1/0"), AckNotice("b", "b/1/1")]))
     assert made.claim(ask("3", share=Share(1, 2), limit=2), 0.0) is None
     made.apply(0, Notices(rows=[row(3, 0, ready=True), row(3, 1, ready=True)]))
     second = made.claim(ask("4", share=Share(1, 2), limit=4), 0.0)
@@ -233,10 +241,10 @@ def test_done_comes_with_the_last_acknowledgement() -> None:
     made = ledger()
     put(made, rows(1))
     made.claim(ask("1"), 0.0)
-    made.apply(0, Notices(acks=[("b", "b/0/0")]))
+    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0")]))
 
     assert made.claim(ask("2"), 0.0) is None
-    made.apply(0, Notices(acks=[("b", "b/0/1")]))
+    made.apply(0, Notices(acks=[AckNotice("b", "b/0/1")]))
     grant = made.claim(ask("3"), 0.0)
 
     assert grant is not None and grant.done
@@ -353,7 +361,7 @@ def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_
     made = ledger()
     first, second = rows(2)[:2], rows(2)[2:]
     put(made, first, total=4)
-    made.apply(0, Notices(acks=[("b", row.uid) for row in first[:done]]))
+    made.apply(0, Notices(acks=[AckNotice("b", row.uid) for row in first[:done]]))
     batch = BatchNotice(name="b", total=4, states=STATES, known=2)
 
     made.apply_snapshot(0, "w2", [batch], second, 1.0)
@@ -379,7 +387,7 @@ def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing
     made = ledger()
     made.apply_snapshot(0, "w2.0", [], [], 0.0)
     put(made, rows(2))
-    made.apply(0, Notices(acks=[("b", "b/0/0")]))
+    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0")]))
     batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
 
     made.apply_snapshot(0, "w2.1", [batch], rows(2)[1:], 1.0)
@@ -390,7 +398,7 @@ def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing
 def test_a_state_that_was_done_stays_done_when_the_warehouse_restarts() -> None:
     made = ledger()
     put(made, rows(1))
-    made.apply(0, Notices(acks=[("b", "b/0/0"), ("b", "b/0/1")]))
+    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0"), AckNotice("b", "b/0/1")]))
 
     made.apply_snapshot(0, "w2", [], [], 0.0)
 

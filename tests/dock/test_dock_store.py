@@ -5,8 +5,9 @@ import pytest
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES
 from rljob_runtime.dock.warehouse.cells import NoRoom
-from rljob_runtime.dock.warehouse.store import ROW_BYTES, WarehouseStore
+from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.frames import MalformedFrame, pack_value, read
 from rljob_runtime.dock.wire.messages import RowHead
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
@@ -260,7 +261,7 @@ def test_a_new_row_with_a_negative_number_is_no_row(field) -> None:
 
     assert read(RowHead, pack_value(head)) == head
     with pytest.raises(MalformedFrame, match=r"RowHead: Expected `int` >= 0 - at `\$\[\d\]`"):
-        read(RowHead, pack_value(head._replace(**{field: -1})))
+        read(RowHead, pack_value(head._replace(**{field: -1})))  # type: ignore[arg-type]
 
 
 def test_a_second_put_must_agree_with_the_first(make_store) -> None:

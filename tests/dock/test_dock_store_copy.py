@@ -1,5 +1,7 @@
 """A store made of another one's chunks answers every later message as that one does."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -99,7 +101,7 @@ def write(store: WarehouseStore, state: str, rows: list[tuple], length: int) -> 
     )
 
 
-ANSWERS = {"put": put, "write": write, "drop": WarehouseStore.drop_batch}
+ANSWERS: dict[str, Any] = {"put": put, "write": write, "drop": WarehouseStore.drop_batch}
 
 
 def copy_of(store: WarehouseStore, chunk_bytes: int) -> WarehouseStore:

@@ -17,7 +17,7 @@ from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.dock.wire.encoding import encode_columns
 from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
-from rljob_runtime.dock.wire.messages import Import, RowHead
+from rljob_runtime.dock.wire.messages import ColumnHead, Import, RowHead
 
 TOKEN = "secret"
 GRAPH = StateGraph(
@@ -100,7 +100,7 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
     place = choose(len(frames))
     kind, header, payload = frames[place]
     way = choose(8)
-    raw = None
+    raw: bytes | bytearray | None = None
     if way < 3:
         header = _spoiled(header, choose)
     elif way == 3:
@@ -144,9 +144,15 @@ def _spoiled(value: Any, choose: Choose) -> Any:
     return JUNK[choose(len(JUNK))]
 
 
-def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+def encoded(columns: dict[str, Ragged]) -> tuple[list[ColumnHead], bytes]:
+    """As the wire has them: what describes each, and their bytes one after another."""
     heads, buffers = encode_columns(columns)
-    return [plain(head) for head in heads], b"".join(bytes(part) for part in buffers)
+    return heads, b"".join(bytes(part) for part in buffers)  # type: ignore[arg-type]
+
+
+def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
+    heads, payload = encoded(columns)
+    return [plain(head) for head in heads], payload
 
 
 def plain(message: msgspec.Struct) -> dict[str, Any]:
