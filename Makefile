@@ -30,6 +30,7 @@ check: .venv/.dev-ready docs  ## Format, lint, types, import contracts, generate
 	$(PY) -m rljob_api.schema.crd --check
 	$(PY) -m rljob_api.schema.spec_docs --check
 	$(PY) scripts/chart_docs.py --check
+	$(PY) scripts/event_docs.py --check
 	scripts/check_chart.sh
 	scripts/check_images.sh
 	$(PY) -m benchmarks.write_docs --check
@@ -55,6 +56,7 @@ generate: .venv/.dev-ready  ## Write the CRD and the spec reference from the mod
 	$(PY) -m rljob_api.schema.crd
 	$(PY) -m rljob_api.schema.spec_docs
 	$(PY) scripts/chart_docs.py
+	$(PY) scripts/event_docs.py
 
 bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has the full ones)
 	$(PY) -m benchmarks.engines.rollout --quick

@@ -9,7 +9,8 @@ import numpy as np
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.claims import ClaimRequest
 from rljob_runtime.dock.controller.waits import LOOK_SECONDS, Waiting
-from rljob_runtime.dock.stats import RowCounts, flow_event
+from rljob_runtime.dock.stats import RowCounts
+from rljob_runtime.record.dock_events import dock_event
 
 PAUSE = 0.2
 
@@ -102,18 +103,16 @@ def test_a_state_tells_how_much_it_read_of_whom(
     reward.read(rows, ["prompt", "response"])
     with reward.view(rows[:2], ["logprobs", "entropy"]):
         pass
-    told = flow_event([{"reward": reward.take_traffic()}], dock.graph)
+    told = dock_event(1, [{"reward": reward.take_traffic()}], dock.graph)
 
     prompts = 4 * sum(row.group_index + 1 for row in rows)
     tokens = 4 * sum(row.lengths["response"] for row in (*rows, *rows[:2]))
-    assert {
-        (edge["from"], edge["to"]): (edge["rows"], edge["bytes"]) for edge in told["edges"]
-    } == {
+    assert {(edge.from_, edge.to): (edge.rows, edge.bytes) for edge in told.edges} == {
         ("feed", "reward"): (4, prompts),
         ("generate", "reward"): (4, tokens),
         ("other", "reward"): (2, 8),
     }
-    assert told["states"]["reward"]["bytes_read"] == sum(edge["bytes"] for edge in told["edges"])
+    assert told.states["reward"].bytes_read == sum(edge.bytes for edge in told.edges)
 
 
 def test_each_state_tells_rows_that_lack_columns_are_ready_are_leased_and_are_done(

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from rljob_runtime.dock.stats import RowCounts
+from rljob_runtime.record.event_types import Rows, StateRows
 from rljob_runtime.run.row_watch import MAX_POINTS, SHORTEST_SECONDS, RowCourse, RowWatch
 
 
@@ -19,13 +20,8 @@ def test_a_course_tells_what_was_seen_and_when_from_its_first_look() -> None:
 
     told = course.take()
 
-    assert told == {
-        "start": 100.0,
-        "seconds": [0.0, 0.25],
-        "states": {
-            "reward": {"lacking": [1, 1], "ready": [4, 3], "leased": [2, 2], "done": [0, 2]}
-        },
-    }
+    rows = StateRows(lacking=[1, 1], ready=[4, 3], leased=[2, 2], done=[0, 2])
+    assert told == Rows(start=100.0, seconds=[0.0, 0.25], states={"reward": rows})
 
 
 def test_a_step_begins_with_the_last_look_of_the_one_before() -> None:
@@ -37,9 +33,9 @@ def test_a_step_begins_with_the_last_look_of_the_one_before() -> None:
 
     told = course.take()
 
-    assert (told["start"], told["seconds"]) == (101.0, [0.0, 1.0])
-    assert told["states"]["reward"]["ready"] == [5, 0]
-    assert told["states"]["reward"]["done"] == [0, 5]
+    assert (told.start, told.seconds) == (101.0, [0.0, 1.0])
+    assert told.states["reward"].ready == [5, 0]
+    assert told.states["reward"].done == [0, 5]
 
 
 def test_a_controller_that_started_anew_counts_from_nothing() -> None:
@@ -47,7 +43,7 @@ def test_a_controller_that_started_anew_counts_from_nothing() -> None:
     for second, acknowledged in enumerate((50, 60, 4)):
         course.add(float(second), counts(acknowledged=acknowledged))
 
-    assert course.take()["states"]["reward"]["done"] == [0, 10, 4]
+    assert course.take().states["reward"].done == [0, 10, 4]
 
 
 @pytest.mark.parametrize("seconds", [3, 60, 3600])
@@ -60,9 +56,9 @@ def test_a_step_of_any_length_has_a_bounded_number_of_points_over_all_of_it(seco
 
     told = course.take()
 
-    assert MAX_POINTS / 2 - 1 <= len(told["seconds"]) <= MAX_POINTS
-    assert told["seconds"][0] == 0.0
-    assert told["seconds"][-1] >= seconds - 2 * course.pause
+    assert MAX_POINTS / 2 - 1 <= len(told.seconds) <= MAX_POINTS
+    assert told.seconds[0] == 0.0
+    assert told.seconds[-1] >= seconds - 2 * course.pause
 
 
 def test_looks_come_more_often_again_once_steps_are_short() -> None:
@@ -72,7 +68,7 @@ def test_looks_come_more_often_again_once_steps_are_short() -> None:
         course.take()
 
     assert course.pause == SHORTEST_SECONDS
-    assert course.take() == {}
+    assert course.take() is None
 
 
 def test_a_watch_sees_the_dock_and_outlives_a_server_that_is_gone(make_dock, rows_of) -> None:
@@ -88,5 +84,5 @@ def test_a_watch_sees_the_dock_and_outlives_a_server_that_is_gone(make_dock, row
         told = watch.take()
 
     assert looks[0]["generate"] == RowCounts(lacking=0, ready=4, leased=0, acknowledged=0)
-    assert told["states"]["generate"]["ready"][0] == 4
-    assert set(told["states"]) == {"generate", "reward", "update"}
+    assert told.states["generate"].ready[0] == 4
+    assert set(told.states) == {"generate", "reward", "update"}

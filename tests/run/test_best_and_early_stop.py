@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
+from run_events import told_in
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.export import find_best
 from rljob_runtime.record.checkpoint import CheckpointStore
-from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.run.loop import run_steps
 
 RISES_THEN_FALLS = {0: 0.1, 1: 0.2, 2: 0.6, 3: 0.5, 4: 0.4, 5: 0.3, 6: 0.2}
@@ -40,8 +41,8 @@ def test_the_best_checkpoint_stays_beside_the_last(
         "step-000002",
         "step-000006",
     ]
-    told = [e for e in read_events(driver.log.path) if e["kind"] == "best"]
-    assert [(e["step"], e["value"]) for e in told] == [(1, 0.2), (2, 0.6)]
+    told = [e for e in told_in(driver.log.path) if e.kind == "best"]
+    assert [(e.step, e.value) for e in told] == [(1, 0.2), (2, 0.6)]
     model = store.path(2) / "model"
     model.unlink()  # this world's models are files
     model.mkdir()

@@ -15,6 +15,7 @@ from prometheus_server import (
     program,
     prometheus,
 )
+from run_events import event_of
 from tracked_job import TRACKED
 from whole_runs import RunsOfAll, free_port, run
 
@@ -62,7 +63,7 @@ def figures(job_file: Callable[..., Path], run_of_all: RunsOfAll, tmp_path: Path
     """The port of a server with the figures of a run whose devices swapped layouts."""
     job, told = job_file(**TRACKED), RunFigures()
     for event in run_of_all(job).events:
-        told.on_event(event)
+        told.on_event(event_of(event))
     requests, here = ScaleRequests(resolve(load_job(job))), LocalRun(tmp_path)
     server = StatusServer(
         port=0,

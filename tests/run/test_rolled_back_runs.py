@@ -10,6 +10,7 @@ import pytest
 from driver_world import FLOWS, Boundaries, ToldDriver, World, driver_of, job_with
 
 from rljob_runtime.record.checkpoint import CheckpointStore, read_state
+from rljob_runtime.record.event_types import AlarmEvent, ProgressEvent
 from rljob_runtime.record.events import EventLog, read_events
 from rljob_runtime.run.loop import run_steps
 from rljob_runtime.run.stages import BatchCalls
@@ -24,7 +25,7 @@ class CollapsingDriver(ToldDriver):
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
         super().tell_step(calls, seconds)
         draw = calls.batch.draw
-        self.log.write("progress", message=f"draw {draw}")
+        self.log.write(ProgressEvent(message=f"draw {draw}"))
         self.alarm_actions.look(self.step, {"entropy": 0.0 if draw == BAD else 0.5})
 
 
@@ -43,15 +44,15 @@ def test_a_run_that_is_rolled_back_trains_on_other_prompts_in_place_of_those(
 
     # Step 4 was bad: back to the checkpoint of step 2, whose weights knew draws 1 and 2; on with 5.
     assert [step for step, sample in world.weights if sample == 0] == [1, 2, 3, 4, 5, 6]
-    draws = [e["message"] for e in read_events(log.path) if e["kind"] == "progress"]
+    draws = [e.message for e in read_events(log.path) if isinstance(e, ProgressEvent)]
     assert draws == [f"draw {n}" for n in (1, 2, 3, 4, 5, 6, 7, 8)]
     assert store.last_step() == 6
     state = read_state(store.path(6))
     assert (state.rollbacks, state.skipped_steps) == (1, 2)
     told = [
-        e["rolled_back_to"]
+        e.rolled_back_to
         for e in read_events(log.path)
-        if e["kind"] == "alarm" and e["state"] == "raised"
+        if isinstance(e, AlarmEvent) and e.state == "raised"
     ]
     assert told == [2]
 

@@ -16,12 +16,12 @@ SPAN = Span(start=1.0, end=2.0)
 
 def rows(stage: str, workers: int, folder: Path, **spec: Any) -> list[tuple[str, int]]:
     job = resolve(read_job({**SMALL_JOB, "spec": {**SMALL_JOB["spec"], **spec}}))
-    found: list[dict[str, Any]] = []
+    found: list[Any] = []
     log = EventLog(folder / "events.jsonl")
     log.subscribe(found.append)
     write_spans(log, job, stage=stage, step=1, spans=[SPAN] * workers, held_out=False)
     log.close()
-    return [(event["role"], event["device"]) for event in found]
+    return [(event.role, event.device) for event in found]
 
 
 def test_a_sync_is_in_the_rows_of_the_devices_that_take_part(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from forked_docks import ForkedDock
 from made_samples import GROUPS, RANKS, SAMPLES, Samples, make_spec
+from run_events import told_in
 
 from rljob_api.spec.guards import Guards
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore
-from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.run import alarm_actions as guarding_module
 from rljob_runtime.run.alarm_actions import AlarmActions
 from rljob_runtime.run.alarm_watch import AlarmWatch
@@ -182,8 +183,8 @@ def test_the_alarm_names_the_file_with_the_rows(both, tmp_path):
     assert content["step"] == 1
     assert content["rows"][0]["uid"] == samples.batch.row(BAD_GROUP, BAD_SAMPLE)
     assert len(content["rows"]) == GROUPS * SAMPLES
-    (alarm,) = read_events(alarm_actions.log.path)
-    assert str(file) in alarm["message"]
+    (alarm,) = told_in(alarm_actions.log.path)
+    assert str(file) in alarm.message
 
 
 def test_of_the_files_the_last_ones_stay(tmp_path, monkeypatch):
@@ -204,6 +205,6 @@ def test_a_folder_that_cannot_be_written_stops_nobody(tmp_path, caplog):
 
     alarm_actions.look(1, {"loss": math.nan}, [{"not_finite": ["loss"]}])
 
-    (alarm,) = read_events(alarm_actions.log.path)
-    assert "its batch" not in alarm["message"]
+    (alarm,) = told_in(alarm_actions.log.path)
+    assert "its batch" not in alarm.message
     assert "were not written" in caplog.text

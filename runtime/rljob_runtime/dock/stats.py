@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rljob_runtime.dock.columns import Column
-from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.wire.messages import ControllerStats, WarehouseStats
 
 ROOM = "room"
@@ -84,47 +83,6 @@ class RoomWaits:
     def waits(self) -> dict[str, float]:
         """The longest wait, as traffic counts it; empty where there was room."""
         return {ROOM: max(self._seconds.values())} if self._seconds else {}
-
-
-def flow_event(reports: Iterable[Mapping[str, Traffic]], graph: StateGraph) -> dict[str, Any]:
-    """The fields `states`, `edges` and `data_paths` of the dock's event: what each state's clients did."""
-    sums: dict[str, Traffic] = {}
-    for state, traffic in (item for report in reports for item in report.items()):
-        sums.setdefault(state, Traffic()).add(traffic)
-    return {
-        "states": {
-            state: {
-                "rows": traffic.rows,
-                "bytes_read": traffic.bytes_read.total(),
-                "bytes_written": traffic.bytes_written,
-                "wait_seconds": traffic.wait_seconds,
-                "transfer_seconds": traffic.transfer_seconds,
-                "waits": traffic.waits,
-            }
-            for state, traffic in sums.items()
-        },
-        "edges": [
-            edge for state, traffic in sums.items() for edge in _edges(state, traffic, graph)
-        ],
-        "data_paths": {
-            state: {"shared": traffic.shared_paths, "tcp": traffic.tcp_paths}
-            for state, traffic in sums.items()
-        },
-    }
-
-
-def _edges(state: str, traffic: Traffic, graph: StateGraph) -> list[dict[str, Any]]:
-    """What the state read, by who wrote it; a row counts once, however many of its columns were read."""
-    rows: dict[str, int] = {}
-    num_bytes: Counter[str] = Counter()
-    for column, count in traffic.rows_read.items():
-        writer = graph.writer(column)
-        rows[writer] = max(rows.get(writer, 0), count)
-        num_bytes[writer] += traffic.bytes_read[column]
-    return [
-        {"from": writer, "to": state, "rows": count, "bytes": num_bytes[writer]}
-        for writer, count in rows.items()
-    ]
 
 
 class RowCounts(NamedTuple):

@@ -9,11 +9,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from rljob_runtime.errors import StorageError
 from rljob_runtime.record.checkpoint import CheckpointStore
-from rljob_runtime.record.events import Event, EventLog, Kind
+from rljob_runtime.record.event_types import (
+    CheckpointEvent,
+    CopiedEvent,
+    Event,
+    ProgressEvent,
+    StepEvent,
+    WarningEvent,
+)
+from rljob_runtime.record.events import EventLog, rolled_back_to
 from rljob_runtime.record.remote import RemoteRun
 
 
@@ -28,7 +35,7 @@ class Copies:
         self._waiting: int | None = None
         self._newest: int | None = None
         self._error = ""
-        self._news: deque[tuple[Kind, dict[str, Any]]] = deque()
+        self._news: deque[CopiedEvent | WarningEvent] = deque()
         self._started = False
 
     def start(self) -> None:
@@ -44,11 +51,11 @@ class Copies:
 
     def on_event(self, event: Event) -> None:
         """Take up a new checkpoint; tell what has become of earlier ones."""
-        if event["kind"] == "checkpoint":
-            self._offer(event["step"])
-        elif "rolled_back_to" in event:  # what is newer there must go, too
-            self._offer(event["rolled_back_to"])
-        if event["kind"] in ("checkpoint", "step"):
+        if isinstance(event, CheckpointEvent):
+            self._offer(event.step)
+        elif (back := rolled_back_to(event)) is not None:  # what is newer there must go, too
+            self._offer(back)
+        if isinstance(event, CheckpointEvent | StepEvent):
             self._tell()
 
     def finish(self) -> str:
@@ -58,7 +65,7 @@ class Copies:
             return ""
         if self._newest != last:
             message = f"copying the checkpoint of step {last} to {self._remote.uri}"
-            self._log.write("progress", message=message)
+            self._log.write(ProgressEvent(message=message))
         end = time.monotonic() + self._remote.seconds
         self._join(end)
         if self._newest != last and time.monotonic() < end:
@@ -109,8 +116,8 @@ class Copies:
             size = self._remote.put_checkpoint(step, self._store.path(step))
             self._newest = step
             uri = f"{self._remote.uri}/checkpoints/{self._store.path(step).name}"
-            fields = {"step": step, "uri": uri, "bytes": size, "seconds": time.time() - started}
-            self._news.append(("copied", fields))
+            seconds = time.time() - started
+            self._news.append(CopiedEvent(step=step, uri=uri, bytes=size, seconds=seconds))
 
         def tidy() -> None:
             self._remote.put_records(self._run_folder)
@@ -124,14 +131,13 @@ class Copies:
             action()
         except StorageError as error:
             self._error = str(error)
-            self._news.append(("warning", {"step": step, "message": str(error)}))
+            self._news.append(WarningEvent(step=step, message=str(error)))
             return False
         return True
 
     def _tell(self) -> None:
         while self._news:
-            kind, fields = self._news.popleft()
-            self._log.write(kind, **fields)
+            self._log.write(self._news.popleft())
 
     def _join(self, end: float) -> None:
         thread = self._thread

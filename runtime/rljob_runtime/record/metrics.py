@@ -1,6 +1,6 @@
 """Reports of the workers as the metrics of a step and of an evaluation. Pure functions.
 
-Names are the events' names (`events.py`); sums from all workers are divided once, here.
+Names are the events' (docs/events.md); sums from all workers are divided once, here.
 """
 
 import math
@@ -12,13 +12,17 @@ from typing import Any
 from rljob_api.model.volumes import tokens_per_second
 from rljob_api.topology.devices import off_policy
 from rljob_api.topology.resolved import ResolvedJob
-from rljob_runtime.record.reports import (
-    GameFigures,
-    InFlightFigures,
+from rljob_runtime.record.event_types import (
+    EvaluationEvent,
+    Group,
+    InFlightEvent,
+    Memory,
     PassTimes,
-    ReshardFigures,
-    ToolFigures,
+    ReshardEvent,
+    SetFigures,
+    StepEvent,
 )
+from rljob_runtime.record.reports import GameFigures, InFlightFigures, ReshardFigures, ToolFigures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +39,7 @@ class Evaluated:
     prompts: int
     samples: int
     pass_at_k: float
-    shown: list[dict[str, Any]]
+    shown: list[Group]
     suites: "tuple[Evaluated, ...]" = ()
 
     @property
@@ -53,26 +57,27 @@ class Evaluated:
         prompts = [part.prompts for part in parts]
         return sum(v * n for v, n in zip(values, prompts, strict=True)) / max(sum(prompts), 1)
 
-    def event(self) -> dict[str, Any]:
-        """Fields of the `evaluation` event."""
+    def event(self, seconds: float) -> EvaluationEvent:
+        """What is told of it. seconds: that it took."""
         suites = {suite.name: suite.figures() for suite in self.suites}
-        return {
-            "step": self.step,
-            **self.figures(),
-            "samples": self.shown,
-            **({"suites": suites} if suites else {}),
-        }
+        return EvaluationEvent(
+            step=self.step,
+            **asdict(self.figures()),
+            samples=self.shown,
+            suites=suites or None,
+            seconds=seconds,
+        )
 
-    def figures(self) -> dict[str, float]:
+    def figures(self) -> SetFigures:
         """What is told of a set."""
-        return {
-            "accuracy": self.accuracy,
-            "stderr": self.stderr,
-            "reward": self.reward,
-            "n": self.prompts,
-            "k": self.k,
-            "pass_at_k": self.pass_at_k,
-        }
+        return SetFigures(
+            accuracy=self.accuracy,
+            stderr=self.stderr,
+            reward=self.reward,
+            n=self.prompts,
+            k=self.k,
+            pass_at_k=self.pass_at_k,
+        )
 
 
 def evaluation_metrics(rewarded: Sequence[Any], *, step: int, name: str = "") -> Evaluated:
@@ -125,11 +130,13 @@ def step_metrics(
     rewarded: Sequence[Any],
     updated: Sequence[Any],
     peaks: Sequence[Mapping[str, int]],
-) -> dict[str, Any]:
-    """Fields of the `step` event: metrics and samples. peaks: bytes of each device's ledger."""
+    phases: Mapping[str, float],
+    more: Mapping[str, float],
+) -> StepEvent:
+    """What is told of a step. peaks: bytes of each device's ledger. phases: their seconds. more: metrics."""
     spec = job.spec
     ages = sum((report.rows_by_age for report in updated), Counter[int]())
-    metrics: dict[str, float] = {
+    metrics: dict[str, float | None] = {
         **_rewards(rewarded),
         **(_responses(generated, seconds) if generated else _pairs_read(updated, seconds)),
         "tps_eq5": tokens_per_second(
@@ -151,65 +158,64 @@ def step_metrics(
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in enumerate(peaks)
         },
+        **more,
     }
-    return {
-        "step": step,
-        "seconds": seconds,
-        "metrics": metrics,
-        "staleness": {str(age): ages[age] for age in sorted(ages)},
-        **_passes([report.passes for report in updated]),
-        "samples": [group for report in rewarded for group in report.shown][:3],
-    }
+    return StepEvent(
+        step=step,
+        seconds=seconds,
+        metrics=metrics,
+        staleness={age: ages[age] for age in sorted(ages)},
+        passes=_passes([report.passes for report in updated]),
+        samples=[group for report in rewarded for group in report.shown][:3],
+        phases={**phases},
+    )
 
 
-def reshard_fields(devices: Sequence[ReshardFigures]) -> dict[str, Any]:
-    """Fields of the `reshard` event but its step."""
+def reshard_event(step: int, devices: Sequence[ReshardFigures]) -> ReshardEvent:
+    """What is told of a reshard."""
     fullest = max(devices, key=lambda device: device.peak_bytes)
     back = sum(device.back_seconds for device in devices)
     waited = sum(min(device.waited_seconds, device.back_seconds) for device in devices)
-    return {
-        "seconds": max(device.seconds for device in devices),
-        "received_bytes": sum(device.received_bytes for device in devices),
-        "released_bytes": sum(device.released_bytes for device in devices),
-        "kept_bytes": sum(device.kept_bytes for device in devices),
-        "peak_bytes": fullest.peak_bytes,
-        "bound_bytes": fullest.bound_bytes,
-        "probe_gap": max(device.probe_gap for device in devices),
-        "back_seconds": max(device.back_seconds for device in devices),
-        **({"overlap": 1 - waited / back} if back else {}),
-        **{
-            field: max(getattr(device, field) for device in devices)
-            for field in (
-                "gather_seconds",
-                "select_seconds",
-                "swap_seconds",
-                "swap_waited_seconds",
-                "check_seconds",
-            )
-        },
-        "checks": sum(device.checks for device in devices),
-        "host_bytes": sum(device.host_bytes for device in devices),
-        "memory": {"device": devices.index(fullest), **fullest.course},
-    }
+    return ReshardEvent(
+        step=step,
+        seconds=max(device.seconds for device in devices),
+        received_bytes=sum(device.received_bytes for device in devices),
+        released_bytes=sum(device.released_bytes for device in devices),
+        kept_bytes=sum(device.kept_bytes for device in devices),
+        peak_bytes=fullest.peak_bytes,
+        bound_bytes=fullest.bound_bytes,
+        probe_gap=max(device.probe_gap for device in devices),
+        back_seconds=max(device.back_seconds for device in devices),
+        overlap=1 - waited / back if back else None,
+        gather_seconds=max(device.gather_seconds for device in devices),
+        select_seconds=max(device.select_seconds for device in devices),
+        swap_seconds=max(device.swap_seconds for device in devices),
+        swap_waited_seconds=max(device.swap_waited_seconds for device in devices),
+        check_seconds=max(device.check_seconds for device in devices),
+        checks=sum(device.checks for device in devices),
+        host_bytes=sum(device.host_bytes for device in devices),
+        memory=Memory(device=devices.index(fullest), **fullest.course),
+    )
 
 
-def in_flight_fields(devices: Sequence[InFlightFigures]) -> dict[str, Any]:
-    """Fields of the `in_flight` event but its step."""
+def in_flight_event(step: int, devices: Sequence[InFlightFigures]) -> InFlightEvent:
+    """What is told of weights that came in flight. step: their version."""
     slowest = max(devices, key=lambda device: device.received_seconds)
     gaps = [device.probe_gap for device in devices if device.probe_gap is not None]
-    return {
-        "before": min(device.before for device in devices),
-        "received_seconds": slowest.received_seconds,
-        "hidden_seconds": slowest.hidden_seconds,
-        "received_bytes": sum(device.received_bytes for device in devices),
-        "tokens": sum(device.tokens for device in devices),
-        "switch_seconds": max(device.switch_seconds for device in devices),
-        "check_seconds": max(device.check_seconds for device in devices),
-        **({"probe_gap": max(gaps)} if gaps else {}),
-        "checks": sum(device.checks for device in devices),
-        "devices": len(devices),
-        "generating": sum(device.generating for device in devices),
-    }
+    return InFlightEvent(
+        step=step,
+        before=min(device.before for device in devices),
+        received_seconds=slowest.received_seconds,
+        hidden_seconds=slowest.hidden_seconds,
+        received_bytes=sum(device.received_bytes for device in devices),
+        tokens=sum(device.tokens for device in devices),
+        switch_seconds=max(device.switch_seconds for device in devices),
+        check_seconds=max(device.check_seconds for device in devices),
+        probe_gap=max(gaps, default=None),
+        checks=sum(device.checks for device in devices),
+        devices=len(devices),
+        generating=sum(device.generating for device in devices),
+    )
 
 
 def _rewards(rewarded: Sequence[Any]) -> Mapping[str, float]:
@@ -255,10 +261,10 @@ def _lengths(samples: Counter[int]) -> Mapping[str, float]:
     return {"response_length/p80": float(p80), "response_length/max": float(max(samples))}
 
 
-def _passes(of_ranks: Sequence[PassTimes]) -> Mapping[str, Any]:
-    """Of the rank whose passes took longest; nothing where none was timed."""
+def _passes(of_ranks: Sequence[PassTimes]) -> PassTimes | None:
+    """Of the rank whose passes took longest; None where none was timed."""
     slowest = max(of_ranks, key=lambda passes: sum(passes.seconds))
-    return {"passes": asdict(slowest)} if slowest.count else {}
+    return slowest if slowest.count else None
 
 
 def _tools(figures: Sequence[ToolFigures], generated: Sequence[Any]) -> Mapping[str, float]:

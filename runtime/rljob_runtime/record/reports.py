@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rljob_runtime.prompts.pool_rows import Lineage
+from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.record.spans import Span
-
-MOST_TIMED_PASSES = 64
-"""Of a step, whose times are told."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,22 +61,6 @@ class GenerateReport:
     tools: ToolFigures | None = None
     games: GameFigures | None = None
     span: Span
-
-
-@dataclass(slots=True)
-class PassTimes:
-    """Passes with gradient that a rank made in a step. tokens, seconds: of the first of them."""
-
-    count: int = 0
-    tokens: list[int] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    def add(self, tokens: int, seconds: float) -> None:
-        """One pass, over so many tokens."""
-        self.count += 1
-        if len(self.tokens) < MOST_TIMED_PASSES:
-            self.tokens.append(tokens)
-            self.seconds.append(round(seconds, 6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rljob_runtime.errors import RewardError
+from rljob_runtime.record.event_types import RewardErrorEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.samples.batches import BatchName
 
@@ -13,13 +14,8 @@ def tell_reward_errors(log: EventLog, batch: BatchName, rewarded: Sequence[Any])
     guard rewardErrors says what follows."""
     for report in rewarded:
         for name, count in report.errors.items():
-            log.write(
-                "reward_error",
-                step=batch.step,
-                reward=name,
-                message=report.first_error,
-                count=count,
-            )
+            message = report.first_error
+            log.write(RewardErrorEvent(step=batch.step, reward=name, message=message, count=count))
     scored = sum(len(report.totals) for report in rewarded)
     failed = sum(report.failed for report in rewarded)
     if batch.kind == "eval" and scored and failed == scored:

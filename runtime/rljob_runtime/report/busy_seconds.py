@@ -7,8 +7,7 @@ from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-from rljob_runtime.record.events import Event
-from rljob_runtime.report.display.totals import number
+from rljob_runtime.record.event_types import PhaseEvent
 
 Worker = tuple[str, str]
 """Role and device."""
@@ -51,15 +50,14 @@ class BusySeconds:
         default_factory=lambda: deque(maxlen=WINDOW_STEPS + 1)
     )
 
-    def add(self, phase: Event) -> None:
+    def add(self, phase: PhaseEvent) -> None:
         """Take up an event `phase`. What it waited for samples is no work."""
-        start, end = phase["start"], phase["end"]
+        start, end = phase.start, phase.end
         if not self._marks:
             self._marks.append((start, {}))
         time = self._times.setdefault(_worker(phase), _Time(first=start))
         time.last = max(time.last, end)
-        waited = number(phase.get("waited_seconds") or 0.0)
-        time.worked += max(0.0, end - start - waited)
+        time.worked += max(0.0, end - start - phase.waited_seconds)
         time.cover(start, end)
 
     def seconds(self) -> dict[Worker, float]:
@@ -85,6 +83,5 @@ class BusySeconds:
         self._resized = now
 
 
-def _worker(phase: Event) -> Worker:
-    device = phase.get("device")
-    return str(phase.get("role") or phase["name"]), "" if device is None else str(device)
+def _worker(phase: PhaseEvent) -> Worker:
+    return phase.role or phase.name, "" if phase.device is None else str(phase.device)

@@ -9,7 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rljob_runtime.dock.stats import RowCounts
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    CheckpointEvent,
+    DockEvent,
+    EvaluationEvent,
+    Event,
+    HangEvent,
+    InFlightEvent,
+    PhaseEvent,
+    ReshardEvent,
+    ResizeEvent,
+    RewardErrorEvent,
+    RunStartedEvent,
+    StepEvent,
+    WarningEvent,
+)
 from rljob_runtime.record.hang_files import ASKED
 from rljob_runtime.report.busy_seconds import BusySeconds
 from rljob_runtime.report.prometheus import families as f
@@ -62,25 +77,25 @@ class RunFigures:
     def on_event(self, event: Event) -> None:
         """Take up what the event tells; some kinds tell nothing."""
         with self._lock:
-            match event["kind"]:
-                case "run_started":
+            match event:
+                case RunStartedEvent():
                     self._take_start(event)
-                case "phase":
+                case PhaseEvent():
                     self._busy.add(event)
-                case "step":
+                case StepEvent():
                     self._take_step(event)
-                    self._take_metrics(event["metrics"])
-                case "evaluation":
+                    self._take_metrics(event.metrics)
+                case EvaluationEvent():
                     self._take_evaluation(event)
-                case "dock":
+                case DockEvent():
                     self._take_dock(event)
-                case "reshard":
+                case ReshardEvent():
                     self._take_reshard(event)
-                case "in_flight":
+                case InFlightEvent():
                     self._take_in_flight(event)
-                case "resize":
-                    self._samples.add(f.DEVICES, event["to"] - event["from"])
-                    self._busy.resize(event["time"])
+                case ResizeEvent():
+                    self._samples.add(f.DEVICES, event.to - event.from_)
+                    self._busy.resize(event.time)
                 case _:
                     self._take_trouble(event)
 
@@ -96,32 +111,32 @@ class RunFigures:
         with self._lock:
             return self._samples.text()
 
-    def _take_start(self, event: Event) -> None:
+    def _take_start(self, event: RunStartedEvent) -> None:
         samples = self._samples
-        samples.set(f.INFO, 1, **{fact: str(event.get(fact) or "") for fact in f.FACTS})
-        samples.set(f.SPEC_STEPS, event["steps"])
-        samples.set(f.DEVICES, event.get("devices"))
-        samples.set(f.MEMORY_LIMIT, event.get("device_memory_bytes"))
-        samples.set(f.STEP, event.get("resumed_from") or 0)
-        samples.set(f.STEP_TIME, event["time"])
+        samples.set(f.INFO, 1, **{fact: str(getattr(event, fact) or "") for fact in f.FACTS})
+        samples.set(f.SPEC_STEPS, event.steps)
+        samples.set(f.DEVICES, event.devices)
+        samples.set(f.MEMORY_LIMIT, event.device_memory_bytes)
+        samples.set(f.STEP, event.resumed_from or 0)
+        samples.set(f.STEP_TIME, event.time)
         for family in FROM_ZERO:
             samples.add(family, 0)
         for reason in DROP_REASONS:
             samples.add(f.DROPPED, 0, reason=reason)
 
-    def _take_step(self, event: Event) -> None:
+    def _take_step(self, event: StepEvent) -> None:
         samples = self._samples
-        samples.set(f.STEP, event["step"])
-        samples.set(f.LAST_STEP_SECONDS, event["seconds"])
-        samples.set(f.STEP_TIME, event["time"])
+        samples.set(f.STEP, event.step)
+        samples.set(f.LAST_STEP_SECONDS, event.seconds)
+        samples.set(f.STEP_TIME, event.time)
         samples.add(f.STEPS, 1)
-        samples.add(f.STEP_SECONDS, event["seconds"])
-        for phase, seconds in event.get("phases", {}).items():
+        samples.add(f.STEP_SECONDS, event.seconds)
+        for phase, seconds in event.phases.items():
             samples.add(f.PHASE_SECONDS, seconds, phase=phase)
-        for age, rows in event.get("staleness", {}).items():
-            samples.count(f.AGES, int(age), rows)
+        for age, rows in event.staleness.items():
+            samples.count(f.AGES, age, rows)
         samples.clear(f.BUBBLE)
-        for (role, device), share in self._busy.bubbles(event["time"]).items():
+        for (role, device), share in self._busy.bubbles(event.time).items():
             samples.set(f.BUBBLE, share, role=role, device=device)
         for (role, device), seconds in self._busy.seconds().items():
             samples.set(f.BUSY, seconds, role=role, device=device)
@@ -140,72 +155,73 @@ class RunFigures:
             else:
                 self._samples.set(f.STEP_METRIC, value, metric=name)
 
-    def _take_evaluation(self, event: Event) -> None:
-        self._samples.set(f.EVALUATION_STEP, event["step"])
-        for suite, told in {"": event, **event.get("suites", {})}.items():
+    def _take_evaluation(self, event: EvaluationEvent) -> None:
+        self._samples.set(f.EVALUATION_STEP, event.step)
+        for suite, told in {"": event, **(event.suites or {})}.items():
             for name, family in f.EVALUATION.items():
-                self._samples.set(family, told.get(name), suite=suite)
+                self._samples.set(family, getattr(told, name), suite=suite)
 
     def _take_trouble(self, event: Event) -> None:
         """Alarms, warnings, hangs, errors of rewards; and the checkpoint that one goes on from."""
-        samples, kind = self._samples, event["kind"]
-        if kind == "alarm":
-            raised = event["state"] == "raised"
-            samples.set(f.ALARM, int(raised), alarm=event["alarm"])
-            samples.add(f.ALARMS, int(raised), alarm=event["alarm"])
-            samples.add(f.ROLLBACKS, int("rolled_back_to" in event), alarm=event["alarm"])
-        elif kind == "reward_error":
-            samples.add(f.REWARD_ERRORS, event.get("count", 1), reward=event["reward"])
-        elif kind == "warning":
-            samples.add(f.WARNINGS, 1)
-        elif kind == "hang":
-            samples.add(f.HANGS, int(event["stage"] != ASKED))
-        elif kind == "checkpoint":
-            samples.set(f.CHECKPOINT, event["step"])
-
-    def _take_dock(self, event: Event) -> None:
         samples = self._samples
-        for warehouse in event.get("warehouses", []):
-            index = str(warehouse["index"])
-            samples.set(f.PEAK, warehouse["peak_bytes"], warehouse=index)
-            samples.set(f.CAPACITY, warehouse["capacity_bytes"], warehouse=index)
-            if "replicated" in warehouse:
-                samples.set(f.REPLICATED, int(warehouse["replicated"]), warehouse=index)
-        for state, moved in event.get("states", {}).items():
-            samples.add(f.DONE, moved["rows"], state=state)
-            samples.add(f.WRITTEN, moved["bytes_written"], state=state)
-            samples.add(f.TRANSFER, moved.get("transfer_seconds", 0.0), state=state)
-            for awaited, seconds in moved["waits"].items():
+        match event:
+            case AlarmEvent(alarm=alarm):
+                raised = event.state == "raised"
+                samples.set(f.ALARM, int(raised), alarm=alarm)
+                samples.add(f.ALARMS, int(raised), alarm=alarm)
+                samples.add(f.ROLLBACKS, int(event.rolled_back_to is not None), alarm=alarm)
+            case RewardErrorEvent():
+                samples.add(f.REWARD_ERRORS, event.count, reward=event.reward)
+            case WarningEvent():
+                samples.add(f.WARNINGS, 1)
+            case HangEvent():
+                samples.add(f.HANGS, int(event.stage != ASKED))
+            case CheckpointEvent():
+                samples.set(f.CHECKPOINT, event.step)
+
+    def _take_dock(self, event: DockEvent) -> None:
+        samples = self._samples
+        for warehouse in event.warehouses:
+            index = str(warehouse.index)
+            samples.set(f.PEAK, warehouse.peak_bytes, warehouse=index)
+            samples.set(f.CAPACITY, warehouse.capacity_bytes, warehouse=index)
+            if warehouse.replicated is not None:
+                samples.set(f.REPLICATED, int(warehouse.replicated), warehouse=index)
+        for state, moved in event.states.items():
+            samples.add(f.DONE, moved.rows, state=state)
+            samples.add(f.WRITTEN, moved.bytes_written, state=state)
+            samples.add(f.TRANSFER, moved.transfer_seconds, state=state)
+            for awaited, seconds in moved.waits.items():
                 samples.add(f.WAITED, seconds, state=state, awaited=awaited)
-        for edge in event.get("edges", []):
-            ends = {"writer": edge["from"], "reader": edge["to"]}
-            samples.add(f.READ_ROWS, edge["rows"], **ends)
-            samples.add(f.READ_BYTES, edge["bytes"], **ends)
-        for reason, rows in event.get("dropped", {}).items():
+        for edge in event.edges:
+            ends = {"writer": edge.from_, "reader": edge.to}
+            samples.add(f.READ_ROWS, edge.rows, **ends)
+            samples.add(f.READ_BYTES, edge.bytes, **ends)
+        for reason, rows in (event.dropped or {}).items():
             samples.add(f.DROPPED, rows, reason=reason)
 
-    def _take_reshard(self, event: Event) -> None:
+    def _take_reshard(self, event: ReshardEvent) -> None:
         """Fields that are missing or null tell nothing."""
         self._samples.add(f.RESHARDS, 1)
         self._add_parts(f.RESHARD_SECONDS, event, RESHARD_PARTS)
         self._add_totals(event, {"received_bytes": f.MOVED, "checks": f.RESHARD_CHECKS})
         for name, gauge in RESHARD_GAUGES.items():
-            if (value := event.get(name)) is not None:
+            if (value := getattr(event, name)) is not None:
                 self._samples.set(gauge, value)
 
-    def _take_in_flight(self, event: Event) -> None:
+    def _take_in_flight(self, event: InFlightEvent) -> None:
         self._samples.add(f.IN_FLIGHT, 1)
-        self._samples.set(f.IN_FLIGHT_VERSION, event["step"])
+        self._samples.set(f.IN_FLIGHT_VERSION, event.step)
         self._add_parts(f.IN_FLIGHT_SECONDS, event, IN_FLIGHT_PARTS)
         totals = {"tokens": f.IN_FLIGHT_TOKENS, "received_bytes": f.IN_FLIGHT_BYTES}
         self._add_totals(event, {**totals, "checks": f.RESHARD_CHECKS})
 
     def _add_parts(self, family: Family, event: Event, parts: Mapping[str, str]) -> None:
         for name, part in parts.items():
-            if (seconds := event.get(name)) is not None:
+            if (seconds := getattr(event, name)) is not None:
                 self._samples.add(family, seconds, part=part)
 
     def _add_totals(self, event: Event, totals: Mapping[str, Family]) -> None:
         for name, family in totals.items():
-            if (number := event.get(name)) is not None:
+            if (number := getattr(event, name)) is not None:
                 self._samples.add(family, number)

@@ -13,6 +13,7 @@ from typing import Any
 
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.event_types import AlarmEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run.alarm_watch import Alarm, AlarmWatch
 
@@ -110,13 +111,14 @@ class AlarmActions:
 
     def _tell(self, alarm: Alarm, state: str, step: int, target: int | None = None) -> None:
         self.log.write(
-            "alarm",
-            step=step,
-            alarm=alarm.name,
-            state=state,
-            policy=alarm.policy,
-            message=alarm.message,
-            value=alarm.value,
-            since=alarm.since,
-            **({} if target is None else {"rolled_back_to": target}),
+            AlarmEvent(
+                step=step,
+                alarm=alarm.name,
+                state=state,
+                policy=alarm.policy,
+                message=alarm.message,
+                value=alarm.value,
+                since=alarm.since,
+                rolled_back_to=target,
+            )
         )

@@ -28,7 +28,8 @@ from rljob_runtime.record.checkpoint import (
     step_of,
 )
 from rljob_runtime.record.checksums import check_files
-from rljob_runtime.record.dock_fields import again_fields, dock_fields, reason_of
+from rljob_runtime.record.dock_events import dock_event, reason_of
+from rljob_runtime.record.event_types import CheckpointEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics, pair_metrics, step_metrics
@@ -150,7 +151,7 @@ class Driver:
         if attempt + 1 == MAX_STEP_ATTEMPTS:
             raise error
         why = getattr(error, "cause", error)  # what a worker raised comes with Ray's traceback
-        self.log.write("warning", step=batch.step, message=f"{batch} starts over: {why}")
+        self.log.write(WarningEvent(step=batch.step, message=f"{batch} starts over: {why}"))
         sizes = self.job.spec.batch
         rows = sizes.global_batch_size * sizes.samples_per_prompt
         self.dropped.setdefault(batch.step, Counter())[reason_of(error)] += rows
@@ -162,7 +163,7 @@ class Driver:
         own, *suites = [self._evaluated(held.name) for held in self.job.spec.evaluation.sets()]
         evaluated = replace(own, suites=tuple(suites))
         self.evaluations.append(evaluated)
-        self.log.write("evaluation", **evaluated.event(), seconds=time.time() - started)
+        self.log.write(evaluated.event(time.time() - started))
         if self.early_stopping.count(evaluated) and self.step:
             if not self.store.path(self.step).exists():
                 self.save()
@@ -192,7 +193,7 @@ class Driver:
         self.step_seconds.append(seconds)
         stages.tell(calls)
         peaks = [call for _, call in sorted(calls.peaks.items())]
-        metrics = step_metrics(
+        done = step_metrics(
             self.job,
             step=self.step,
             seconds=seconds,
@@ -201,21 +202,26 @@ class Driver:
             rewarded=calls.reports("reward"),
             updated=calls.reports("update"),
             peaks=stages.wait("memory", peaks, interruptible=False),
+            more=self.schedule.metrics(),
+            phases=stages.take_phases(),
         )
-        metrics["metrics"] |= self.schedule.metrics()
-        self.log.write("step", **metrics, phases=stages.take_phases())
+        self.log.write(done)
         moved = stages.wait("statistics", calls.traffic, interruptible=False)
         self.log.write(
-            "dock",
-            step=self.step,
-            **dock_fields(moved, self.actors.warehouses, state_graph(self.job.spec)),
-            rows=self.watch.take(),
-            **again_fields(self.dropped.pop(self.step, {})),
+            dock_event(
+                self.step,
+                moved,
+                state_graph(self.job.spec),
+                warehouses=self.actors.warehouses,
+                rows=self.watch.take(),
+                dropped=self.dropped.pop(self.step, None),
+            )
         )
         for traces in stages.wait("profile", calls.traces, interruptible=False):
             write_traces(traces, folder=self.log.path.parent, log=self.log)
         bad_rows = [row for report in calls.reports("update") for row in report.bad_rows]
-        self.alarm_actions.look(self.step, metrics["metrics"], bad_rows)
+        found = {name: value for name, value in done.metrics.items() if value is not None}
+        self.alarm_actions.look(self.step, found, bad_rows)
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from a checkpoint. Raises CheckpointError when it belongs to another job, or is damaged."""
@@ -281,4 +287,5 @@ class Driver:
                 **asdict(self.schedule.state()),
             )
         )
-        self.log.write("checkpoint", step=self.step, path=str(path), seconds=time.time() - started)
+        seconds = time.time() - started
+        self.log.write(CheckpointEvent(step=self.step, path=str(path), seconds=seconds))

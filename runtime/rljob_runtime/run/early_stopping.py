@@ -9,6 +9,7 @@ from rljob_api.spec.evaluation import EarlyStop
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.record.best import Best
 from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.event_types import BestEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.metrics import Evaluated
 
@@ -52,11 +53,12 @@ class EarlyStopping:
 
     def keep(self) -> None:
         """The best checkpoint is there: it stays, the one before goes."""
-        assert self.best.step, "the model before training has no checkpoint"
+        best = self.best
+        assert best.step, "the model before training has no checkpoint"
         self.store.best.clear()
-        self.store.best.add(self.best.step)
+        self.store.best.add(best.step)
         self.store.drop_old()
-        self.log.write("best", step=self.best.step, metric=self.best.metric, value=self.best.value)
+        self.log.write(BestEvent(step=best.step, metric=best.metric, value=best.value))
 
     @property
     def ends_early(self) -> bool:

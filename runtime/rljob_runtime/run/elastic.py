@@ -13,6 +13,7 @@ from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.errors import DeadlineError, RljobError, describe
 from rljob_runtime.processes.device_roles import role_of
 from rljob_runtime.processes.placement import Actors, Member
+from rljob_runtime.record.event_types import ResizeEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.run.joining import NOT_READY, Joiner, Joiners
 from rljob_runtime.run.scale_requests import Asked, ScaleRequests
@@ -90,12 +91,14 @@ class Elastic:
         after, ended = len(self.actors.rollout_members()), time.time()
         if after != before:
             self.log.write(
-                "resize",
-                **{"from": before, "to": after},
-                step=step,
-                waited_seconds=began - asked.time,
-                stopped_seconds=ended - began,
-                given_up=self.failed,
+                ResizeEvent(
+                    from_=before,
+                    to=after,
+                    step=step,
+                    waited_seconds=began - asked.time,
+                    stopped_seconds=ended - began,
+                    given_up=self.failed,
+                )
             )
 
     def _target(self, wanted: int) -> int:
@@ -140,7 +143,8 @@ class Elastic:
         self.failed += 1
         self._dismiss(joiner)
         what = "is tried again" if self.failed < MAX_FAILED_JOINS else "is the last that is tried"
-        self.log.write("warning", message=f"{joiner.name} did not join and {what}: {reason}")
+        message = f"{joiner.name} did not join and {what}: {reason}"
+        self.log.write(WarningEvent(message=message))
 
     def _dismiss(self, leaving: Joiner | Member) -> None:
         staying = {role.node for role in self._roles()}

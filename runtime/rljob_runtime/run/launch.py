@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_api.topology.resolved import ResolvedJob, resolve
@@ -31,6 +30,7 @@ from rljob_runtime.processes.placement import Actors, place
 from rljob_runtime.processes.session import worker_session
 from rljob_runtime.processes.workers import Workers
 from rljob_runtime.record.copies import Copies
+from rljob_runtime.record.event_types import ProgressEvent, RunFinishedEvent, RunStartedEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
 from rljob_runtime.record.remote import EVENTS_NAME
@@ -119,7 +119,7 @@ def _run(
     store, started = place.store, time.time()
     copies = Copies(place.remote, store=store, log=log) if place.remote else None
     facts = run_facts(job, place.step)
-    log.write("run_started", **facts)
+    log.write(facts)
     trackers = _start_trackers(job, log, facts)
     driver: Driver | None = None
     ending = _Ending(status="failed", code=ExitCode.FAILED)
@@ -134,7 +134,8 @@ def _run(
             progress=_progress(log, stop),
         )
         beginning = "" if request.local else "Ray, "
-        log.write("progress", message=f"starting {beginning}the dock and the device workers")
+        doing = f"starting {beginning}the dock and the device workers"
+        log.write(ProgressEvent(message=doing))
         with (
             dock_directory(request) as sockets,
             worker_session(
@@ -191,16 +192,17 @@ def _run(
             trackers.finish(ending.status)
         saved = store.latest()
         log.write(
-            "run_finished",
-            status=ending.status,
-            exit_code=ending.code,
-            message=ending.message,
-            seconds=time.time() - started,
-            step=driver.step if driver else 0,
-            checkpoint=str(saved or ""),
-            next=hints(
-                ending.status, job_file=request.job_file, folder=place.folder, checkpoint=saved
-            ),
+            RunFinishedEvent(
+                status=ending.status,
+                exit_code=ending.code,
+                message=ending.message,
+                seconds=time.time() - started,
+                step=driver.step if driver else 0,
+                checkpoint=str(saved or ""),
+                next=hints(
+                    ending.status, job_file=request.job_file, folder=place.folder, checkpoint=saved
+                ),
+            )
         )
     return ending
 
@@ -213,7 +215,7 @@ def _not_stuck(
     def stuck(why: str) -> None:
         message = f"{why}; {stacks.ask('driver', why)}"
         sys.stderr.write(f"{message}\n")
-        log.write("run_finished", status="failed", exit_code=ExitCode.HUNG, message=message)
+        log.write(RunFinishedEvent(status="failed", exit_code=ExitCode.HUNG, message=message))
 
     return watching_own_loop(
         lambda: driver.moves,
@@ -223,7 +225,7 @@ def _not_stuck(
     )
 
 
-def _start_trackers(job: ResolvedJob, log: EventLog, facts: dict[str, Any]) -> Trackers | None:
+def _start_trackers(job: ResolvedJob, log: EventLog, facts: RunStartedEvent) -> Trackers | None:
     spec = job.spec.tracking
     if spec is None:
         return None
@@ -271,7 +273,7 @@ def _drive(driver: Driver, log: EventLog, hangs: Hangs) -> _Ending:
         with hangs.at_deadlines():
             run_steps(driver)
     except Interrupted:
-        log.write("progress", message=LEAVING)
+        log.write(ProgressEvent(message=LEAVING))
         driver.save()
         return _Ending(status="interrupted", code=ExitCode.INTERRUPTED)
     except (WorkerError, DockError) as error:
@@ -313,7 +315,7 @@ def _progress(log: EventLog, stop: StopRequest) -> Callable[[str], None]:
     def report(message: str) -> None:
         if stop():
             raise Interrupted(message)
-        log.write("progress", message=message)
+        log.write(ProgressEvent(message=message))
 
     return report
 

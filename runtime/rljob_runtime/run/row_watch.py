@@ -9,12 +9,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.access import DockAccess
 from rljob_runtime.dock.stats import RowCounts
 from rljob_runtime.errors import DockError
+from rljob_runtime.record.event_types import Rows, StateRows
 
 SHORTEST_SECONDS = 0.1
 """Between two looks; one takes a controller well under a millisecond."""
@@ -37,30 +38,30 @@ class RowCourse:
             self.seen = self.seen[::2]
             self.pause *= 2
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Rows | None:
         """The field `rows` of the dock's event; the next one begins where this one ends."""
         seen, self.seen = self.seen, self.seen[-1:]
         if len(seen) < MAX_POINTS // 4:
             self.pause = max(SHORTEST_SECONDS, self.pause / 2)
         if not seen:
-            return {}
+            return None
         start, first = seen[0]
-        return {
-            "start": start,
-            "seconds": [round(now - start, 3) for now, _ in seen],
-            "states": {
-                state: {
-                    "lacking": [counts[state].lacking for _, counts in seen],
-                    "ready": [counts[state].ready for _, counts in seen],
-                    "leased": [counts[state].leased for _, counts in seen],
-                    "done": _since(
+        return Rows(
+            start=start,
+            seconds=[round(now - start, 3) for now, _ in seen],
+            states={
+                state: StateRows(
+                    lacking=[counts[state].lacking for _, counts in seen],
+                    ready=[counts[state].ready for _, counts in seen],
+                    leased=[counts[state].leased for _, counts in seen],
+                    done=_since(
                         first[state].acknowledged,
                         [counts[state].acknowledged for _, counts in seen],
                     ),
-                }
+                )
                 for state in first
             },
-        }
+        )
 
 
 def _since(first: int, counts: list[int]) -> list[int]:
@@ -89,7 +90,7 @@ class RowWatch:
         self._ended.set()
         self._thread.join(2 * ANSWER_SECONDS)
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Rows | None:
         """What was seen since the last call, as the field `rows` of the dock's event."""
         with self._lock:
             return self._course.take()

@@ -16,6 +16,7 @@ from rljob_api.topology.pod_names import RUNS_DIRECTORY, driver_log
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import CheckpointDamaged, ConfigError
 from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.event_types import ProgressEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import EVENTS_NAME, RemoteRun, open_remote
 from rljob_runtime.run.run_request import RunRequest
@@ -45,7 +46,7 @@ class RunPlace:
         """The checkpoint to go on from, fetched where it is remote. Raises StorageError."""
         if self.remote is not None and self.source is not None:
             message = f"fetching the checkpoint of step {self.source} from {self.remote.uri}"
-            log.write("progress", message=message)
+            log.write(ProgressEvent(message=message))
             return self.remote.fetch_checkpoint(self.source, self.store)
         return self.store.latest() if self.resumes else None
 

@@ -18,7 +18,7 @@ from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.events import EventLog
-from rljob_runtime.record.metrics import in_flight_fields, reshard_fields
+from rljob_runtime.record.metrics import in_flight_event, reshard_event
 from rljob_runtime.record.reward_errors import tell_reward_errors
 from rljob_runtime.record.span_events import write_spans
 from rljob_runtime.record.spans import Span
@@ -165,7 +165,7 @@ class Stages:
         check_sums(version, reports)
         moved = [report.reshard for report in reports if report.reshard]
         if moved:
-            self.log.write("reshard", step=version, **reshard_fields(moved))
+            self.log.write(reshard_event(version, moved))
         self.swaps = any(report.rests for report in reports)
         self.held, self.spent = version, False
 
@@ -182,7 +182,7 @@ class Stages:
         """Note that they have. reports: of all devices that sent or switched."""
         check_sums(version, reports)
         figures = [report.in_flight for report in reports if report.in_flight]
-        self.log.write("in_flight", step=version, **in_flight_fields(figures))
+        self.log.write(in_flight_event(version, figures))
         self.held = version
 
     def wait_for_warehouses(self) -> None:

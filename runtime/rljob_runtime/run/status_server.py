@@ -23,7 +23,14 @@ from rljob_api.spec.guards import AlarmReport
 from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import ScaleRefused
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    CheckpointEvent,
+    CopiedEvent,
+    DockEvent,
+    Event,
+    StepEvent,
+)
 from rljob_runtime.report.run_figures import CONTENT_TYPE, RunFigures
 from rljob_runtime.report.watch.http_server import HttpServer, short_body, shows
 from rljob_runtime.report.watch.live_document import LiveRun
@@ -59,7 +66,7 @@ class StatusServer:
         host: str = "0.0.0.0",
     ) -> None:
         self._total_steps = total_steps
-        self._place = ("copied", "uri") if copied else ("checkpoint", "path")
+        self._saved = CopiedEvent if copied else CheckpointEvent
         self.requests, self.figures, self.stacks = requests, figures, stacks
         self._token = token
         self._document: dict[str, Any] = {}
@@ -77,28 +84,28 @@ class StatusServer:
 
     def on_event(self, event: Event) -> None:
         """Take up a step, a checkpoint or an alarm."""
-        saved_kind, place = self._place
-        if event["kind"] == "step":
+        if isinstance(event, StepEvent):
             progress = progress_of(event, self._total_steps)
             self._document = {**self._document, "progress": _plain(progress)}
-        elif event["kind"] == "dock":
-            path = data_path(event["data_paths"])
+        elif isinstance(event, DockEvent):
+            path = data_path(event.data_paths)
             self._document = {**self._document, "dockDataPath": path}
-        elif event["kind"] == "alarm":
+        elif isinstance(event, AlarmEvent):
             self._take_alarm(event)
-        elif event["kind"] == saved_kind:
-            time = datetime.fromtimestamp(event["time"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            saved = LastCheckpoint(step=event["step"], path=event[place], time=time)
+        elif isinstance(event, CheckpointEvent | CopiedEvent) and isinstance(event, self._saved):
+            time = datetime.fromtimestamp(event.time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            path = event.uri if isinstance(event, CopiedEvent) else event.path
+            saved = LastCheckpoint(step=event.step, path=path, time=time)
             self._document = {**self._document, "checkpoint": _plain(saved)}
-        if event["kind"] in ("step", "alarm", saved_kind):
+        if isinstance(event, StepEvent | AlarmEvent | self._saved):
             self._told.clear()
 
-    def _take_alarm(self, event: Event) -> None:
+    def _take_alarm(self, event: AlarmEvent) -> None:
         others = [
-            alarm for alarm in self._document.get("alarms", []) if alarm["name"] != event["alarm"]
+            alarm for alarm in self._document.get("alarms", []) if alarm["name"] != event.alarm
         ]
-        if event["state"] == "raised":
-            told = AlarmReport(name=event["alarm"], step=event["step"], message=event["message"])
+        if event.state == "raised":
+            told = AlarmReport(name=event.alarm, step=event.step, message=event.message)
             others.append(_plain(told))
         self._document = {**self._document, "alarms": others}
 
@@ -160,12 +167,12 @@ def _count(body: Any) -> int:
     return count
 
 
-def progress_of(event: Event, total_steps: int) -> Progress:
+def progress_of(event: StepEvent, total_steps: int) -> Progress:
     """A `step` event as the RLJob's status has it."""
-    metrics = event["metrics"]
+    metrics = event.metrics
     speed, eta = metrics.get("tokens_per_second"), metrics.get("eta_seconds")
     return Progress(
-        step=event["step"],
+        step=event.step,
         total_steps=total_steps,
         reward=_rounded(metrics.get("reward/mean")),
         tokens_per_second=None if speed is None else round(speed),

@@ -18,7 +18,7 @@ from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.algorithms.reweighting import reweighted
 from rljob_runtime.algorithms.whitening import whiten
 from rljob_runtime.devices.collectives import sum_over_ranks
-from rljob_runtime.record.reports import PassTimes
+from rljob_runtime.record.event_types import PassTimes
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.update.update_engine import OptimizerStep

@@ -14,6 +14,7 @@ from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.cluster.connect import connect
 from rljob_runtime.cli.cluster.watched import PATIENCE_SECONDS, ClusterRun
 from rljob_runtime.errors import ClusterError, NoAnswer
+from rljob_runtime.record.event_types import StepEvent
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.runs import Pulse
 
@@ -39,7 +40,7 @@ def watch(run, server, kubeconfig) -> Iterator[Callable[..., ClusterRun]]:
 
 
 def steps(found: ClusterRun) -> list[int]:
-    return [event["step"] for event in found.news().events if event["kind"] == "step"]
+    return [event.step for event in found.news().events if isinstance(event, StepEvent)]
 
 
 def test_a_job_is_shown_until_its_end_and_its_exit_status_told(
@@ -83,7 +84,7 @@ def test_a_head_that_was_made_anew_is_read_from_its_beginning(run, watch, server
     news = found.news()
 
     assert news.afresh
-    assert [event["step"] for event in news.events if event["kind"] == "step"] == [1, 2]
+    assert [event.step for event in news.events if event.kind == "step"] == [1, 2]
 
 
 @pytest.mark.parametrize(

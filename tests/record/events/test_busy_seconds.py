@@ -4,10 +4,11 @@ import random
 from typing import Any
 
 import pytest
+from run_events import event_of, history_of
 
+from rljob_runtime.record.event_types import PhaseEvent
 from rljob_runtime.report.busy_seconds import BusySeconds
 from rljob_runtime.report.display.busy import busy_workers
-from rljob_runtime.report.display.history import RunHistory
 
 
 def phases(seed: int) -> list[dict[str, Any]]:
@@ -27,18 +28,20 @@ def phases(seed: int) -> list[dict[str, Any]]:
 def test_the_seconds_of_a_whole_run_are_the_reports(seed: int) -> None:
     told, busy = phases(seed), BusySeconds()
     for phase in told:
-        busy.add(phase)
+        event = event_of(phase)
+        assert isinstance(event, PhaseEvent)
+        busy.add(event)
 
     found = {" ".join(worker): seconds for worker, seconds in busy.seconds().items()}
 
-    whole = busy_workers(RunHistory.of(told), since=0.0, until=100.0)
+    whole = busy_workers(history_of(told), since=0.0, until=100.0)
     assert found == pytest.approx({worker.worker: 100 * worker.whole for worker in whole})
 
 
 def test_work_that_is_told_late_counts_where_it_was_done() -> None:
     busy = BusySeconds()
     for start, end in ((0, 10), (20, 30), (12, 14), (5, 8), (9, 21)):
-        busy.add({"name": "update", "start": start, "end": end})
+        busy.add(PhaseEvent(name="update", step=1, start=start, end=end))
 
     assert busy.seconds() == {("update", ""): 30}
 
@@ -46,8 +49,11 @@ def test_work_that_is_told_late_counts_where_it_was_done() -> None:
 def step(busy: BusySeconds, end: float, *devices: int) -> dict[tuple[str, str], float]:
     """Each device worked in the second half of a step of ten seconds."""
     for device in devices:
-        times = {"start": end - 5, "end": end}
-        busy.add({"name": "generate", "role": "device", "device": device, **times})
+        busy.add(
+            PhaseEvent(
+                name="generate", step=1, start=end - 5, end=end, role="device", device=device
+            )
+        )
     return busy.bubbles(end)
 
 

@@ -5,24 +5,36 @@ import json
 import logging
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from run_events import told_in
 
-from rljob_runtime.record.events import EventLog, cut_rewound, is_event, read_events
+from rljob_runtime.record.event_types import (
+    CheckpointEvent,
+    Event,
+    Group,
+    HangEvent,
+    PhaseEvent,
+    RunFinishedEvent,
+    RunStartedEvent,
+    StepEvent,
+    WarningEvent,
+)
+from rljob_runtime.record.events import EventLog, cut_rewound, parse_event
 
 
 def test_events_are_read_back_in_order(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl", clock=lambda: 12.5)
 
-    log.write("run_started", name="job", steps=2)
-    log.write("step", step=1, seconds=0.5, metrics={"kl": 0.25}, samples=[{"prompt": "ä\n→"}])
+    started = RunStartedEvent(name="job", steps=2)
+    step = StepEvent(step=1, seconds=0.5, metrics={"kl": 0.25}, samples=[Group(prompt="ä\n→")])
+    log.write(started)
+    log.write(step)
 
-    first, second = read_events(log.path)
-    assert first == {"time": 12.5, "kind": "run_started", "name": "job", "steps": 2}
-    assert second["metrics"] == {"kl": 0.25}
-    assert second["samples"] == [{"prompt": "ä\n→"}]
+    assert told_in(log.path) == [replace(started, time=12.5), replace(step, time=12.5)]
     log.close()
 
 
@@ -34,8 +46,8 @@ def test_each_event_is_one_line_and_one_write(tmp_path: Path, monkeypatch) -> No
         os, "write", lambda file, data: sizes.append(len(data)) or write(file, data)
     )
 
-    log.write("warning", message="one\ntwo")
-    log.write("warning", message="three")
+    log.write(WarningEvent(message="one\ntwo"))
+    log.write(WarningEvent(message="three"))
 
     lines = log.path.read_bytes().splitlines(keepends=True)
     assert sizes == [len(line) for line in lines]
@@ -45,40 +57,35 @@ def test_each_event_is_one_line_and_one_write(tmp_path: Path, monkeypatch) -> No
 def test_values_that_json_lacks_are_written_as_what_it_has(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
 
-    log.write(
-        "step",
-        step=1,
-        seconds=torch.tensor(0.5),
-        metrics={"nan": math.nan, "inf": math.inf, "int": torch.tensor(3)},
-        path=tmp_path,
-        text="broken \udcff surrogate",
-    )
+    metrics = {"nan": math.nan, "inf": math.inf, "int": torch.tensor(3)}
+    log.write(StepEvent(step=1, seconds=torch.tensor(0.5), metrics=metrics))  # type: ignore[arg-type]
+    log.write(HangEvent(stage="reward", message="broken \udcff surrogate", folder=tmp_path))  # type: ignore[arg-type]
 
-    [event] = read_events(log.path)
-    assert event["seconds"] == 0.5
-    assert event["metrics"] == {"nan": None, "inf": None, "int": 3}
-    assert event["path"] == str(tmp_path)
-    assert event["text"] == "broken ? surrogate"
+    step, hang = told_in(log.path)
+    assert step.seconds == 0.5
+    assert step.metrics == {"nan": None, "inf": None, "int": 3}
+    assert hang.folder == str(tmp_path)
+    assert hang.message == "broken ? surrogate"
 
 
 def test_a_torn_last_line_is_skipped_and_writing_goes_on_after_it(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     whole = json.dumps({"time": 1.0, "kind": "warning", "message": "whole"})
     path.write_text(whole + "\n" + '{"time": 2.0, "kind": "warn')
-    assert [event["message"] for event in read_events(path)] == ["whole"]
+    assert [event.message for event in told_in(path)] == ["whole"]
 
     log = EventLog(path)
-    log.write("warning", message="after")
+    log.write(WarningEvent(message="after"))
 
-    assert [event["message"] for event in read_events(path)] == ["whole", "after"]
+    assert [event.message for event in told_in(path)] == ["whole", "after"]
 
 
 def test_a_line_cut_within_a_character_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    EventLog(path).write("warning", message="ä")
+    EventLog(path).write(WarningEvent(message="ä"))
     path.write_bytes(path.read_bytes() + '{"time":1,"kind":"warning","message":"ä'.encode()[:-1])
 
-    assert len(read_events(path)) == 1
+    assert len(told_in(path)) == 1
 
 
 def test_a_full_disk_does_not_stop_training_and_is_said_once(
@@ -92,7 +99,7 @@ def test_a_full_disk_does_not_stop_training_and_is_said_once(
 
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            log.write("warning", message="lost")
+            log.write(WarningEvent(message="lost"))
 
     assert log.failures == 5
     assert sum("no space left" in record.getMessage() for record in caplog.records) == 1
@@ -103,82 +110,83 @@ def test_a_short_write_does_not_spoil_the_next_event(tmp_path: Path, monkeypatch
     write = os.write
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", lambda file, data: write(file, data[:10]))
-        log.write("warning", message="cut off")
+        log.write(WarningEvent(message="cut off"))
 
-    log.write("warning", message="whole")
+    log.write(WarningEvent(message="whole"))
 
-    assert [event["message"] for event in read_events(log.path)] == ["whole"]
+    assert [event.message for event in told_in(log.path)] == ["whole"]
     assert log.failures == 1
 
 
 def test_a_failing_display_does_not_stop_training_or_the_log(tmp_path: Path) -> None:
     seen = []
 
-    def broken(event: dict[str, object]) -> None:
+    def broken(event: object) -> None:
         raise KeyError("reward")
 
     log = EventLog(tmp_path / "events.jsonl")
     log.subscribe(broken)
     log.subscribe(seen.append)
 
-    log.write("warning", message="shown")
+    log.write(WarningEvent(message="shown"))
 
     assert log.failures == 1
-    assert [event["message"] for event in seen] == ["shown"]
-    assert len(read_events(log.path)) == 1
+    assert [event.message for event in seen] == ["shown"]
+    assert len(told_in(log.path)) == 1
 
 
 def test_writing_after_close_counts_as_a_failure(tmp_path: Path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
     log.close()
 
-    log.write("warning", message="late")
+    log.write(WarningEvent(message="late"))
 
     assert log.failures == 1
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "run_finished"])
-def test_what_must_last_is_synced_to_the_disk(tmp_path: Path, monkeypatch, kind: str) -> None:
+@pytest.mark.parametrize(
+    "event", [CheckpointEvent(step=1, path="p"), RunFinishedEvent(status="succeeded")]
+)
+def test_what_must_last_is_synced_to_the_disk(tmp_path: Path, monkeypatch, event: Event) -> None:
     synced = []
     monkeypatch.setattr(os, "fsync", synced.append)
     log = EventLog(tmp_path / "events.jsonl")
 
-    log.write("warning", message="no need")
+    log.write(WarningEvent(message="no need"))
     assert synced == []
-    log.write(kind, step=1, path="p", status="succeeded")  # type: ignore[arg-type]
+    log.write(event)
 
     assert len(synced) == 1
 
 
 def test_a_resumed_run_reads_as_if_never_interrupted() -> None:
-    def step(number: int, reward: float) -> dict[str, object]:
-        metrics = {"reward/mean": reward}
-        return {"time": 0.0, "kind": "step", "step": number, "seconds": 1.0, "metrics": metrics}
+    def step(number: int, reward: float) -> StepEvent:
+        return StepEvent(step=number, seconds=1.0, metrics={"reward/mean": reward})
 
-    start = {"time": 0.0, "kind": "run_started", "name": "job", "steps": 4}
-    lost = {"time": 0.0, "kind": "phase", "name": "update", "step": 4, "start": 0.0, "end": 1.0}
-    end = {"time": 0.0, "kind": "run_finished", "status": "failed"}
-    again = start | {"resumed_from": 2}
+    start = RunStartedEvent(name="job", steps=4)
+    lost = PhaseEvent(name="update", step=4, start=0.0, end=1.0)
+    end = RunFinishedEvent(status="failed")
+    again = replace(start, resumed_from=2)
 
     events = cut_rewound(
         [start, step(1, 0.1), step(2, 0.2), step(3, 0.3), lost, end, again, step(3, 0.33)]
     )
 
-    rewards = [e["metrics"]["reward/mean"] for e in events if e["kind"] == "step"]
+    rewards = [e.metrics["reward/mean"] for e in events if isinstance(e, StepEvent)]
     assert rewards == [0.1, 0.2, 0.33]
-    assert [e["kind"] for e in events if e["kind"] != "step"] == ["run_started", "run_started"]
+    assert [e.kind for e in events if e.kind != "step"] == ["run_started", "run_started"]
 
 
 def test_a_run_that_went_on_from_no_checkpoint_starts_over() -> None:
-    start = {"time": 0.0, "kind": "run_started", "name": "job", "steps": 4}
-    step = {"time": 0.0, "kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}
+    start = RunStartedEvent(name="job", steps=4)
+    step = StepEvent(step=1, seconds=1.0, metrics={})
 
     assert cut_rewound([start, step, start]) == [start, start]
 
 
 def test_the_last_event_of_a_step_counts() -> None:
-    first = {"time": 0.0, "kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}
-    second = first | {"time": 5.0}
+    first = StepEvent(time=0.0, step=1, seconds=1.0, metrics={})
+    second = replace(first, time=5.0)
 
     assert cut_rewound([first, second]) == [second]
 
@@ -196,4 +204,10 @@ def test_the_last_event_of_a_step_counts() -> None:
     ],
 )
 def test_what_is_no_event_is_not_taken_for_one(value: object) -> None:
-    assert not is_event(value)
+    assert parse_event(json.dumps(value)) is None
+
+
+def test_a_field_that_is_not_as_its_type_says_is_as_if_it_were_not_there() -> None:
+    event = parse_event('{"time":1,"kind":"warning","message":"w","step":"one","more":[1]}')
+
+    assert event == WarningEvent(time=1.0, message="w")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from run_events import event_of
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
@@ -18,6 +19,7 @@ from rljob_runtime.run.hangs.stacks_requests import StacksRequests
 from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.run.status_server import StatusServer
 
+WORDS = {"policy": "warn", "message": "cut"}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -94,8 +96,8 @@ def test_a_run_that_has_not_begun_has_nothing_to_tell(server: StatusServer) -> N
 def test_flow_waits_and_losses_are_counted_over_the_steps(
     server: StatusServer, figures: RunFigures
 ) -> None:
-    figures.on_event(dock_event())
-    figures.on_event(dock_event(dropped={"lost": 8}, regenerated=8))
+    figures.on_event(event_of(dock_event()))
+    figures.on_event(event_of(dock_event(dropped={"lost": 8}, regenerated=8)))
 
     told = scrape(server)
 
@@ -111,10 +113,12 @@ def test_flow_waits_and_losses_are_counted_over_the_steps(
 def test_warehouses_tell_the_last_step_and_whether_rows_are_held_twice(
     server: StatusServer, figures: RunFigures
 ) -> None:
-    figures.on_event(dock_event())
+    figures.on_event(event_of(dock_event()))
     once = scrape(server)
     held = {"index": 0, "peak_bytes": 400, "capacity_bytes": 1000}
-    figures.on_event(dock_event(warehouses=[{**held, "replicated": False, "times_alone": 1}]))
+    figures.on_event(
+        event_of(dock_event(warehouses=[{**held, "replicated": False, "times_alone": 1}]))
+    )
 
     told = scrape(server)
 
@@ -138,8 +142,8 @@ def test_rows_at_each_state_are_those_of_the_last_look(
 
 
 def test_ages_of_rows_are_a_histogram(server: StatusServer, figures: RunFigures) -> None:
-    figures.on_event(step_event(1, staleness={"0": 6, "3": 2}))
-    figures.on_event(step_event(2, staleness={"20": 1}))
+    figures.on_event(event_of(step_event(1, staleness={"0": 6, "3": 2})))
+    figures.on_event(event_of(step_event(2, staleness={"20": 1})))
 
     told = scrape(server)
 
@@ -158,13 +162,13 @@ def test_ages_of_rows_are_a_histogram(server: StatusServer, figures: RunFigures)
 def test_alarms_are_counted_and_shown_while_they_last(
     figures: RunFigures, server: StatusServer
 ) -> None:
-    alarm = {"kind": "alarm", "step": 3, "alarm": "truncation", "state": "raised"}
+    alarm = {"kind": "alarm", "step": 3, "alarm": "truncation", "state": "raised"} | WORDS
 
-    figures.on_event(alarm)
+    figures.on_event(event_of(alarm))
     before = scrape(server)
-    figures.on_event({**alarm, "state": "cleared"})
-    figures.on_event({**alarm, "rolled_back_to": 1})
-    figures.on_event({**alarm, "state": "cleared"})
+    figures.on_event(event_of({**alarm, "state": "cleared"}))
+    figures.on_event(event_of({**alarm, "rolled_back_to": 1}))
+    figures.on_event(event_of({**alarm, "state": "cleared"}))
     after = scrape(server)
 
     assert before[of("rljob_alarm", alarm="truncation")] == 1
@@ -191,9 +195,11 @@ def reshard_event(**changes: Any) -> dict[str, Any]:
 def test_reshards_add_up_their_time_and_bytes_and_tell_the_last_peak(
     server: StatusServer, figures: RunFigures
 ) -> None:
-    figures.on_event(reshard_event())
+    figures.on_event(event_of(reshard_event()))
     figures.on_event(
-        reshard_event(step=2, peak_bytes=110, overlap=0.75, checks=40, gather_seconds=0.375)
+        event_of(
+            reshard_event(step=2, peak_bytes=110, overlap=0.75, checks=40, gather_seconds=0.375)
+        )
     )
 
     told = scrape(server)
@@ -214,7 +220,7 @@ def test_reshards_add_up_their_time_and_bytes_and_tell_the_last_peak(
 def test_what_a_reshard_does_not_tell_is_no_figure(
     server: StatusServer, figures: RunFigures
 ) -> None:
-    figures.on_event(reshard_event(overlap=None))
+    figures.on_event(event_of(reshard_event(overlap=None)))
 
     told = scrape(server)
 
@@ -235,9 +241,9 @@ def test_weights_in_flight_add_up_their_time_tokens_and_bytes_and_tell_their_ver
         "tokens": 40,
         "received_bytes": 64,
     }
-    figures.on_event(told)
+    figures.on_event(event_of(told))
     figures.on_event(
-        {**told, "step": 4, "hidden_seconds": None, "check_seconds": 0.125, "checks": 9}
+        event_of({**told, "step": 4, "hidden_seconds": None, "check_seconds": 0.125, "checks": 9})
     )
 
     found = scrape(server)
@@ -263,8 +269,10 @@ def test_a_steps_metrics_have_the_events_names(figures: RunFigures, server: Stat
         "critic/explained_variance": 0.75,
     }
 
-    figures.on_event(step_event(1, metrics=metrics, phases={"generate": 4.0, "update": 5.0}))
-    figures.on_event(step_event(2, metrics=metrics, phases={"generate": 1.0}))
+    figures.on_event(
+        event_of(step_event(1, metrics=metrics, phases={"generate": 4.0, "update": 5.0}))
+    )
+    figures.on_event(event_of(step_event(2, metrics=metrics, phases={"generate": 1.0})))
 
     told = scrape(server)
     assert told[of("rljob_tps_eq5")] == 50.5
@@ -283,8 +291,8 @@ def test_a_steps_metrics_have_the_events_names(figures: RunFigures, server: Stat
 def test_a_metric_that_the_last_step_lacks_or_that_was_not_finite_is_not_told(
     figures: RunFigures, server: StatusServer
 ) -> None:
-    figures.on_event(step_event(1, metrics={"loss": 1.0, "kl": 0.5, "turns/mean": 2.0}))
-    figures.on_event(step_event(2, metrics={"loss": None}))
+    figures.on_event(event_of(step_event(1, metrics={"loss": 1.0, "kl": 0.5, "turns/mean": 2.0})))
+    figures.on_event(event_of(step_event(2, metrics={"loss": None})))
 
     told = {name for name, _ in scrape(server)}
 
@@ -295,13 +303,13 @@ def test_a_metric_that_the_last_step_lacks_or_that_was_not_finite_is_not_told(
 def test_bubbles_are_the_share_of_the_last_ten_steps_without_work(
     figures: RunFigures, server: StatusServer
 ) -> None:
-    figures.on_event(phase("device", 0, 100, 105, waited_seconds=1.0))
-    figures.on_event(phase("device", 0, 104, 106))
-    figures.on_event(phase("reward", 0, 100, 101))
-    figures.on_event(step_event(1))
+    figures.on_event(event_of(phase("device", 0, 100, 105, waited_seconds=1.0)))
+    figures.on_event(event_of(phase("device", 0, 104, 106)))
+    figures.on_event(event_of(phase("reward", 0, 100, 101)))
+    figures.on_event(event_of(step_event(1)))
     first = scrape(server)
     for step in range(2, 13):
-        figures.on_event(step_event(step))
+        figures.on_event(event_of(step_event(step)))
     last = scrape(server)
 
     name, device = "rljob_bubble_ratio", {"role": "device", "device": "0"}
@@ -315,7 +323,9 @@ def test_a_run_tells_what_it_is_and_its_counters_begin_at_zero(
     figures: RunFigures, server: StatusServer
 ) -> None:
     path = 'C:\\models\\"tiny"'
-    figures.on_event(started(model=path, algorithm="grpo", devices=2, device_memory_bytes=1024))
+    figures.on_event(
+        event_of(started(model=path, algorithm="grpo", devices=2, device_memory_bytes=1024))
+    )
 
     told = scrape(server)
 
@@ -329,9 +339,9 @@ def test_a_run_tells_what_it_is_and_its_counters_begin_at_zero(
 
 
 def test_evaluations_are_told_by_suite(figures: RunFigures, server: StatusServer) -> None:
-    suite = {"accuracy": 0.25, "reward": 0.5, "pass_at_k": 0.75}
+    suite = {"n": 4, "accuracy": 0.25, "reward": 0.5, "pass_at_k": 0.75}
     told = {"kind": "evaluation", "step": 4, "accuracy": 0.5, "n": 8, "suites": {"hard": suite}}
-    figures.on_event(told)
+    figures.on_event(event_of(told))
 
     found = scrape(server)
 
@@ -342,14 +352,14 @@ def test_evaluations_are_told_by_suite(figures: RunFigures, server: StatusServer
 
 
 def test_trouble_is_counted(figures: RunFigures, server: StatusServer) -> None:
-    figures.on_event({"kind": "warning", "time": 1.0, "message": "a copy failed"})
+    figures.on_event(event_of({"kind": "warning", "time": 1.0, "message": "a copy failed"}))
     hang = {"kind": "hang", "time": 1.0, "stage": "update", "message": "", "folder": ""}
-    figures.on_event(hang)
-    figures.on_event({**hang, "stage": "asked"})
+    figures.on_event(event_of(hang))
+    figures.on_event(event_of({**hang, "stage": "asked"}))
     error = {"kind": "reward_error", "time": 1.0, "step": 1, "reward": "judge", "message": ""}
-    figures.on_event(error)
-    figures.on_event({**error, "count": 4})
-    figures.on_event({"kind": "checkpoint", "time": 1.0, "step": 3, "path": "x"})
+    figures.on_event(event_of(error))
+    figures.on_event(event_of({**error, "count": 4}))
+    figures.on_event(event_of({"kind": "checkpoint", "time": 1.0, "step": 3, "path": "x"}))
 
     told = scrape(server)
 

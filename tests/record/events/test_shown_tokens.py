@@ -2,6 +2,7 @@
 
 import json
 
+from rljob_runtime.record.events import plain
 from rljob_runtime.record.shown_tokens import GROUP_BYTES, MOST_TOKENS, Response, shown_tokens
 from rljob_runtime.task.tokenizer import EOS_ID, ByteTokenizer
 
@@ -16,13 +17,15 @@ def response(text: str, *, versions: tuple[int, ...] = ()) -> Response:
 
 
 def bytes_of(told: object) -> int:
-    return len(json.dumps({"tokens": told}, ensure_ascii=False, separators=(",", ":")).encode())
+    return len(
+        json.dumps({"tokens": plain(told)}, ensure_ascii=False, separators=(",", ":")).encode()
+    )
 
 
 def test_a_short_groups_tokens_are_told_with_texts_and_logprobs() -> None:
     told = shown_tokens([response("ab"), response("")], [1.0, 0.0], texts=TEXTS)
 
-    assert told == [
+    assert plain(told) == [
         {
             "ids": [97, 98, 258],
             "texts": ["a", "b", "<eos>"],
@@ -37,7 +40,7 @@ def test_tokens_of_several_versions_are_told_in_runs() -> None:
     [told] = shown_tokens([response("abcd", versions=(3, 3, 3, 5, 5))], [1.0], texts=TEXTS)
 
     assert told is not None
-    assert told["versions"] == [[3, 3], [5, 2]]
+    assert told.versions == [(3, 3), (5, 2)]
 
 
 def test_what_a_tool_answered_has_neither_logprob_nor_version() -> None:
@@ -52,8 +55,8 @@ def test_what_a_tool_answered_has_neither_logprob_nor_version() -> None:
     [told] = shown_tokens([mixed], [1.0], texts=TEXTS)
 
     assert told is not None
-    assert told["logprobs"] == [-1.0, None, -2.0]
-    assert told["versions"] == [[3, 1], [None, 1], [3, 1]]
+    assert told.logprobs == [-1.0, None, -2.0]
+    assert told.versions == [(3, 1), (None, 1), (3, 1)]
 
 
 def test_of_long_responses_the_best_and_the_worst_are_told_first_within_the_bytes() -> None:
@@ -62,7 +65,7 @@ def test_of_long_responses_the_best_and_the_worst_are_told_first_within_the_byte
 
     told = shown_tokens(group, rewards, texts=TEXTS)
 
-    assert told[2] is not None and len(told[2]["ids"]) == MOST_TOKENS
+    assert told[2] is not None and len(told[2].ids) == MOST_TOKENS
     assert told[4] is not None
     assert GROUP_BYTES / 2 < sum(bytes_of(tokens) for tokens in told if tokens) <= GROUP_BYTES
 

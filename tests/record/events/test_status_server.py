@@ -7,11 +7,13 @@ import urllib.request
 from typing import Any
 
 import pytest
+from run_events import event_of
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
 from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.resolved import resolve
+from rljob_runtime.record.event_types import RunStartedEvent, StepEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.run_figures import RunFigures
 from rljob_runtime.report.watch.runs import LocalRun
@@ -88,8 +90,8 @@ def places(count: int) -> list[DevicePlace]:
 def test_it_tells_the_last_step_and_the_last_checkpoint(server: StatusServer) -> None:
     assert set(ask(server, "the-token")) == {"rollout"}
     metrics = {"reward/mean": 0.5, "tokens_per_second": 1234.6, "eta_seconds": 61.2, "entropy": 1.0}
-    server.on_event({"kind": "step", "time": 0.0, "step": 3, "metrics": metrics})
-    server.on_event({"kind": "checkpoint", "time": 0.0, "step": 3, "path": "/run/step-3"})
+    server.on_event(event_of({"kind": "step", "step": 3, "seconds": 1.0, "metrics": metrics}))
+    server.on_event(event_of({"kind": "checkpoint", "time": 0.0, "step": 3, "path": "/run/step-3"}))
 
     told = ask(server, "the-token")
 
@@ -118,7 +120,7 @@ def test_it_tells_and_does_nothing_for_strangers(
 
 
 def test_closing_waits_until_the_last_news_was_asked_for(server: StatusServer) -> None:
-    server.on_event({"kind": "step", "time": 0.0, "step": 1, "metrics": {}})
+    server.on_event(event_of({"kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}))
     closing = threading.Thread(target=server.close, kwargs={"wait_seconds": 30.0})
     closing.start()
 
@@ -193,10 +195,10 @@ def test_alarms_are_told_until_they_are_over(server: StatusServer) -> None:
     raised = {"time": 1.0, "kind": "alarm", "step": 3, "policy": "warn", "state": "raised"}
     entropy = {**raised, "alarm": "entropyCollapse", "message": "entropy 0"}
 
-    server.on_event(entropy)
-    server.on_event({**raised, "alarm": "truncation", "message": "cut"})
+    server.on_event(event_of(entropy))
+    server.on_event(event_of({**raised, "alarm": "truncation", "message": "cut"}))
     both = ask(server, "the-token")["alarms"]
-    server.on_event({**entropy, "state": "cleared", "step": 4})
+    server.on_event(event_of({**entropy, "state": "cleared", "step": 4}))
 
     assert [alarm["name"] for alarm in both] == ["entropyCollapse", "truncation"]
     assert ask(server, "the-token")["alarms"] == [
@@ -206,8 +208,8 @@ def test_alarms_are_told_until_they_are_over(server: StatusServer) -> None:
 
 def test_it_serves_the_runs_page_to_the_bearer_of_the_token(server, tmp_path) -> None:
     log = EventLog(tmp_path / "events.jsonl")
-    log.write("run_started", name="small", steps=10)
-    log.write("step", step=3, seconds=1.0, metrics={"reward/mean": 0.5})
+    log.write(RunStartedEvent(name="small", steps=10))
+    log.write(StepEvent(step=3, seconds=1.0, metrics={"reward/mean": 0.5}))
     log.close()
 
     told = ask(server, "the-token", "/live")

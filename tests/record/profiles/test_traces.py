@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from rljob_runtime.record.profiles.traces import Operator, Trace, top_operators
+from rljob_runtime.record.event_types import Operator
+from rljob_runtime.record.profiles.traces import Trace, top_operators
 
 
 def event(name, start, length, *, thread=1, category="cpu_op"):

@@ -3,8 +3,9 @@
 import gzip
 import re
 
+from rljob_runtime.record.event_types import Operator
 from rljob_runtime.record.events import EventLog, read_events
-from rljob_runtime.record.profiles.traces import Operator, Trace
+from rljob_runtime.record.profiles.traces import Trace
 from rljob_runtime.record.profiles.writing import write_traces
 from rljob_runtime.report.display.report import write_report
 
@@ -28,11 +29,11 @@ def written(folder, *traces):
 def test_a_trace_becomes_a_file_and_an_event(tmp_path):
     (event,) = written(tmp_path, TRACE)
 
-    assert (tmp_path / event["path"]).read_bytes() == TRACE.content
-    assert event["path"] == "profile/step-2/rank-0-update.json.gz"
-    assert (event["step"], event["rank"], event["state"]) == (2, 0, "update")
-    assert (event["seconds"], event["bytes"]) == (1.5, len(TRACE.content))
-    assert event["operators"] == [{"name": "aten::mm", "calls": 3, "self_seconds": 0.5}]
+    assert (tmp_path / event.path).read_bytes() == TRACE.content
+    assert event.path == "profile/step-2/rank-0-update.json.gz"
+    assert (event.step, event.rank, event.state) == (2, 0, "update")
+    assert (event.seconds, event.bytes) == (1.5, len(TRACE.content))
+    assert event.operators == [Operator(name="aten::mm", calls=3, self_seconds=0.5)]
 
 
 def test_what_could_not_be_recorded_is_a_warning(tmp_path):
@@ -40,8 +41,8 @@ def test_what_could_not_be_recorded_is_a_warning(tmp_path):
 
     (event,) = written(tmp_path, failed)
 
-    assert event["kind"] == "warning"
-    assert event["message"] == "profile of update on device 0 did not start: RuntimeError: no"
+    assert event.kind == "warning"
+    assert event.message == "profile of update on device 0 did not start: RuntimeError: no"
 
 
 def test_a_folder_that_takes_no_file_is_a_warning_too(tmp_path):
@@ -49,8 +50,8 @@ def test_a_folder_that_takes_no_file_is_a_warning_too(tmp_path):
 
     (event,) = written(tmp_path, TRACE)
 
-    assert event["kind"] == "warning"
-    assert "could not be written" in event["message"]
+    assert event.kind == "warning"
+    assert "could not be written" in event.message
 
 
 def test_the_report_names_traces_with_their_operators(tmp_path):

@@ -9,6 +9,7 @@ from remote_runs import Gate, save
 
 from rljob_runtime.errors import StorageError
 from rljob_runtime.record.copies import Copies
+from rljob_runtime.record.event_types import CheckpointEvent, StepEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.remote import open_remote
 
@@ -29,10 +30,10 @@ class Run:
 
     def save(self, step):
         path = save(self.store, step)
-        self.log.write("checkpoint", step=step, path=str(path))
+        self.log.write(CheckpointEvent(step=step, path=str(path)))
 
     def train(self, step):
-        self.log.write("step", step=step, seconds=0.0, metrics={})
+        self.log.write(StepEvent(step=step, seconds=0.0, metrics={}))
 
     def told(self, kind):
         lines = (self.store.folder.parent / "events.jsonl").read_text().splitlines()

@@ -15,6 +15,7 @@ from remote_runs import save
 from rljob_api.check.load import read_job
 from rljob_api.topology.resolved import ResolvedJob, resolve
 from rljob_runtime.dock.address import DockAddress
+from rljob_runtime.record.event_types import CheckpointEvent, StepEvent
 from rljob_runtime.record.remote import open_remote
 from rljob_runtime.run import launch
 from rljob_runtime.run.early_stopping import EarlyStopping
@@ -45,9 +46,10 @@ class Counter:
     def run(self) -> None:
         while self.step < STEPS:
             self.step += 1
-            self.log.write("step", step=self.step, seconds=0.1, metrics={"reward/mean": 0.5})
+            metrics = {"reward/mean": 0.5}
+            self.log.write(StepEvent(step=self.step, seconds=0.1, metrics=metrics))
             path = save(self.store, self.step)
-            self.log.write("checkpoint", step=self.step, path=str(path))
+            self.log.write(CheckpointEvent(step=self.step, path=str(path)))
 
     def save(self) -> None:
         raise AssertionError("nobody interrupts this run")

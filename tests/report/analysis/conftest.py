@@ -113,10 +113,11 @@ def made_events(steps: int) -> list[dict[str, Any]]:
             "reward": {"wait_seconds": 3.0, "waits": {"generate": 3.0}},
             "update": {"wait_seconds": 2.0, "waits": {"reward": 2.0}},
         }
+        others = dict.fromkeys(("lacking", "ready", "leased"), [0] * 6)
         rows = {
             "start": start,
             "seconds": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
-            "states": {"generate": {"done": [0, 16, 32, 36, 40, 40]}},
+            "states": {"generate": {**others, "done": [0, 16, 32, 36, 40, 40]}},
         }
         events.append(
             {"time": start + 10, "kind": "dock", "step": step, "states": states, "rows": rows}

@@ -1,11 +1,18 @@
 """What a step took, from events whose every second is known (`conftest.made_events`)."""
 
+import json
+
 import pytest
+from run_events import history_of
 
 from rljob_runtime.record.events import read_events
 from rljob_runtime.report.analysis.run import analyze_run
 from rljob_runtime.report.analysis.step_figures import median_figures, step_figures
 from rljob_runtime.report.display.history import RunHistory
+
+
+def lines_of(folder):
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def figures(folder, step=2):
@@ -48,21 +55,21 @@ def test_lengths_and_passes_are_the_steps_own(run_folder):
 
 def test_a_step_without_events_of_the_dock_has_no_tail(run_folder):
     folder = run_folder(4)
-    events = [e for e in read_events(folder / "events.jsonl") if e["kind"] != "dock"]
+    events = [e for e in lines_of(folder) if e["kind"] != "dock"]
 
-    found = step_figures(RunHistory.of(events), 2)
+    found = step_figures(history_of(events), 2)
 
     assert (found.blamed["generate"], found.blamed["tail"]) == (3, 0)
 
 
 def test_waits_for_room_are_the_docks(run_folder):
     folder = run_folder(4)
-    events = read_events(folder / "events.jsonl")
+    events = lines_of(folder)
     for event in events:
         if event["kind"] == "dock":
             event["states"]["generate"] = {"wait_seconds": 0.0, "waits": {"room": 1.5}}
 
-    found = step_figures(RunHistory.of(events), 2)
+    found = step_figures(history_of(events), 2)
 
     assert (found.blamed["generate"], found.blamed["dock"]) == pytest.approx((0.5, 1.5))
 
@@ -80,14 +87,14 @@ def test_the_first_step_is_left_out(run_folder):
 
 def test_workers_that_train_wait_for_the_one_that_still_generates(run_folder):
     folder = run_folder(4)
-    events = read_events(folder / "events.jsonl")
+    events = lines_of(folder)
     before = figures(folder)
     early = [dict(e, start=e["start"] - 2, device=1) for e in events if e.get("name") == "update"]
     for event in events:
         if event["kind"] == "dock":  # 3.5 s before its first rows, and half a second after
             event["states"]["update"]["wait_seconds"] += 3.5 + 0.5
 
-    found = step_figures(RunHistory.of([*events, *early]), 2)
+    found = step_figures(history_of([*events, *early]), 2)
 
     assert found.blamed == pytest.approx(before.blamed)
     assert found.busy == pytest.approx(before.busy)

@@ -1,8 +1,9 @@
 """Alarms of a run's guards in the report: each once, with its steps, and marked in the charts."""
 
+from run_events import history_of
+
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.figures import charts
-from rljob_runtime.report.display.history import RunHistory
 
 
 def alarm(step: int, name: str, state: str = "raised", **others: object) -> dict[str, object]:
@@ -21,7 +22,7 @@ def test_an_alarm_lasts_until_it_is_over_or_raised_again_or_rolled_back(events_o
         alarm(9, "nonFinite", policy="rollback", rolled_back_to=9),
         alarm(9, "ratioOutOfRange", "cleared"),
     ]
-    history = RunHistory.of([*events_of(steps=9), *events])
+    history = history_of([*events_of(steps=9), *events])
 
     rows = document(history, "")["alarms"]
 
@@ -38,7 +39,7 @@ def test_an_alarm_lasts_until_it_is_over_or_raised_again_or_rolled_back(events_o
 
 def test_charts_over_the_steps_are_marked_where_alarms_were_raised(events_of) -> None:
     events = [alarm(5, "lengthExplosion"), alarm(5, "nonFinite"), alarm(7, "nonFinite", "cleared")]
-    history = RunHistory.of([*events_of(steps=9), *events])
+    history = history_of([*events_of(steps=9), *events])
 
     for chart in charts(history):
         assert [shape["x0"] for shape in chart.figure["layout"]["shapes"]] == [5]

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from run_events import history_of
 
 from rljob_runtime.report.display.busy import Busy, busy_workers
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.history import RunHistory
 
 
 def phase(name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
@@ -16,7 +16,7 @@ def phase(name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
 
 
 def shares_of(*phases: dict[str, Any]) -> list[Busy]:
-    return busy_workers(RunHistory.of(phases), since=100.0, until=110.0)
+    return busy_workers(history_of(phases), since=100.0, until=110.0)
 
 
 def test_a_workers_share_is_its_phases_over_the_time() -> None:
@@ -74,6 +74,6 @@ def test_the_report_leaves_out_the_time_between_two_lives_of_a_run() -> None:
         step | {"time": 205.0, "step": 2, "seconds": 4.0},
     ]
 
-    shown = document(RunHistory.of(events), "")["busy"]
+    shown = document(history_of(events), "")["busy"]
 
     assert shown == [{"worker": "device 0", "phases": {"update": 0.25}, "whole": 0.25}]

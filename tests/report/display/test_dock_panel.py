@@ -4,17 +4,18 @@ import itertools
 import json
 
 import pytest
+from run_events import history_of
 
+from rljob_runtime.record.event_types import DockEvent, Rows, StateRows, StepEvent
 from rljob_runtime.report.display.dock_figures import dock_charts
 from rljob_runtime.report.display.dock_rows import row_figures, rows_of_step
 from rljob_runtime.report.display.dock_tables import dock_tables
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.history import RunHistory
 
 
 def test_lines_show_who_waited_for_whom_what_flowed_and_how_full_it_was(events_of) -> None:
-    history = RunHistory.of(events_of(steps=5))
-    event, seconds = history.docks[3], history.steps[3]["seconds"]
+    history = history_of(events_of(steps=5))
+    event, seconds = history.docks[3], history.steps[3].seconds
 
     drawn = {chart.key: chart.figure["data"] for chart in dock_charts(history)}
     at_step_3 = {
@@ -23,7 +24,7 @@ def test_lines_show_who_waited_for_whom_what_flowed_and_how_full_it_was(events_o
         if key != "dock-staleness"
     }
 
-    waits = {name: values["waits"] for name, values in event["states"].items()}
+    waits = {name: values.waits for name, values in event.states.items()}
     assert at_step_3["dock-waits"]["update for reward"] == waits["update"]["reward"]
     assert at_step_3["dock-waits"]["generate for feed"] == waits["generate"]["feed"]
     assert at_step_3["dock-edges"]["reward → update"] == 128 * 300 / seconds
@@ -35,7 +36,7 @@ def test_a_pair_that_did_not_wait_in_a_step_waited_for_no_time(events_of) -> Non
     [second] = [e for e in events if e["kind"] == "dock" and e["step"] == 2]
     second["states"]["update"]["waits"] = {}
 
-    [chart] = [c for c in dock_charts(RunHistory.of(events)) if c.key == "dock-waits"]
+    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-waits"]
 
     [line] = [trace for trace in chart.figure["data"] if trace["name"] == "update for reward"]
     assert line["y"][1] == 0.0 < line["y"][0]
@@ -48,7 +49,7 @@ def test_lines_beyond_the_colours_are_told_apart_by_their_dashes(events_of) -> N
             pairs = [{"from": "a", "to": str(i), "rows": 1, "bytes": 1} for i in range(7)]
             event["edges"] = pairs
 
-    [chart] = [c for c in dock_charts(RunHistory.of(events)) if c.key == "dock-edges"]
+    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-edges"]
 
     looks = [(trace["line"]["color"], trace["line"]["dash"]) for trace in chart.figure["data"]]
     assert len(set(looks)) == len(looks) == 7
@@ -63,18 +64,19 @@ def test_staleness_is_counted_over_all_rows_of_the_run(events_of) -> None:
     ):
         event["staleness"] = ages
 
-    [chart] = [c for c in dock_charts(RunHistory.of(events)) if c.key == "dock-staleness"]
+    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-staleness"]
 
     [bars] = chart.figure["data"]
     assert dict(zip(bars["x"], bars["y"], strict=True)) == {0: 156, 1: 0, 2: 100}
 
 
 def test_rows_are_shown_from_the_steps_start_and_done_counts_from_there() -> None:
-    step = {"time": 110.0, "seconds": 10.0}
-    counts = {"lacking": [0] * 4, "ready": [8, 9, 4, 0], "leased": [0] * 4, "done": [0, 5, 7, 13]}
-    rows = {"start": 98.0, "seconds": [0.0, 1.5, 4.0, 9.0], "states": {"generate": counts}}
+    step = StepEvent(time=110.0, step=1, seconds=10.0, metrics={})
+    none, ready, done = [0] * 4, [8, 9, 4, 0], [0, 5, 7, 13]
+    counts = StateRows(lacking=none, ready=ready, leased=none, done=done)
+    rows = Rows(start=98.0, seconds=[0.0, 1.5, 4.0, 9.0], states={"generate": counts})
 
-    seconds, states = rows_of_step(step, {"rows": rows})
+    seconds, states = rows_of_step(step, DockEvent(step=1, rows=rows))
 
     assert seconds == [0.0, 2.0, 7.0, 10.0]
     assert states["generate"]["ready"] == [9, 4, 0, 0]
@@ -82,7 +84,7 @@ def test_rows_are_shown_from_the_steps_start_and_done_counts_from_there() -> Non
 
 
 def test_each_state_has_a_panel_whose_areas_add_up_to_its_rows(events_of) -> None:
-    history = RunHistory.of(events_of(steps=2))
+    history = history_of(events_of(steps=2))
 
     [first, _] = row_figures(history)
 
@@ -105,7 +107,7 @@ def test_steps_whose_rows_were_hardly_seen_are_left_out(events_of, rows) -> None
         if event["kind"] == "dock" and event["step"] == 1:
             event["rows"] = rows
 
-    assert [shown["step"] for shown in row_figures(RunHistory.of(events))] == [2]
+    assert [shown["step"] for shown in row_figures(history_of(events))] == [2]
 
 
 def test_tables_add_up_the_run(events_of) -> None:
@@ -113,7 +115,7 @@ def test_tables_add_up_the_run(events_of) -> None:
     docks = [event for event in events if event["kind"] == "dock"]
     docks[1] |= {"dropped": {"lost": 128}, "regenerated": 128}
     docks[2] |= {"dropped": {"lost": 128, "stale": 128}, "regenerated": 256}
-    history = RunHistory.of(events)
+    history = history_of(events)
 
     told = dock_tables(history)
 
@@ -121,7 +123,7 @@ def test_tables_add_up_the_run(events_of) -> None:
     waits = sum(event["states"]["update"]["waits"]["reward"] for event in docks)
     assert told["states"]["update"]["waits"] == {"reward": pytest.approx(waits)}
     edge = next(edge for edge in told["edges"] if edge["to"] == "update")
-    seconds = sum(event["seconds"] for event in history.steps.values())
+    seconds = sum(event.seconds for event in history.steps.values())
     assert (edge["from"], edge["rows"], edge["bytes"]) == ("reward", 512, 4 * 128 * 300)
     assert edge["rows_per_second"] == pytest.approx(512 / seconds)
     assert told["dropped"] == [
@@ -138,7 +140,7 @@ def test_a_warehouse_whose_rows_are_held_once_of_twice_is_told(events_of) -> Non
     ):
         event["warehouses"][0] |= {"replicated": replicated, "times_alone": 1 - replicated}
 
-    told = dock_tables(RunHistory.of(events))
+    told = dock_tables(history_of(events))
 
     assert told is not None
     warehouse = told["warehouses"]["0"]
@@ -147,7 +149,7 @@ def test_a_warehouse_whose_rows_are_held_once_of_twice_is_told(events_of) -> Non
 
 
 def test_a_run_without_events_of_the_dock_has_no_panel_of_it(events_of) -> None:
-    history = RunHistory.of([event for event in events_of(steps=5) if event["kind"] != "dock"])
+    history = history_of([event for event in events_of(steps=5) if event["kind"] != "dock"])
 
     told = json.loads(json.dumps(document(history, "")))
 

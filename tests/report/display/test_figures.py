@@ -1,12 +1,14 @@
 """Which rewards and which devices a chart shows."""
 
+from run_events import history_of
+
 from rljob_runtime.report.display.figures import MOST_DEVICES, memory_chart, parts_chart
 from rljob_runtime.report.display.history import RunHistory
 
 
-def history_of(**metrics: float) -> RunHistory:
+def steps_with(**metrics: float) -> RunHistory:
     told = {name.replace("__", "/"): value for name, value in metrics.items()}
-    return RunHistory.of(
+    return history_of(
         {"kind": "step", "step": step, "time": float(step), "seconds": 1.0, "metrics": told}
         for step in (1, 2)
     )
@@ -15,8 +17,8 @@ def history_of(**metrics: float) -> RunHistory:
 def test_the_share_of_errors_is_no_reward_of_its_own() -> None:
     shares = {"reward__mean": 1.0, "reward__error_share": 0.0, "reward__correct": 1.0}
 
-    assert parts_chart(history_of(**shares)) is None
-    chart = parts_chart(history_of(**shares, reward__short=0.5))
+    assert parts_chart(steps_with(**shares)) is None
+    chart = parts_chart(steps_with(**shares, reward__short=0.5))
     assert chart is not None
     assert {trace["name"] for trace in chart.figure["data"]} == {"correct", "short"}
 
@@ -24,7 +26,7 @@ def test_the_share_of_errors_is_no_reward_of_its_own() -> None:
 def test_of_many_devices_the_fullest_are_drawn_and_counted() -> None:
     peaks = {f"memory__peak_bytes__{device}": float(device) for device in range(40)}
 
-    chart = memory_chart(history_of(**peaks))
+    chart = memory_chart(steps_with(**peaks))
 
     assert chart is not None
     drawn = {trace["name"] for trace in chart.figure["data"]}

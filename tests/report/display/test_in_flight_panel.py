@@ -1,10 +1,12 @@
 """Weights that came while devices generated: in the report, on the terminal and between two runs."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
+from run_events import event_of, history_of
 
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
@@ -46,14 +48,16 @@ def run_of(events_of):
                 told = in_flight_event(event["step"] - 1, time=event["time"], **changes)
                 found += [told] if event["step"] > 1 else []
             found.append(event)
-        return RunHistory.of(found)
+        return history_of(found)
 
     return of
 
 
 def test_the_table_has_what_was_hidden_drawn_and_stood_still(run_of) -> None:
     history = run_of()
-    history.add(in_flight_event(3, received_seconds=0.8, hidden_seconds=0.2, switch_seconds=0.008))
+    history.add(
+        event_of(in_flight_event(3, received_seconds=0.8, hidden_seconds=0.2, switch_seconds=0.008))
+    )
 
     rows = {row["label"]: row for row in in_flight_table(history)}
 
@@ -104,7 +108,7 @@ def test_the_terminal_tells_the_last_versions_way(run_of) -> None:
 def test_a_step_in_which_no_weights_came_has_none_in_its_line(run_of) -> None:
     history = run_of()
     last = history.steps[3]
-    history.add({**last, "step": 4, "time": last["time"] + 1})
+    history.add(replace(last, step=4, time=last.time + 1))
 
     assert "in flight" not in step_line(history)
 
@@ -112,7 +116,9 @@ def test_a_step_in_which_no_weights_came_has_none_in_its_line(run_of) -> None:
 def test_a_run_that_goes_back_forgets_versions_that_it_makes_again(run_of) -> None:
     history = run_of()
 
-    history.add({"time": 2e9, "kind": "run_started", "name": "n", "steps": 9, "resumed_from": 1})
+    history.add(
+        event_of({"time": 2e9, "kind": "run_started", "name": "n", "steps": 9, "resumed_from": 1})
+    )
 
     assert sorted(history.in_flight) == [1]
 
@@ -129,4 +135,4 @@ def test_two_runs_compare_the_seconds_of_their_weights_in_flight(run_of) -> None
 
 
 def test_a_run_without_them_has_no_table(events_of) -> None:
-    assert document(RunHistory.of(events_of(steps=2)), spec="")["inFlight"] == []
+    assert document(history_of(events_of(steps=2)), spec="")["inFlight"] == []

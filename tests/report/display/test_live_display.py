@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from run_events import event_of, history_of
 
+from rljob_runtime.record.event_types import StepEvent
 from rljob_runtime.report.display.display import make_display
 from rljob_runtime.report.display.history import FIRST_STEPS, MOST_STEPS, RunHistory
 from rljob_runtime.report.display.panels import Palette, screen
@@ -37,7 +39,7 @@ def terminal(width: int = 100, height: int = 30) -> Any:
 
 
 def test_the_screen_shows_what_matters_in_100_by_30(events_of) -> None:
-    lines = drawn(RunHistory.of(events_of(steps=28, total_steps=140, finished=None)))
+    lines = drawn(history_of(events_of(steps=28, total_steps=140, finished=None)))
 
     text = "\n".join(lines)
     assert len(lines) < 30
@@ -56,7 +58,7 @@ def test_a_run_that_reshards_says_so_beside_the_last_step(events_of) -> None:
     told = {"seconds": 0.02, "peak_bytes": 11 * 2**20, "bound_bytes": 12 * 2**20}
     events.append({"time": events[-1]["time"], "kind": "reshard", "step": 3, **told})
 
-    [line] = [line for line in drawn(RunHistory.of(events)) if line.startswith("reshard")]
+    [line] = [line for line in drawn(history_of(events)) if line.startswith("reshard")]
 
     assert line.startswith("reshard             0.02 s · ")
     assert line.endswith("% of the step · peak 11 MiB of 12 MiB")
@@ -70,7 +72,7 @@ def test_the_screen_fits_any_terminal(events_of, width: int, height: int) -> Non
     events.append({"time": 1.0, "kind": "warning", "message": "x" * 300})
 
     for upto in (1, 3, len(events)):
-        lines = drawn(RunHistory.of(events[:upto]), width=width, height=height)
+        lines = drawn(history_of(events[:upto]), width=width, height=height)
 
         assert len(lines) < height
         assert max(len(line) for line in lines) <= width
@@ -85,7 +87,7 @@ def test_alarms_that_last_and_the_last_rollback_are_on_the_screen(events_of) -> 
         {**over, "state": "cleared", "step": 6},
         {**over, "step": 6, "alarm": "entropyCollapse", "message": "entropy 0\nnats"},
     ]
-    history = RunHistory.of([*events_of(steps=6, finished=None), *events])
+    history = history_of([*events_of(steps=6, finished=None), *events])
 
     told = [line.rstrip() for line in drawn(history) if line.startswith("!!")]
 
@@ -96,7 +98,7 @@ def test_alarms_that_last_and_the_last_rollback_are_on_the_screen(events_of) -> 
 
 
 def test_set_up_messages_stand_until_the_first_step(events_of) -> None:
-    history = RunHistory.of(events_of(steps=1)[:3])
+    history = history_of(events_of(steps=1)[:3])
 
     assert any("warming up the tiny model: step 40" in line for line in drawn(history))
 
@@ -107,7 +109,7 @@ def test_a_metric_that_is_no_number_is_named(events_of) -> None:
         if event["kind"] == "step":
             event["metrics"] |= {"entropy": math.nan, "kl": None}
 
-    [line] = [line for line in drawn(RunHistory.of(events)) if "entropy" in line]
+    [line] = [line for line in drawn(history_of(events)) if "entropy" in line]
     assert "nan" in line
 
 
@@ -116,7 +118,7 @@ def test_the_summary_stays_after_the_run(events_of) -> None:
     display = LiveDisplay(console, report=lambda: "runs/x/report.html")
 
     for event in events_of(steps=20):
-        display.on_event(event)
+        display.on_event(event_of(event))
     display.close()
 
     summary = console.file.getvalue().split("\x1b[?25h")[-1]  # after the cursor came back
@@ -131,7 +133,7 @@ def test_a_failure_says_why(events_of) -> None:
     display = LiveDisplay(console, report=lambda: None)
 
     for event in events_of(steps=3, total_steps=20, finished="failed"):
-        display.on_event(event)
+        display.on_event(event_of(event))
     display.close()
 
     assert "failed: 3 of 20 steps" in console.file.getvalue()
@@ -141,7 +143,7 @@ def test_a_failure_says_why(events_of) -> None:
 def test_closing_before_the_end_gives_the_cursor_back(events_of) -> None:
     console = terminal()
     display = LiveDisplay(console, report=lambda: None)
-    display.on_event(events_of(steps=1)[0])
+    display.on_event(event_of(events_of(steps=1)[0]))
 
     display.close()
 
@@ -153,9 +155,8 @@ def test_an_event_that_cannot_be_drawn_is_said_on_the_screen(events_of) -> None:
     display = LiveDisplay(console, report=lambda: None)
 
     for event in events_of(steps=2, finished=None):
-        if event["kind"] == "step":
-            event["samples"] = [{"unexpected": True}]
-        display.on_event(event)
+        display.on_event(event_of(event))
+    display.on_event(StepEvent(time=2e9, step=3, seconds=1.0, metrics={}, samples=[None]))
 
     assert "cannot be shown" in str(display._draw())
     display.close()
@@ -163,10 +164,10 @@ def test_an_event_that_cannot_be_drawn_is_said_on_the_screen(events_of) -> None:
 
 def test_a_resumed_run_shows_its_earlier_steps(events_of) -> None:
     events = events_of(steps=10, total_steps=20, finished="interrupted")
-    display = LiveDisplay(terminal(), report=lambda: None, earlier=events)
+    display = LiveDisplay(terminal(), report=lambda: None, earlier=map(event_of, events))
     start = events[0] | {"resumed_from": 8, "time": events[-1]["time"]}
 
-    display.on_event(start)
+    display.on_event(event_of(start))
 
     assert display._history.step == 8
     assert len(display._history.series("reward/mean")) == 8
@@ -178,7 +179,7 @@ def test_plain_lines_have_one_short_line_a_step_and_no_control_characters(events
     display = PlainDisplay(stream, report=lambda: "runs/x/report.html")
 
     for event in events_of(steps=3, every=2):
-        display.on_event(event)
+        display.on_event(event_of(event))
     display.close()
 
     lines = stream.getvalue().splitlines()
@@ -199,7 +200,7 @@ def test_plain_progress_is_limited_to_a_line_in_two_seconds() -> None:
     display = PlainDisplay(stream, report=lambda: None)
 
     for i in range(100):
-        display.on_event({"time": i / 10, "kind": "progress", "message": f"step {i}"})
+        display.on_event(event_of({"time": i / 10, "kind": "progress", "message": f"step {i}"}))
 
     assert len(stream.getvalue().splitlines()) == 5
 
@@ -221,7 +222,7 @@ def test_no_color_is_honoured(events_of) -> None:
         height=30,
         _environ={"NO_COLOR": "1", "TERM": "xterm-256color"},
     )
-    history = RunHistory.of(events_of(steps=5, finished=None))
+    history = history_of(events_of(steps=5, finished=None))
 
     console.print(screen(history, Palette.for_console(console), now=0.0, width=100, height=30))
 
@@ -232,7 +233,7 @@ def test_no_color_is_honoured(events_of) -> None:
 def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_ever_fewer_between(
     events_of,
 ) -> None:
-    history = RunHistory.of(events_of(steps=MOST_STEPS + 1, finished=None))
+    history = history_of(events_of(steps=MOST_STEPS + 1, finished=None))
 
     history.thin()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from run_events import event_of, history_of
 
 from rljob_runtime.report.display import history as history_module
 from rljob_runtime.report.display.document import document
@@ -81,9 +82,9 @@ def both(events: list[Event]) -> tuple[RunHistory, RunHistory]:
     """The history of a display that goes on, and the report's."""
     thinned = RunHistory()
     for event in events:
-        thinned.add(event)
+        thinned.add(event_of(event))
         thinned.thin()
-    return thinned, RunHistory.of(events)
+    return thinned, history_of(events)
 
 
 def test_what_is_summed_over_a_long_run_stays_when_steps_are_dropped() -> None:

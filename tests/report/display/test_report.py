@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from browser import MISSING, PROGRAM, Browser
 from programs import needs
+from run_events import event_of, history_of
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import EventLog
@@ -27,7 +28,7 @@ def write_run(folder: Path, events: list[Event], spec: str = "kind: RLJob\n") ->
     times = iter([event["time"] for event in events])
     log = EventLog(folder / "events.jsonl", clock=lambda: next(times))
     for event in events:
-        log.write(event["kind"], **{k: v for k, v in event.items() if k not in ("kind", "time")})
+        log.write(event_of(event))
     log.close()
     (folder / "rljob.yaml").write_text(spec)
     return write_report(folder)
@@ -132,7 +133,7 @@ def test_a_folder_without_a_run_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("upto", range(1, 30, 4))
 def test_a_run_of_any_length_has_a_report(events_of, upto: int) -> None:
-    history = RunHistory.of(events_of(steps=2, total_steps=9)[:upto])
+    history = history_of(events_of(steps=2, total_steps=9)[:upto])
 
     told = json.loads(json.dumps(document(history, ""), allow_nan=False))
 
@@ -145,7 +146,7 @@ def test_metrics_that_are_no_numbers_leave_gaps(events_of) -> None:
     steps[1]["metrics"] |= {"reward/mean": math.nan, "entropy": None, "reward/std": math.nan}
     for event in steps:
         event["metrics"]["kl"] = math.nan
-    history = RunHistory.of(events)
+    history = history_of(events)
 
     drawn = {chart.key: chart.figure["data"] for chart in charts(history)}
 
@@ -159,7 +160,7 @@ def test_a_resumed_run_shows_each_step_once_and_marks_the_place(events_of) -> No
     first = events_of(steps=8, total_steps=12, every=4, finished="failed")
     start = first[0] | {"resumed_from": 6}
     again = [e for e in events_of(steps=12, seed=8, every=4) if e.get("step", 0) > 6]
-    history = RunHistory.of([*first, start, *again])
+    history = history_of([*first, start, *again])
 
     [chart] = [chart for chart in charts(history) if chart.key == "entropy"]
 
@@ -168,15 +169,15 @@ def test_a_resumed_run_shows_each_step_once_and_marks_the_place(events_of) -> No
 
 
 def test_evaluations_have_error_bars_of_their_interval(events_of) -> None:
-    history = RunHistory.of(events_of(steps=40, every=20))
+    history = history_of(events_of(steps=40, every=20))
 
     [chart] = [chart for chart in charts(history) if chart.key == "accuracy"]
 
     points = chart.figure["data"][-1]
     evaluation = history.evaluations[20]
     assert points["x"] == [0, 20, 40]
-    assert points["error_y"]["array"][1] == pytest.approx(1.96 * evaluation["stderr"])
-    assert points["error_y"]["arrayminus"][1] == pytest.approx(1.96 * evaluation["stderr"])
+    assert points["error_y"]["array"][1] == pytest.approx(1.96 * evaluation.stderr)
+    assert points["error_y"]["arrayminus"][1] == pytest.approx(1.96 * evaluation.stderr)
 
 
 def test_charts_of_metrics_that_the_run_lacks_are_left_out(events_of) -> None:
@@ -185,7 +186,7 @@ def test_charts_of_metrics_that_the_run_lacks_are_left_out(events_of) -> None:
         if event["kind"] == "step":
             event["metrics"] = {"reward/mean": 0.5}
 
-    assert [chart.key for chart in charts(RunHistory.of(events))] == ["reward"]
+    assert [chart.key for chart in charts(history_of(events))] == ["reward"]
 
 
 def test_phases_come_from_the_step_or_else_from_the_busiest_worker() -> None:
@@ -198,15 +199,15 @@ def test_phases_come_from_the_step_or_else_from_the_busiest_worker() -> None:
     events = [{"time": 1.0, "kind": "phase", **phase} for phase in phases]
     step = {"time": 1.0, "kind": "step", "step": 1, "seconds": 1.0, "metrics": {}}
 
-    assert RunHistory.of([*events, step]).phase_seconds(1) == {"update": pytest.approx(0.3)}
+    assert history_of([*events, step]).phase_seconds(1) == {"update": pytest.approx(0.3)}
     given = step | {"phases": {"update": 0.4}}
-    assert RunHistory.of([*events, given]).phase_seconds(1) == {"update": 0.4}
+    assert history_of([*events, given]).phase_seconds(1) == {"update": 0.4}
 
 
 def test_the_timeline_leaves_out_what_ran_before_the_step(events_of) -> None:
     events = events_of(steps=1, every=None)
     early = {"time": 0.0, "kind": "phase", "name": "sync", "step": 1, "start": 1.0, "end": 2.0}
-    history = RunHistory.of([*events, early | {"role": "device", "device": 0}])
+    history = history_of([*events, early | {"role": "device", "device": 0}])
 
     [step] = document(history, "")["timeline"]
 
@@ -232,7 +233,7 @@ def test_samples_are_ranked_and_long_texts_are_cut_aloud(events_of) -> None:
         {"text": "c", "reward": None},
     ]
 
-    [entry] = document(RunHistory.of(events), "")["samples"]
+    [entry] = document(history_of(events), "")["samples"]
 
     texts = [response["text"] for response in entry["groups"][0]["responses"]]
     assert [text[0] for text in texts] == ["b", "a", "c"]
@@ -256,7 +257,7 @@ def make_history() -> Callable[[int], RunHistory]:
 
     def make(steps: int) -> RunHistory:
         group = {"prompt": "p", "responses": [{"text": "r", "reward": 1.0}]}
-        return RunHistory.of(
+        return history_of(
             {
                 "time": float(step),
                 "kind": "step",

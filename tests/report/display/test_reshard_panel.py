@@ -5,7 +5,9 @@ import math
 from typing import Any
 
 import pytest
+from run_events import event_of, history_of
 
+from rljob_runtime.record.event_types import ReshardEvent
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import step_line
@@ -57,9 +59,15 @@ def run_of(events_of):
     def of(*, steps: int = 3, **changes: Any) -> RunHistory:
         events = events_of(steps=steps, every=None)
         reshards = [reshard_event(step, **changes) for step in range(steps + 1)]
-        return RunHistory.of([events[0], *reshards, *events[1:]])
+        return history_of([events[0], *reshards, *events[1:]])
 
     return of
+
+
+def reshard_of(told: dict[str, Any]) -> ReshardEvent:
+    event = event_of(told)
+    assert isinstance(event, ReshardEvent)
+    return event
 
 
 def rows_of(history: RunHistory) -> dict[str, Any]:
@@ -67,17 +75,16 @@ def rows_of(history: RunHistory) -> dict[str, Any]:
 
 
 def test_what_is_waited_for_of_the_way_back_is_a_part_of_the_step() -> None:
-    share = stands_still(reshard_event(1), 0.5)
+    share = stands_still(reshard_of(reshard_event(1)), 0.5)
 
     assert share == pytest.approx((0.02 + 0.25 * 0.01) / 0.5)
-    assert stands_still(reshard_event(0), None) is None
-    assert stands_still(reshard_event(1, seconds=None), 0.5) is None
+    assert stands_still(reshard_of(reshard_event(0)), None) is None
 
 
 def test_the_table_has_median_largest_and_last_over_all_reshards(run_of) -> None:
     history = run_of()
     for step, seconds in enumerate((0.08, 0.02, 0.04, 0.03)):
-        history.add(reshard_event(step, seconds=seconds))
+        history.add(event_of(reshard_event(step, seconds=seconds)))
 
     row = rows_of(history)["seconds"]
 
@@ -105,6 +112,7 @@ def test_figures_that_a_log_does_not_tell_are_left_out(run_of) -> None:
     json.dumps(shown, allow_nan=False)
     assert [chart["key"] for chart in shown["reshardCharts"]] == [
         "reshard-seconds",
+        "reshard-share",
         "reshard-bytes",
     ]
     assert shown["reshardMemory"] == []
@@ -120,7 +128,7 @@ def test_charts_draw_phases_share_and_peak_over_the_steps(run_of) -> None:
     assert list(drawn) == ["reshard", "gather", "select", "swap to the host", "back from the host"]
     share = {trace["name"]: trace["y"] for trace in charts["reshard-share"]}
     assert share["of the step"][0] is None  # before the first step
-    assert share["of the step"][2] == pytest.approx(0.0225 / history.steps[2]["seconds"])
+    assert share["of the step"][2] == pytest.approx(0.0225 / history.steps[2].seconds)
     peak = {trace["name"]: trace["y"][0] for trace in charts["reshard-bytes"]}
     assert peak == {"peak": 11 * MIB, "bound": 12 * MIB}
 
@@ -157,7 +165,7 @@ def test_a_course_that_was_hardly_told_is_not_drawn(run_of, memory) -> None:
 
 def test_a_reshard_above_its_bound_is_named(run_of) -> None:
     history = run_of()
-    history.add(reshard_event(2, peak_bytes=13 * MIB))
+    history.add(event_of(reshard_event(2, peak_bytes=13 * MIB)))
 
     assert over_bound(history) == [2]
     assert document(history, spec="")["reshardOverBound"] == [2]
@@ -166,7 +174,9 @@ def test_a_reshard_above_its_bound_is_named(run_of) -> None:
 def test_a_resumed_run_drops_reshards_of_steps_that_it_does_again(run_of) -> None:
     history = run_of()
 
-    history.add({"time": 2e9, "kind": "run_started", "name": "n", "steps": 9, "resumed_from": 1})
+    history.add(
+        event_of({"time": 2e9, "kind": "run_started", "name": "n", "steps": 9, "resumed_from": 1})
+    )
 
     assert sorted(history.reshards) == [0, 1]
 
@@ -176,12 +186,12 @@ def test_a_live_display_keeps_the_course_of_the_last_step_alone(run_of) -> None:
 
     history.forget_details(before=3)
 
-    assert [step for step in history.reshards if "memory" in history.reshards[step]] == [3]
+    assert [step for step in history.reshards if history.reshards[step].memory] == [3]
 
 
 def test_a_line_tells_the_last_steps_reshard(run_of) -> None:
     history = run_of()
-    share = 100 * 0.0225 / history.steps[3]["seconds"]
+    share = 100 * 0.0225 / history.steps[3].seconds
 
     line = reshard_text(history, 3)
 
@@ -192,7 +202,7 @@ def test_a_line_tells_the_last_steps_reshard(run_of) -> None:
 
 
 def test_a_run_without_a_reshard_has_no_section(events_of) -> None:
-    shown = document(RunHistory.of(events_of(steps=2)), spec="")
+    shown = document(history_of(events_of(steps=2)), spec="")
 
     assert shown["reshard"] == shown["reshardCharts"] == shown["reshardMemory"] == []
 

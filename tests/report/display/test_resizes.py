@@ -3,9 +3,9 @@
 import io
 
 from rich.console import Console
+from run_events import event_of, history_of
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.panels import header
 from rljob_runtime.report.display.plain import PlainDisplay
 
@@ -25,11 +25,10 @@ def test_a_change_is_said_where_a_run_is_followed_and_where_it_is_read(events_of
     stream = io.StringIO()
     plain = PlainDisplay(stream, report=lambda: None)
 
-    plain.on_event(change)
-    history = RunHistory.of([*events, change])
+    plain.on_event(event_of(change))
+    history = history_of([*events, change])
     written = io.StringIO()
-    console = Console(width=120, file=written)
-    console.print(*header(history, 120))
+    Console(width=120, file=written).print(*header(history, 120))
 
     assert stream.getvalue() == f"{SAID}\n"
     assert document(history, "")["notices"][-1] == {
@@ -40,14 +39,14 @@ def test_a_change_is_said_where_a_run_is_followed_and_where_it_is_read(events_of
 
 def test_devices_are_counted_from_the_last_start(events_of) -> None:
     events = events_of(steps=3, devices=2, finished=None)
-    history, at = RunHistory.of(events), events[-1]["time"]
-    history.add(resize(at, 2, 1, 2))
-    history.add(resize(at, 3, 2, 1))
+    history, at = history_of(events), events[-1]["time"]
+    history.add(event_of(resize(at, 2, 1, 2)))
+    history.add(event_of(resize(at, 3, 2, 1)))
 
-    history.add({**events[0], "time": at + 1, "devices": 5, "resumed_from": 2})
-    kept = [event["to"] for event in history.resizes]
+    history.add(event_of({**events[0], "time": at + 1, "devices": 5, "resumed_from": 2}))
+    kept = [event.to for event in history.resizes]
     again = history.devices
-    history.add(resize(at + 2, 2, 4, 2))
+    history.add(event_of(resize(at + 2, 2, 4, 2)))
 
     assert kept == [2]
     assert (again, history.devices) == (5, 3)

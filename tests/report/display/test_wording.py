@@ -3,8 +3,10 @@
 import math
 
 import pytest
+from run_events import history_of
 
-from rljob_runtime.report.display.history import RunHistory, gain95, interval95
+from rljob_runtime.record.event_types import SetFigures
+from rljob_runtime.report.display.history import gain95, interval95
 from rljob_runtime.report.display.wording import (
     count,
     duration,
@@ -73,15 +75,15 @@ def test_terminal_codes_in_samples_are_made_visible() -> None:
 
 
 def test_an_accuracy_of_one_has_an_interval_all_the_same() -> None:
-    low, high = interval95({"accuracy": 1.0, "n": 100, "stderr": 0.0})
+    low, high = interval95(SetFigures(accuracy=1.0, n=100, stderr=0.0))
 
     assert high == pytest.approx(1.0)
     assert low == pytest.approx(100 / (100 + 1.96**2))  # Wilson's bound where nothing failed
 
 
 def test_a_gain_is_the_difference_of_independent_means() -> None:
-    before = {"accuracy": 0.5, "n": 512, "stderr": 0.03}
-    after = {"accuracy": 0.7, "n": 512, "stderr": 0.04}
+    before = SetFigures(accuracy=0.5, n=512, stderr=0.03)
+    after = SetFigures(accuracy=0.7, n=512, stderr=0.04)
 
     gain, low, high = gain95(before, after)
 
@@ -90,12 +92,12 @@ def test_a_gain_is_the_difference_of_independent_means() -> None:
 
 
 def test_the_summary_compares_before_and_after(events_of) -> None:
-    history = RunHistory.of(events_of(steps=40))
+    history = history_of(events_of(steps=40))
 
     rows = dict(summary_rows(history))
 
     first, last = history.evaluations[0], history.evaluations[40]
     assert rows["held-out accuracy"].startswith("50.4 % → ")
-    assert f"{100 * (last['accuracy'] - first['accuracy']):+.1f} points" in rows["gain"]
+    assert f"{100 * (last.accuracy - first.accuracy):+.1f} points" in rows["gain"]
     assert "first and the last 10 steps" in rows["reward"]
     assert rows["checkpoint"].endswith("step-40")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from rljob_api.spec.tracking import Tracking
-from rljob_runtime.record.events import Event, EventLog
+from rljob_runtime.record.event_types import Event, RunStartedEvent, StepEvent, WarningEvent
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.tracking.trackers import Trackers, tracked_run
 
 
@@ -23,8 +24,8 @@ class TrackedLog:
 
     def begin(self, **facts: Any) -> None:
         """The run's process starts."""
-        started = {"name": "small", "steps": 9, "model": "tiny", **facts}
-        self.log.write("run_started", **started)
+        started = RunStartedEvent(**{"name": "small", "steps": 9, "model": "tiny", **facts})
+        self.log.write(started)
         self._trackers = Trackers(self._spec, tracked_run(self.log.path, started), self.log)
         self.log.subscribe(self._trackers.on_event)
 
@@ -32,7 +33,7 @@ class TrackedLog:
         """A step is done."""
         told = {name.replace("__", "/"): value for name, value in metrics.items()}
         phases = {"generate": 1.5}
-        self.log.write("step", step=number, seconds=2.0, metrics=told, phases=phases)
+        self.log.write(StepEvent(step=number, seconds=2.0, metrics=told, phases=phases))
 
     def end(self, status: str = "succeeded") -> None:
         """The run's process ends."""
@@ -41,8 +42,8 @@ class TrackedLog:
         self.log.close()
 
     def _take(self, event: Event) -> None:
-        if event["kind"] == "warning":
-            self.warned.append(event["message"])
+        if isinstance(event, WarningEvent):
+            self.warned.append(event.message)
 
 
 @pytest.fixture

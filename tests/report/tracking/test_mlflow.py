@@ -9,6 +9,8 @@ from mlflow_server import MLflowServer, mlflow_server, program
 from programs import needs
 from whole_runs import free_port
 
+from rljob_runtime.record.event_types import EvaluationEvent
+
 pytestmark = [needs("mlflow", program()), pytest.mark.xdist_group("mlflow")]
 
 
@@ -60,7 +62,7 @@ def test_metrics_parameters_and_status_are_on_the_server(
     run.begin(algorithm="grpo")
     run.step(1, reward__mean=0.25)
     run.step(2, reward__mean=0.5)
-    run.log.write("evaluation", step=2, accuracy=0.75, n=8)
+    run.log.write(EvaluationEvent(step=2, accuracy=0.75, n=8))
     run.end()
 
     (found,) = server.runs("sums")

@@ -9,6 +9,8 @@ pytest.importorskip("tensorboard")
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from rljob_runtime.record.event_types import EvaluationEvent, SetFigures
+
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """(step, value) by name, as TensorBoard shows them."""
@@ -23,8 +25,8 @@ def test_steps_and_evaluations_are_there_under_the_events_names(tracked: Callabl
     run.begin()
     run.step(1, reward__mean=0.25, loss=None)
     run.step(2, reward__mean=0.5, loss=1.5)
-    suites = {"hard": {"accuracy": 0.125, "n": 4}}
-    run.log.write("evaluation", step=2, accuracy=0.75, n=8, suites=suites)
+    suites = {"hard": SetFigures(accuracy=0.125, n=4)}
+    run.log.write(EvaluationEvent(step=2, accuracy=0.75, n=8, suites=suites))
     run.end()
 
     found = scalars(run.folder)

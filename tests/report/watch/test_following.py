@@ -1,10 +1,13 @@
 """Events come once each, in order, whatever happens to the file that they are written to."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from growing_run import GrowingRun, line_of
 
+from rljob_runtime.record.event_types import WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.watch import follow
 from rljob_runtime.report.watch.follow import Follower, News, read_file
@@ -15,7 +18,8 @@ def warning(text: str) -> dict[str, object]:
 
 
 def texts(news: News) -> list[str]:
-    return [event["message"] for event in news.events]
+    events: Sequence[Any] = news.events
+    return [event.message for event in events]
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def test_a_line_that_a_killed_writer_left_is_left_out_and_the_next_writers_come(
     run.append(line_of(warning("torn"))[:-5])
     before = texts(follower.news())
     log = EventLog(run.file)
-    log.write("warning", message="of the next writer")
+    log.write(WarningEvent(message="of the next writer"))
     log.close()
 
     assert (before, texts(follower.news())) == (["0"], ["of the next writer"])

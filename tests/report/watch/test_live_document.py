@@ -4,10 +4,9 @@ import json
 from typing import Any
 
 import pytest
-from run_events import make_events
+from run_events import history_of, make_events
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.watch import live_document
 from rljob_runtime.report.watch.live_document import ENTRY_IDS, LiveRun
 from rljob_runtime.report.watch.runs import LocalRun
@@ -45,7 +44,7 @@ def at_once(monkeypatch) -> None:
 
 def written(events: list[dict[str, Any]]) -> Any:
     """The report's document of the events, as JSON has it."""
-    return json.loads(json.dumps(document(RunHistory.of(events), "")))
+    return json.loads(json.dumps(document(history_of(events), "")))
 
 
 def test_a_reader_always_has_the_reports_document(growing) -> None:

@@ -16,12 +16,13 @@ import pytest
 from growing_run import GrowingRun
 from rich.console import Console
 from rich.text import Text
-from run_events import Event, make_events
+from run_events import make_events
 from typer.testing import CliRunner
 
 from rljob_runtime.children.process_start import start_of
 from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
+from rljob_runtime.record.event_types import Event
 from rljob_runtime.report.display.display import Display, display_after
 from rljob_runtime.report.watch.on_terminal import Watch
 from rljob_runtime.report.watch.runs import SILENT_SECONDS, LocalRun
@@ -65,7 +66,7 @@ class Terminal:
             happens()
 
 
-def at_its_end(events: Sequence[Event]) -> float:
+def at_its_end(events: Sequence[dict[str, Any]]) -> float:
     return max(event["time"] for event in events)
 
 

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_events import told_in
 
 from rljob_api.spec.guards import Guards
 from rljob_runtime.errors import GuardStop
 from rljob_runtime.record.checkpoint import CheckpointStore, RunState
-from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.record.event_types import RunStartedEvent, StepEvent
+from rljob_runtime.record.events import EventLog
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import PlainDisplay
 from rljob_runtime.run.alarm_actions import AlarmActions, RollBack
@@ -48,13 +50,13 @@ def test_a_warning_is_told_and_the_run_goes_on(make: Make) -> None:
 
     collapse(alarm_actions, until=5)
 
-    (alarm,) = read_events(alarm_actions.log.path)
-    assert (alarm["alarm"], alarm["state"], alarm["policy"]) == (
+    (alarm,) = told_in(alarm_actions.log.path)
+    assert (alarm.alarm, alarm.state, alarm.policy) == (
         "entropyCollapse",
         "raised",
         "warn",
     )
-    assert (alarm["since"], alarm["step"], alarm["value"]) == (1, 2, 0.0)
+    assert (alarm.since, alarm.step, alarm.value) == (1, 2, 0.0)
 
 
 def test_a_stop_ends_the_run_with_the_alarm_as_its_reason(make: Make) -> None:
@@ -76,8 +78,8 @@ def test_a_rollback_goes_to_the_last_checkpoint_before_the_first_bad_step(make: 
     assert back.value.checkpoint.name == "step-000004"
     assert alarm_actions.store.last_step() == 4  # that of step 6 was bad
     assert (alarm_actions.rollbacks, alarm_actions.skipped) == (1, 3)
-    (alarm,) = read_events(alarm_actions.log.path)
-    assert alarm["rolled_back_to"] == 4
+    (alarm,) = told_in(alarm_actions.log.path)
+    assert alarm.rolled_back_to == 4
 
 
 def test_a_run_is_rolled_back_so_often_and_then_ends(make: Make) -> None:
@@ -111,7 +113,7 @@ def test_of_two_alarms_at_once_the_stop_counts(make: Make) -> None:
         alarm_actions.look(2, {"entropy": 0.0, "response_length/clipped_share": 1.0})
 
     assert alarm_actions.store.last_step() == 1
-    assert {event["alarm"] for event in read_events(alarm_actions.log.path)} == {
+    assert {event.alarm for event in told_in(alarm_actions.log.path)} == {
         "entropyCollapse",
         "truncation",
     }
@@ -120,22 +122,22 @@ def test_of_two_alarms_at_once_the_stop_counts(make: Make) -> None:
 def test_events_of_steps_that_were_rolled_back_are_void_and_the_alarm_stays(make: Make) -> None:
     alarm_actions = make([2], entropyCollapse={"window": 1, "policy": "rollback"})
     log = alarm_actions.log
-    log.write("run_started", name="job", steps=4)
+    log.write(RunStartedEvent(name="job", steps=4))
     for step in (1, 2, 3):
-        log.write("step", step=step, seconds=1.0, metrics={"life": 1})
+        log.write(StepEvent(step=step, seconds=1.0, metrics={"life": 1}))
     with pytest.raises(RollBack):
         alarm_actions.look(3, {"entropy": 0.0})
-    log.write("step", step=3, seconds=1.0, metrics={"life": 2})
+    log.write(StepEvent(step=3, seconds=1.0, metrics={"life": 2}))
 
-    events = read_events(log.path)
+    events = told_in(log.path)
     history = RunHistory.of(events)
 
-    assert [(e["step"], e["metrics"]["life"]) for e in events if e["kind"] == "step"] == [
+    assert [(e.step, e.metrics["life"]) for e in events if isinstance(e, StepEvent)] == [
         (1, 1),
         (2, 1),
         (3, 2),
     ]
-    assert [alarm["rolled_back_to"] for alarm in history.alarms] == [2]
+    assert [alarm.rolled_back_to for alarm in history.alarms] == [2]
     assert history.series("life") == [1, 1, 2]
 
 

@@ -26,6 +26,7 @@ from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.rounds import CandidateRound
 from rljob_runtime.prompts.selection import select_groups
 from rljob_runtime.record.checkpoint import CheckpointStore
+from rljob_runtime.record.event_types import Event, StepEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.reports import InFlightFigures, SyncReport
@@ -219,7 +220,7 @@ class ToldDriver(Driver):
     """The world's reports have no figures: a step's event has its number alone."""
 
     def tell_step(self, calls: BatchCalls, seconds: float) -> None:
-        self.log.write("step", step=self.step, seconds=seconds)
+        self.log.write(StepEvent(step=self.step, seconds=seconds, metrics={}))
 
 
 def cast_of(world: World) -> Actors:
@@ -259,8 +260,8 @@ class CountedLog(EventLog):
         super().__init__(path)
         self._boundaries = boundaries
 
-    def write(self, kind: str, **fields: Any) -> None:
-        self._boundaries.around(super().write)(kind, **fields)
+    def write(self, event: Event) -> None:
+        self._boundaries.around(super().write)(event)
 
 
 FLOWS: list[dict[str, Any]] = [

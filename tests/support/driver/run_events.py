@@ -1,8 +1,15 @@
 """A realistic run as events, made by a seeded generator: what a driver writes, without training."""
 
+import json
 import math
 import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+from rljob_runtime.record import event_types
+from rljob_runtime.record.events import parse_event, plain, read_events
+from rljob_runtime.report.display.history import RunHistory
 
 Event = dict[str, Any]
 WORDS = (
@@ -16,6 +23,23 @@ WORDS = (
     "puzzle",
     "saddle",
 )
+
+
+def event_of(told: Mapping[str, Any]) -> event_types.Event:
+    """The event of a line's fields; of time 0 where they have none."""
+    event = parse_event(json.dumps(plain({"time": 0.0, **told})))
+    assert event is not None, f"no event: {told}"
+    return event
+
+
+def told_in(path: Path) -> list[Any]:
+    """A run's events, whose kinds the test knows."""
+    return list(read_events(path))
+
+
+def history_of(events: Iterable[Event]) -> RunHistory:
+    """The history of lines' fields."""
+    return RunHistory.of(map(event_of, events))
 
 
 def make_events(

@@ -21,7 +21,7 @@ from rljob_runtime.processes.device_pool import DevicePool
 from rljob_runtime.processes.device_roles import device_roles, prepare
 from rljob_runtime.processes.placement import Actors, Member
 from rljob_runtime.processes.workers import Workers
-from rljob_runtime.record.events import EventLog, read_events
+from rljob_runtime.record.events import EventLog, plain, read_events
 from rljob_runtime.run.elastic import Elastic
 from rljob_runtime.run.scale_requests import ScaleRequests
 from rljob_runtime.worker.device_role import DeviceRole
@@ -174,4 +174,4 @@ class Run:
             self.pool.dismiss(worker, role, staying=set())
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.log.path) if event["kind"] == kind]
+        return [plain(event) for event in read_events(self.log.path) if event.kind == kind]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_events import history_of
 from whole_runs import SMALL_JOB
 
 from rljob_api.check.load import read_job
@@ -14,8 +15,8 @@ from rljob_api.spec.problems import InvalidJob
 from rljob_api.spec.rljob import RLJob
 from rljob_api.spec.workload import Data, ReasoningGymData, Reward
 from rljob_runtime.processes.actors.reward_worker import RewardReport
+from rljob_runtime.record.events import plain
 from rljob_runtime.record.metrics import Evaluated, evaluation_metrics
-from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.wording import suite_rows, summary_rows
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.task.data.data_problems import data_problems, suite_problems
@@ -244,8 +245,8 @@ def test_a_metric_of_a_suite_is_its_mean_over_all_prompts_of_its_levels() -> Non
 
 
 def test_the_report_and_the_summary_show_each_set_before_and_after() -> None:
-    history = RunHistory.of(
-        {"time": 1.0, "kind": "evaluation", **evaluated(step, own, levels).event()}
+    history = history_of(
+        plain(evaluated(step, own, levels).event(seconds=1.0)) | {"time": 1.0}
         for step, own, levels in ((0, 0.1, [0.2, 0.1]), (4, 0.5, [0.6, 0.3]))
     )
 

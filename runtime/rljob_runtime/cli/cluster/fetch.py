@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rljob_runtime.cli.cluster.job_facts import Manifest, ending, phase, run_folder
 from rljob_runtime.errors import ConfigError, NotThere
-from rljob_runtime.record.events import Event, read_events
+from rljob_runtime.record.event_types import ProfileEvent
+from rljob_runtime.record.events import read_events
 from rljob_runtime.record.profiles.traces import NAME
 from rljob_runtime.report.display.history import RunHistory
 
@@ -50,14 +51,14 @@ def fetch(job: Manifest, folder: Path, *, read: Read) -> None:
     for trace in RunHistory.of(read_events(folder / EVENTS)).profiles:
         if _lacks(folder, trace):
             with contextlib.suppress(NotThere):
-                _write(folder / trace["path"], read(f"{source}/{trace['path']}"))
+                _write(folder / trace.path, read(f"{source}/{trace.path}"))
 
 
-def _lacks(folder: Path, trace: Event) -> bool:
+def _lacks(folder: Path, trace: ProfileEvent) -> bool:
     """Whether a trace that an event names is to be fetched."""
-    file = folder / trace["path"]
-    known = NAME.fullmatch(trace["path"]) is not None
-    return known and not (file.is_file() and file.stat().st_size == trace["bytes"])
+    file = folder / trace.path
+    known = NAME.fullmatch(trace.path) is not None
+    return known and not (file.is_file() and file.stat().st_size == trace.bytes)
 
 
 def _write(file: Path, content: bytes) -> None:

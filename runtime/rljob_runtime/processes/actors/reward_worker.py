@@ -30,6 +30,7 @@ from rljob_runtime.prompts.selection import (
     has_signal,
     select_groups,
 )
+from rljob_runtime.record.event_types import Group, ShownResponse, Tokens
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
@@ -78,7 +79,7 @@ class RewardReport:
     groups_with_signal: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     first_error: str = ""
-    shown: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[Group] = field(default_factory=list)
     token_columns: tuple[str, ...] = ()
     taken: int = 0
     kept: int = 0
@@ -269,26 +270,26 @@ class RewardWorker:
         report.groups_with_signal += len({result.total for result in results}) > 1
         if len(report.shown) == SHOWN_GROUPS:
             return
-        responses: list[dict[str, Any]] = [
-            {
-                "text": request.transcript,
-                "reward": result.total,
-                "parts": result.parts,
-                "length": length,
-            }
-            for request, result, length in zip(
-                requests, results, columns["response"].lengths.tolist(), strict=True
-            )
-        ]
+        tokens: Sequence[Tokens | None] = [None] * len(rows)
         if report.token_columns:
             drawn = [self._response(row, i, columns) for i, row in enumerate(rows)]
             rewards = [result.total for result in results]
-            told = shown_tokens(drawn, rewards, texts=self._tokenizer.texts)
-            for response, tokens in zip(responses, told, strict=True):
-                response |= {"tokens": tokens} if tokens else {}
-        report.shown.append(
-            {"prompt": requests[0].prompt, "answer": requests[0].answer, "responses": responses}
-        )
+            tokens = shown_tokens(drawn, rewards, texts=self._tokenizer.texts)
+        lengths = columns["response"].lengths.tolist()
+        responses = [
+            ShownResponse(
+                text=request.transcript,
+                reward=result.total,
+                parts={**result.parts},
+                length=length,
+                tokens=shown,
+            )
+            for request, result, length, shown in zip(
+                requests, results, lengths, tokens, strict=True
+            )
+        ]
+        asked = requests[0]
+        report.shown.append(Group(prompt=asked.prompt, answer=asked.answer, responses=responses))
 
     def _response(self, row: RowMeta, i: int, columns: Mapping[str, Ragged]) -> Response:
         ids = columns["response"].row(i).tolist()

@@ -6,21 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rljob_runtime.record.event_types import Operator
+
 FOLDER = "profile"
 """Of a run's traces, in its folder."""
 NAME = re.compile(rf"{FOLDER}/step-[0-9]+/rank-[0-9]+-[a-z0-9-]+\.json\.gz")
 """Of a trace's file, in the run's folder: what an event names otherwise is no trace."""
 LEFT_OUT = ("python_function", "user_annotation", "Trace", "overhead")
 """Categories that are no operators: they enclose such, or are the profiler's own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """self_seconds: in all calls, without what it called itself."""
-
-    name: str
-    calls: int
-    self_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,9 @@
 """Traces of the devices as files of the run's folder and events. Called by the driver after a step."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 
+from rljob_runtime.record.event_types import ProfileEvent, WarningEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.profiles.traces import Trace
 
@@ -14,17 +14,18 @@ def write_traces(traces: Iterable[Trace], *, folder: Path, log: EventLog) -> Non
         problem = trace.problem or _written(trace, folder)
         if problem:
             message = f"profile of {trace.state} on device {trace.rank} {problem}"
-            log.write("warning", step=trace.step, message=message)
+            log.write(WarningEvent(step=trace.step, message=message))
             continue
         log.write(
-            "profile",
-            step=trace.step,
-            rank=trace.rank,
-            state=trace.state,
-            path=trace.name,
-            seconds=trace.seconds,
-            bytes=len(trace.content),
-            operators=[asdict(operator) for operator in trace.operators],
+            ProfileEvent(
+                step=trace.step,
+                rank=trace.rank,
+                state=trace.state,
+                path=trace.name,
+                seconds=trace.seconds,
+                bytes=len(trace.content),
+                operators=[*trace.operators],
+            )
         )
 
 

@@ -5,10 +5,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
 
 from rljob_runtime.dock.stats import ROOM
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import DockEvent, PassTimes, PhaseEvent, ReshardEvent, Rows
 from rljob_runtime.record.spans import Span
 from rljob_runtime.report.analysis.blame import INFERENCE, Activity, blamed
 from rljob_runtime.report.display.history import RunHistory
@@ -77,37 +76,41 @@ def median_figures(steps: Sequence[StepFigures]) -> StepFigures:
 def step_figures(history: RunHistory, step: int) -> StepFigures:
     """Of one step that is done."""
     event = history.steps[step]
-    window = Span(start=event["time"] - event["seconds"], end=event["time"])
+    window = Span(start=event.time - event.seconds, end=event.time)
     phases = [phase for found in history.phases.values() for phase in found]
-    inside = [p for p in phases if p["end"] > window.start and p["start"] < window.end]
-    inside = [phase for phase in inside if not phase.get("evaluation")]
-    dock = history.docks.get(step, {})
+    inside = [p for p in phases if p.end > window.start and p.start < window.end]
+    inside = [phase for phase in inside if not phase.evaluation]
+    dock = history.docks.get(step) or DockEvent(step=step)
     activities = _activities(inside, window, dock)
-    half, tail = _generation(activities.get("generate"), dock.get("rows") or {})
+    half, tail = _generation(activities.get("generate"), dock.rows)
     waits = _waits(dock, activities)
-    metrics, passes = event["metrics"], event.get("passes") or {}
+    passes = event.passes or PassTimes()
     return StepFigures(
-        seconds=event["seconds"],
+        seconds=event.seconds,
         blamed=_parts(activities, window, waits, tail),
         busy={state: _busy(activity) for state, activity in activities.items()},
         half=half,
         tail=tail.seconds if tail else 0.0,
         waits=waits,
-        lengths=_known(metrics, {n: f"response_length/{n}" for n in LENGTHS}),
-        reshard=_known(history.reshards.get(step, {}), {n: n for n in RESHARD_PARTS}),
-        passes=tuple(zip(passes.get("tokens", ()), passes.get("seconds", ()), strict=True)),
-        num_passes=number(passes.get("count", 0)),
+        lengths={
+            name: number(event.metrics[f"response_length/{name}"])
+            for name in LENGTHS
+            if f"response_length/{name}" in event.metrics
+        },
+        reshard=_reshard_parts(history.reshards.get(step)),
+        passes=tuple(zip(passes.tokens, passes.seconds, strict=True)),
+        num_passes=passes.count,
     )
 
 
-def _activities(phases: Sequence[Event], window: Span, dock: Event) -> dict[str, Activity]:
+def _activities(phases: Sequence[PhaseEvent], window: Span, dock: DockEvent) -> dict[str, Activity]:
     """By state, clipped to the window."""
     found = {}
-    for state in {phase["name"] for phase in phases}:
-        own = [phase for phase in phases if phase["name"] == state]
+    for state in {phase.name for phase in phases}:
+        own = [phase for phase in phases if phase.name == state]
         begins = [_begins(phase, own) for phase in own]
         spans = tuple(
-            Span(start=max(start, window.start), end=min(phase["end"], window.end))
+            Span(start=max(start, window.start), end=min(phase.end, window.end))
             for start, phase in zip(begins, own, strict=True)
         )
         before = sum(_gap(phase, phases, window) for phase in own)
@@ -116,44 +119,44 @@ def _activities(phases: Sequence[Event], window: Span, dock: Event) -> dict[str,
     return found
 
 
-def _begins(phase: Event, own: Sequence[Event]) -> float:
+def _begins(phase: PhaseEvent, own: Sequence[PhaseEvent]) -> float:
     """When a phase does what others do not wait for: workers that train meet, so the last to begin is waited
     for by those before it, by whatever kept it."""
-    if phase["name"] not in MEETING:
-        return number(phase["start"])
-    return max(number(p["start"]) for p in own if p["step"] == phase["step"])
+    if phase.name not in MEETING:
+        return phase.start
+    return max(p.start for p in own if p.step == phase.step)
 
 
-def _gap(phase: Event, phases: Iterable[Event], window: Span) -> float:
+def _gap(phase: PhaseEvent, phases: Iterable[PhaseEvent], window: Span) -> float:
     """Seconds before a phase in which its worker had nothing else to do: it may have waited for the first
     rows then, which is not of the phase."""
-    worker = phase.get("role"), phase.get("device")
+    worker = phase.role, phase.device
     ends = [
-        other["end"]
+        other.end
         for other in phases
-        if (other.get("role"), other.get("device")) == worker and other["end"] <= phase["start"]
+        if (other.role, other.device) == worker and other.end <= phase.start
     ]
-    return max(0.0, number(phase["start"]) - max([window.start, *map(number, ends)]))
+    return max(0.0, phase.start - max([window.start, *ends]))
 
 
-def _claim_seconds(dock: Event, state: str) -> float:
-    return number(dock.get("states", {}).get(state, {}).get("wait_seconds", 0.0))
+def _claim_seconds(dock: DockEvent, state: str) -> float:
+    return dock.states[state].wait_seconds if state in dock.states else 0.0
 
 
-def _claimers(dock: Event, state: str, workers: int) -> int:
+def _claimers(dock: DockEvent, state: str, workers: int) -> int:
     """Workers that claim: the first of those that share a model."""
-    paths = dock.get("data_paths", {}).get(state, {})
-    warehouses = max(len(dock.get("warehouses", [])), 1)
+    paths = dock.data_paths.get(state, {})
+    warehouses = max(len(dock.warehouses), 1)
     claimers = -(-sum(paths.values()) // warehouses)
     return min(claimers, workers) or workers
 
 
-def _waits(dock: Event, activities: Mapping[str, Activity]) -> dict[str, dict[str, float]]:
+def _waits(dock: DockEvent, activities: Mapping[str, Activity]) -> dict[str, dict[str, float]]:
     found = {}
     for state, activity in activities.items():
-        told = dock.get("states", {}).get(state, {}).get("waits", {})
+        told = dock.states[state].waits if state in dock.states else {}
         claimers = _claimers(dock, state, len(activity.spans))
-        found[state] = {name: number(seconds) / claimers for name, seconds in told.items()}
+        found[state] = {name: seconds / claimers for name, seconds in told.items()}
     return {state: waits for state, waits in found.items() if waits}
 
 
@@ -161,13 +164,13 @@ def _busy(activity: Activity) -> float:
     return sum(span.seconds for span in activity.spans) / len(activity.spans) - activity.waited
 
 
-def _generation(generate: Activity | None, rows: Event) -> tuple[float, Span | None]:
+def _generation(generate: Activity | None, rows: Rows | None) -> tuple[float, Span | None]:
     """Seconds until half of the samples were there, and when the tail was."""
-    done = rows.get("states", {}).get("generate", {}).get("done")
-    if generate is None or not done:
+    done = rows.states["generate"].done if rows and "generate" in rows.states else []
+    if generate is None or rows is None or not done:
         return 0.0, None
     span = Span(start=min(s.start for s in generate.spans), end=max(s.end for s in generate.spans))
-    times = [rows["start"] + seconds for seconds in rows["seconds"]]
+    times = [rows.start + seconds for seconds in rows.seconds]
     done = list(accumulate(done, max))  # a controller that starts anew counts from 0
     first, last = (_at(times, done, moment) for moment in (span.start, span.end))
     if last <= first:
@@ -221,9 +224,10 @@ def _with_tail(activities: Mapping[str, Activity], tail: Span | None) -> Mapping
     return {**activities, **parts}
 
 
-def _known(source: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
-    """What the event has of these, by our names."""
-    return {ours: number(source[theirs]) for ours, theirs in names.items() if theirs in source}
+def _reshard_parts(reshard: ReshardEvent | None) -> dict[str, float]:
+    """What the event has of these."""
+    parts = {name: getattr(reshard, name, None) for name in RESHARD_PARTS}
+    return {name: part for name, part in parts.items() if part is not None}
 
 
 def _medians(found: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -14,19 +14,19 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     active: dict[str, dict[str, Any]] = {}
     for event in history.alarms:
-        name = event["alarm"]
+        name = event.alarm
         if (before := active.pop(name, None)) is not None:
-            before["until"] = event["step"]
-        if event["state"] == "cleared":
+            before["until"] = event.step
+        if event.state == "cleared":
             continue
-        back = event.get("rolled_back_to")
+        back = event.rolled_back_to
         row = {
             "guard": name,
-            "policy": event["policy"],
-            "since": event.get("since", event["step"]),
-            "step": event["step"],
-            "until": event["step"] if back is not None else None,
-            "text": one_line(event["message"]),
+            "policy": event.policy,
+            "since": event.step if event.since is None else event.since,
+            "step": event.step,
+            "until": event.step if back is not None else None,
+            "text": one_line(event.message),
             "rolledBackTo": back,
         }
         rows.append(row)
@@ -37,7 +37,7 @@ def alarm_rows(history: RunHistory) -> list[dict[str, Any]]:
 
 def alarm_marks(history: RunHistory) -> list[dict[str, Any]]:
     """A line across a chart over the steps at each alarm."""
-    steps = {event["step"] for event in history.alarms if event["state"] == "raised"}
+    steps = {event.step for event in history.alarms if event.state == "raised"}
     line = {"color": "@bad", "width": 1, "dash": "dash"}
     return [
         {"type": "line", "x0": step, "x1": step, "yref": "paper", "y0": 0, "y1": 1, "line": line}

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from rljob_runtime.record.events import Event, read_events
+from rljob_runtime.record.event_types import Event
+from rljob_runtime.record.events import read_events
 from rljob_runtime.report.display.plain import PlainDisplay
 from rljob_runtime.report.display.terminal import LiveDisplay
 

@@ -15,7 +15,6 @@ from rljob_runtime.report.display.figures import (
     shown_steps,
 )
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.totals import number
 
 MAX_LINES = 16
 DASHES = ("solid", "dot", "dash", "dashdot")
@@ -60,20 +59,19 @@ def staleness_chart(history: RunHistory) -> Chart | None:
 
 
 def _waits(history: RunHistory, step: int) -> Iterator[Point]:
-    for state, values in history.docks[step].get("states", {}).items():
-        for awaited, seconds in values.get("waits", {}).items():
-            yield f"{state} for {awaited}", number(seconds)
+    for state, values in history.docks[step].states.items():
+        for awaited, seconds in values.waits.items():
+            yield f"{state} for {awaited}", seconds
 
 
 def _rates(history: RunHistory, step: int) -> Iterator[Point]:
-    seconds = number(history.steps[step]["seconds"])
-    for edge in history.docks[step].get("edges", []):
-        yield f"{edge['from']} → {edge['to']}", number(edge["bytes"]) / seconds
+    for edge in history.docks[step].edges:
+        yield f"{edge.from_} → {edge.to}", edge.bytes / history.steps[step].seconds
 
 
 def _held(history: RunHistory, step: int) -> Iterator[Point]:
-    for warehouse in history.docks[step].get("warehouses", []):
-        yield f"warehouse {warehouse['index']}", number(warehouse.get("peak_bytes", 0))
+    for warehouse in history.docks[step].warehouses:
+        yield f"warehouse {warehouse.index}", warehouse.peak_bytes
 
 
 def _chart(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import DockEvent, StepEvent
 from rljob_runtime.report.display.figures import Figure, shown_steps
 from rljob_runtime.report.display.history import RunHistory
 
@@ -24,7 +24,7 @@ def row_figures(history: RunHistory) -> list[dict[str, Any]]:
     """A figure for each shown step whose rows were seen at least twice."""
     shown = []
     for step in shown_steps(history, MAX_STEPS):
-        seconds, states = rows_of_step(history.steps[step], history.docks.get(step, {}))
+        seconds, states = rows_of_step(history.steps[step], history.docks.get(step))
         if len(seconds) > 2:
             height = PANEL_PIXELS * len(states) + REST_PIXELS
             shown.append({"step": step, "height": height, "figure": _figure(seconds, states)})
@@ -32,24 +32,24 @@ def row_figures(history: RunHistory) -> list[dict[str, Any]]:
 
 
 def rows_of_step(
-    step: Event, dock: Event
+    step: StepEvent, dock: DockEvent | None
 ) -> tuple[list[float], Mapping[str, Mapping[str, list[int]]]]:
     """When rows were looked at, in seconds from the step's start, and what they were at each state.
 
     What was seen last before the start stands at 0, and `done` counts from there; what was seen last
     stands at the step's end too.
     """
-    rows = dock.get("rows") or {}
-    if not rows:
+    rows = dock.rows if dock else None
+    if rows is None:
         return [], {}
-    late = rows["start"] - (step["time"] - step["seconds"])
-    seconds = [late + second for second in rows["seconds"]]
+    late = rows.start - (step.time - step.seconds)
+    seconds = [late + second for second in rows.seconds]
     first = max((i for i, second in enumerate(seconds) if second <= 0), default=0)
     states = {
-        state: {kind: _kept(kind, counts[kind][first:]) for kind in KINDS}
-        for state, counts in rows["states"].items()
+        state: {kind: _kept(kind, getattr(counts, kind)[first:]) for kind in KINDS}
+        for state, counts in rows.states.items()
     }
-    end = max(step["seconds"], seconds[-1])
+    end = max(step.seconds, seconds[-1])
     return [*(max(second, 0.0) for second in seconds[first:]), end], states
 
 

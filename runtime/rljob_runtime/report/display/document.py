@@ -4,7 +4,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import Group
+from rljob_runtime.record.events import plain
 from rljob_runtime.report.display.alarms import alarm_rows
 from rljob_runtime.report.display.busy import busy_workers
 from rljob_runtime.report.display.dock_figures import dock_charts
@@ -66,26 +67,26 @@ def document(history: RunHistory, spec: str) -> Document:
         "inFlight": in_flight_table(history),
         "notices": notices(history),
         "best": best_text(history.best[-1]) if history.best else None,
-        "checkpoints": [history.checkpoints[step] for step in sorted(history.checkpoints)],
+        "checkpoints": [plain(history.checkpoints[step]) for step in sorted(history.checkpoints)],
         "profiles": profiles(history),
-        "machine": history.started.get("machine", {}),
-        "versions": history.started.get("versions", {}),
+        "machine": history.started.machine,
+        "versions": history.started.versions,
         "resumedFrom": history.resumed_from,
-        "next": [str(hint) for hint in (history.finished or {}).get("next", [])],
+        "next": history.hints,
         "spec": spec,
     }
 
 
 def status(history: RunHistory) -> Document:
     """How the run ended, or how far it is. doing: what the set-up does; left: time to the last step."""
-    finished = history.finished or {}
-    goes_on, eta = history.finished is None, history.eta_seconds()
+    finished, eta = history.finished, history.eta_seconds()
+    goes_on = finished is None
     progress = history.progress if goes_on and not history.step else None
     return {
-        "doing": one_line(progress["message"]) if progress else "",
+        "doing": one_line(progress.message) if progress else "",
         "left": duration(eta) if goes_on and eta else "",
-        "kind": str(finished.get("status", "running")),
-        "message": str(finished.get("message") or ""),
+        "kind": finished.status if finished else "running",
+        "message": finished.message if finished else "",
         "step": history.step,
         "total": history.total_steps,
     }
@@ -94,16 +95,15 @@ def status(history: RunHistory) -> Document:
 def facts(history: RunHistory) -> list[tuple[str, str]]:
     """The line under the job's name: label and text."""
     started = history.started
-    devices = started.get("devices")
-    batch, group = started.get("global_batch_size"), started.get("samples_per_prompt")
+    devices, batch, group = started.devices, started.global_batch_size, started.samples_per_prompt
     known = [
-        ("model", started.get("model")),
-        ("data", started.get("dataset")),
-        ("algorithm", started.get("algorithm")),
-        ("devices", f"{devices} {started.get('placement', '')}".strip() if devices else None),
-        ("rollout", started.get("rollout_engine")),
+        ("model", started.model),
+        ("data", started.dataset),
+        ("algorithm", started.algorithm),
+        ("devices", f"{devices} {started.placement or ''}".strip() if devices else None),
+        ("rollout", started.rollout_engine),
         ("batch", f"{batch} prompts × {group} samples" if batch and group else None),
-        ("seed", started.get("seed")),
+        ("seed", started.seed),
         ("left out now", left_out_text(history)),
     ]
     return [(label, str(value)) for label, value in known if value is not None]
@@ -120,14 +120,11 @@ def result(history: RunHistory) -> Document:
     """The big numbers: accuracy before and after, reward, steps and time, speed."""
     change, reward = history.accuracy_change(), history.reward_change()
     speed = history.mean_speed()
-    finished = history.finished or {}
-    began = history.started.get("time", history.first_time or history.last_time)
-    seconds = number(finished.get("seconds", history.last_time - began))
     shown: Document = {
         "steps": " / ".join(
             count(steps).replace(" ", NO_BREAK) for steps in (history.step, history.total_steps)
         ),
-        "time": duration(seconds),
+        "time": duration(history.run_seconds),
         "speed": count(speed) if speed is not None else None,
     }
     if change:
@@ -139,11 +136,11 @@ def result(history: RunHistory) -> Document:
         ends = change or (history.evaluations[max(history.evaluations)],)
         shown["accuracy"] = [
             {
-                "share": event["accuracy"],
+                "share": event.accuracy,
                 "interval": interval95(event),
-                "text": percent(event["accuracy"]),
-                "step": event["step"],
-                "prompts": count(event["n"]),
+                "text": percent(event.accuracy),
+                "step": event.step,
+                "prompts": count(event.n),
             }
             for event in ends
         ]
@@ -159,14 +156,14 @@ def timeline(history: RunHistory) -> list[Document]:
     shown = []
     for step in shown_steps(history, MAX_DETAILED_STEPS):
         event = history.steps[step]
-        start = event["time"] - event["seconds"]
+        start = event.time - event.seconds
         rows: dict[str, list[tuple[str, float, float]]] = {}
         for phase in history.phases.get(step, []):
-            if phase["end"] > start and not phase.get("evaluation"):
-                span = (phase["name"], max(phase["start"] - start, 0.0), phase["end"] - start)
+            if phase.end > start and not phase.evaluation:
+                span = (phase.name, max(phase.start - start, 0.0), phase.end - start)
                 rows.setdefault(row_name(phase), []).append(span)
         if rows:
-            seconds = max(event["seconds"], *(end for spans in rows.values() for *_, end in spans))
+            seconds = max(event.seconds, *(end for spans in rows.values() for *_, end in spans))
             order = sorted(rows, key=lambda row: (_first_phase(rows[row]), row))
             named = [{"row": row, "spans": rows[row]} for row in order]
             shown.append({"step": step, "seconds": seconds, "rows": named})
@@ -188,29 +185,28 @@ def _first_phase(spans: list[tuple[str, float, float]]) -> int:
 
 def samples(history: RunHistory) -> list[Document]:
     """Groups of samples by step, best reward first; long texts are cut, and say so."""
-    steps = [step for step in sorted(history.steps) if history.steps[step].get("samples")]
+    steps = [step for step in sorted(history.steps) if history.steps[step].samples]
     return [
-        {"step": step, "groups": [_group(group) for group in history.steps[step]["samples"]]}
+        {"step": step, "groups": [_group(group) for group in history.steps[step].samples]}
         for step in spaced(steps, MAX_DETAILED_STEPS)
     ]
 
 
-def _group(group: Event) -> Document:
+def _group(group: Group) -> Document:
     responses = [
         {
-            "text": _cut(str(response.get("text", ""))),
-            "reward": response.get("reward"),
-            "parts": response.get("parts", {}),
-            "length": response.get("length"),
-            "tokens": response.get("tokens"),
+            "text": _cut(response.text),
+            "reward": response.reward,
+            "parts": response.parts,
+            "length": response.length,
+            "tokens": plain(response.tokens),
         }
-        for response in group.get("responses", [])
+        for response in group.responses
     ]
     ranked = sorted(responses, key=lambda r: -_rank(r["reward"]))
-    answer = group.get("answer")
     return {
-        "prompt": _cut(str(group.get("prompt", ""))),
-        "answer": None if answer is None else _cut(str(answer)),
+        "prompt": _cut(group.prompt),
+        "answer": None if group.answer is None else _cut(group.answer),
         "responses": ranked,
     }
 
@@ -228,17 +224,16 @@ def _cut(text: str) -> str:
 
 def profiles(history: RunHistory) -> list[Document]:
     """Traces, each with the operators that took most of it; the last one of a name counts."""
-    last = {str(event["path"]): event for event in history.profiles}
+    last = {event.path: event for event in history.profiles}
     return [
         {
             "path": path,
-            "step": event["step"],
-            "what": f"{event['state']} on device {event['rank']}",
-            "seconds": seconds_of(number(event["seconds"])),
-            "bytes": bytes_of(number(event["bytes"])),
+            "step": event.step,
+            "what": f"{event.state} on device {event.rank}",
+            "seconds": seconds_of(event.seconds),
+            "bytes": bytes_of(event.bytes),
             "operators": ", ".join(
-                f"{o['name']} {seconds_of(number(o['self_seconds']))}"
-                for o in event.get("operators", [])[:SHOWN_OPERATORS]
+                f"{o.name} {seconds_of(o.self_seconds)}" for o in event.operators[:SHOWN_OPERATORS]
             ),
         }
         for path, event in last.items()
@@ -248,19 +243,19 @@ def profiles(history: RunHistory) -> list[Document]:
 def notices(history: RunHistory) -> list[Document]:
     """Warnings, failed rewards and changes of the rollout devices, the latest ones."""
     shown = [
-        {"step": event.get("step"), "kind": event["kind"], "text": event["message"], "count": 1}
+        {"step": event.step, "kind": event.kind, "text": event.message, "count": 1}
         for event in history.warnings
     ]
     shown += [
-        {"step": event["step"], "kind": "resize", "text": resize_text(event), "count": 1}
+        {"step": event.step, "kind": "resize", "text": resize_text(event), "count": 1}
         for event in history.resizes
     ]
     shown += [
         {
-            "step": event["step"],
-            "kind": f"reward {event['reward']}",
-            "text": event["message"],
-            "count": event.get("count", 1),
+            "step": event.step,
+            "kind": f"reward {event.reward}",
+            "text": event.message,
+            "count": event.count,
         }
         for event in history.reward_errors
     ]

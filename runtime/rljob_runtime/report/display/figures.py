@@ -65,7 +65,7 @@ def reward_chart(history: RunHistory) -> Chart | None:
     steps, means = points(history, "reward/mean")
     if not steps:
         return None
-    spreads = [number(history.steps[s]["metrics"].get("reward/std", 0.0)) for s in steps]
+    spreads = [number(history.steps[s].metrics.get("reward/std", 0.0)) for s in steps]
     pairs = list(zip(means, spreads, strict=True))
     low = [None if m is None else m - (s if s == s else 0.0) for m, s in pairs]
     high = [None if m is None else m + (s if s == s else 0.0) for m, s in pairs]
@@ -108,7 +108,7 @@ def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figu
     if not history.evaluations:
         return []
     at = sorted(history.evaluations)
-    shares = [history.evaluations[step]["accuracy"] for step in at]
+    shares = [history.evaluations[step].accuracy for step in at]
     bounds = [interval95(history.evaluations[step]) for step in at]
     error = {
         "type": "data",
@@ -167,8 +167,7 @@ def curves_chart(
 
 def parts_chart(history: RunHistory) -> Chart | None:
     """Each reward on its own, where there are several."""
-    last = history.last_step() or {"metrics": {}}
-    names = [n for n in last["metrics"] if n.startswith("reward/") and n not in OF_ALL_REWARDS]
+    names = [n for n in history.last_metrics if n.startswith("reward/") and n not in OF_ALL_REWARDS]
     if len(names) < 2:
         return None
     curves = [
@@ -181,7 +180,7 @@ def parts_chart(history: RunHistory) -> Chart | None:
 
 def memory_chart(history: RunHistory) -> Chart | None:
     """Largest bytes that each device held within a step; of many devices, the fullest."""
-    metrics = (history.last_step() or {"metrics": {}})["metrics"]
+    metrics = history.last_metrics
     devices = [name for name in metrics if name.startswith("memory/peak_bytes/")]
     fullest = sorted(devices, key=lambda name: -(metrics[name] or 0))[:MOST_DEVICES]
     names = [name for name in devices if name in fullest]
@@ -229,8 +228,8 @@ def phase_chart(history: RunHistory) -> Chart | None:
 
 def points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
     """Steps that have the metric, and its values; None where it was not finite."""
-    steps = [s for s in shown_steps(history) if metric in history.steps[s]["metrics"]]
-    values = [number(history.steps[step]["metrics"][metric]) for step in steps]
+    steps = [s for s in shown_steps(history) if metric in history.steps[s].metrics]
+    values = [number(history.steps[step].metrics[metric]) for step in steps]
     return steps, [value if value == value else None for value in values]
 
 

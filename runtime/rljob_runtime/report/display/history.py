@@ -7,10 +7,30 @@ import copy
 import math
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    BestEvent,
+    CheckpointEvent,
+    DockEvent,
+    EvaluationEvent,
+    Event,
+    HangEvent,
+    InFlightEvent,
+    PhaseEvent,
+    ProfileEvent,
+    ProgressEvent,
+    ReshardEvent,
+    ResizeEvent,
+    RewardErrorEvent,
+    RunFinishedEvent,
+    RunStartedEvent,
+    SetFigures,
+    StepEvent,
+    WarningEvent,
+)
 from rljob_runtime.report.display.totals import (
     BusyTotals,
     DockTotals,
@@ -40,6 +60,10 @@ MOST_SNAPSHOTS = 100
 """The latest checkpoints among settled steps, to which a run can go back with right sums."""
 
 
+NOT_BEGUN = RunStartedEvent(time=0.0, name="run", steps=0)
+"""In place of the first event while there is none."""
+
+
 class Done(NamedTuple):
     """What is kept of a step. time: its end, unix seconds. reward: mean; nan without one."""
 
@@ -55,24 +79,24 @@ class RunHistory:
     the run's last life. settled: sums over the earlier steps, none before `thin` drops any. snapshots: what
     they were at checkpoints."""
 
-    started: Event = field(default_factory=dict)
-    finished: Event | None = None
-    progress: Event | None = None
+    started: RunStartedEvent = NOT_BEGUN
+    finished: RunFinishedEvent | None = None
+    progress: ProgressEvent | None = None
     first_time: float | None = None
     last_time: float = 0.0
-    steps: dict[int, Event] = field(default_factory=dict)
-    evaluations: dict[int, Event] = field(default_factory=dict)
-    phases: dict[int, list[Event]] = field(default_factory=dict)
-    docks: dict[int, Event] = field(default_factory=dict)
-    reshards: dict[int, Event] = field(default_factory=dict)
-    in_flight: dict[int, Event] = field(default_factory=dict)
-    checkpoints: dict[int, Event] = field(default_factory=dict)
-    profiles: list[Event] = field(default_factory=list)
-    resizes: list[Event] = field(default_factory=list)
-    warnings: list[Event] = field(default_factory=list)
-    reward_errors: list[Event] = field(default_factory=list)
-    alarms: list[Event] = field(default_factory=list)
-    best: list[Event] = field(default_factory=list)
+    steps: dict[int, StepEvent] = field(default_factory=dict)
+    evaluations: dict[int, EvaluationEvent] = field(default_factory=dict)
+    phases: dict[int, list[PhaseEvent]] = field(default_factory=dict)
+    docks: dict[int, DockEvent] = field(default_factory=dict)
+    reshards: dict[int, ReshardEvent] = field(default_factory=dict)
+    in_flight: dict[int, InFlightEvent] = field(default_factory=dict)
+    checkpoints: dict[int, CheckpointEvent] = field(default_factory=dict)
+    profiles: list[ProfileEvent] = field(default_factory=list)
+    resizes: list[ResizeEvent] = field(default_factory=list)
+    warnings: list[WarningEvent | HangEvent] = field(default_factory=list)
+    reward_errors: list[RewardErrorEvent] = field(default_factory=list)
+    alarms: list[AlarmEvent] = field(default_factory=list)
+    best: list[BestEvent] = field(default_factory=list)
     resumed_from: list[int] = field(default_factory=list)
     done: dict[int, Done] = field(default_factory=dict)
     settled: Totals = field(default_factory=Totals)
@@ -88,44 +112,44 @@ class RunHistory:
 
     def add(self, event: Event) -> None:
         """Fold one event in. Unknown kinds change nothing."""
-        self.first_time = event["time"] if self.first_time is None else self.first_time
-        self.last_time = max(self.last_time, event["time"])
-        match event["kind"]:
-            case "run_started":
+        self.first_time = event.time if self.first_time is None else self.first_time
+        self.last_time = max(self.last_time, event.time)
+        match event:
+            case RunStartedEvent():
                 self._start(event)
-            case "progress":
+            case ProgressEvent():
                 self.progress = event
-            case "phase":
-                self.phases.setdefault(event["step"], []).append(event)
-            case "step":
-                self.steps[event["step"]] = event
-                reward = number(event["metrics"].get("reward/mean"))
-                self.done[event["step"]] = Done(event["time"], event["seconds"], reward)
-            case "evaluation":
-                self.evaluations[event["step"]] = event
-            case "dock":
-                self.docks[event["step"]] = event
-            case "reshard":
-                self.reshards[event["step"]] = event
-            case "in_flight":
-                self.in_flight[event["step"]] = event
-            case "checkpoint":
-                self.checkpoints[event["step"]] = event
-            case "best":
+            case PhaseEvent():
+                self.phases.setdefault(event.step, []).append(event)
+            case StepEvent():
+                self.steps[event.step] = event
+                reward = number(event.metrics.get("reward/mean"))
+                self.done[event.step] = Done(event.time, event.seconds, reward)
+            case EvaluationEvent():
+                self.evaluations[event.step] = event
+            case DockEvent():
+                self.docks[event.step] = event
+            case ReshardEvent():
+                self.reshards[event.step] = event
+            case InFlightEvent():
+                self.in_flight[event.step] = event
+            case CheckpointEvent():
+                self.checkpoints[event.step] = event
+            case BestEvent():
                 self.best.append(event)
-            case "profile":
+            case ProfileEvent():
                 self.profiles.append(event)
-            case "resize":
+            case ResizeEvent():
                 self.resizes.append(event)
-            case "warning" | "hang":
+            case WarningEvent() | HangEvent():
                 self.warnings.append(event)
-            case "reward_error":
+            case RewardErrorEvent():
                 self.reward_errors.append(event)
-            case "alarm":
-                if "rolled_back_to" in event:
-                    self._go_back(event["rolled_back_to"])
+            case AlarmEvent():
+                if event.rolled_back_to is not None:
+                    self._go_back(event.rolled_back_to)
                 self.alarms.append(event)
-            case "run_finished":
+            case RunFinishedEvent():
                 self.finished = event
 
     def forget_details(self, *, before: int) -> None:
@@ -134,15 +158,15 @@ class RunHistory:
         self.thin()
         for step in [s for s in self.phases if s < before]:
             del self.phases[step]
-        dropped = (
-            (self.steps, "samples"),
-            (self.evaluations, "samples"),
-            (self.reshards, "memory"),
-        )
-        for events, detail in dropped:
-            for step, event in events.items():
-                if step < before and detail in event:
-                    events[step] = {k: v for k, v in event.items() if k != detail}
+        for step, done in self.steps.items():
+            if step < before and done.samples:
+                self.steps[step] = replace(done, samples=[])
+        for step, evaluation in self.evaluations.items():
+            if step < before and evaluation.samples:
+                self.evaluations[step] = replace(evaluation, samples=[])
+        for step, reshard in self.reshards.items():
+            if step < before and reshard.memory:
+                self.reshards[step] = replace(reshard, memory=None)
 
     def thin(self) -> None:
         """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
@@ -179,9 +203,9 @@ class RunHistory:
         for step in sorted(self.snapshots)[:-MOST_SNAPSHOTS]:
             del self.snapshots[step]
 
-    def _start(self, event: Event) -> None:
-        if self.started:
-            resumed_from = int(event.get("resumed_from") or 0)
+    def _start(self, event: RunStartedEvent) -> None:
+        if self.started is not NOT_BEGUN:
+            resumed_from = event.resumed_from or 0
             self.resumed_from = [step for step in self.resumed_from if step < resumed_from]
             self.resumed_from.append(resumed_from)
             self._go_back(resumed_from)
@@ -201,87 +225,107 @@ class RunHistory:
         if self.settled.step > to:
             found = self.snapshots.get(max(self.snapshots, default=-1), Totals())
             self.settled = copy.deepcopy(found)
-        self.resizes = [e for e in self.resizes if e["step"] <= to]
-        self.profiles = [e for e in self.profiles if e["step"] <= to]
-        self.best = [e for e in self.best if e["step"] <= to]
-        self.alarms = [e for e in self.alarms if e["step"] <= to or "rolled_back_to" in e]
+        self.resizes = [e for e in self.resizes if e.step <= to]
+        self.profiles = [e for e in self.profiles if e.step <= to]
+        self.best = [e for e in self.best if e.step <= to]
+        self.alarms = [e for e in self.alarms if e.step <= to or e.rolled_back_to is not None]
 
-    def active_alarms(self) -> list[Event]:
+    def active_alarms(self) -> list[AlarmEvent]:
         """Alarms that were raised and not cleared, the last one of each name."""
-        last = {event["alarm"]: event for event in self.alarms}
-        return [event for event in last.values() if event["state"] == "raised"]
+        last = {event.alarm: event for event in self.alarms}
+        return [event for event in last.values() if event.state == "raised"]
 
     @property
     def name(self) -> str:
         """The job's name."""
-        return str(self.started.get("name", "run"))
+        return self.started.name
 
     @property
     def devices(self) -> int | None:
         """Devices of the run now: those that it started with, and what resizes have changed since."""
-        first = self.started.get("devices")
-        since = [e for e in self.resizes if e["time"] >= self.started["time"]]
-        return None if first is None else int(first) + sum(e["to"] - e["from"] for e in since)
+        first = self.started.devices
+        since = [e for e in self.resizes if e.time >= self.started.time]
+        return None if first is None else first + sum(e.to - e.from_ for e in since)
 
     @property
     def total_steps(self) -> int:
         """Steps that the job asks for; those done, while that is unknown."""
-        return max(int(self.started.get("steps", 0)), self.step)
+        return max(self.started.steps, self.step)
 
     @property
     def step(self) -> int:
         """The last step that is done."""
         return max(self.done, default=0)
 
-    def last_step(self) -> Event | None:
+    @property
+    def began(self) -> float | None:
+        """When the run's last process did, unix seconds."""
+        return self.first_time if self.started is NOT_BEGUN else self.started.time
+
+    @property
+    def run_seconds(self) -> float:
+        """That its last process took, or has taken so far."""
+        told = self.finished.seconds if self.finished else None
+        return self.last_time - (self.began or self.last_time) if told is None else told
+
+    @property
+    def hints(self) -> list[str]:
+        """What a run that has ended says to do next."""
+        return (self.finished.next if self.finished else None) or []
+
+    def last_step(self) -> StepEvent | None:
         """Event of the last step that was not thinned out."""
         return self.steps.get(max(self.steps, default=0))
 
-    def switched_to(self) -> Event | None:
+    @property
+    def last_metrics(self) -> Mapping[str, float | None]:
+        """Of that step."""
+        last = self.last_step()
+        return last.metrics if last else {}
+
+    def switched_to(self) -> InFlightEvent | None:
         """The last weights that came in flight, where devices switched to them during the last step."""
         told = self.in_flight.get(max(self.in_flight, default=0))
         before = self.steps.get(self.step - 1, self.started)
-        return told if told and told["time"] > before.get("time", 0.0) else None
+        return told if told and told.time > before.time else None
 
     def series(self, metric: str) -> list[float]:
         """A metric over the steps that have it; nan where it was not finite."""
         events = (self.steps[step] for step in sorted(self.steps))
-        return [number(e["metrics"][metric]) for e in events if metric in e["metrics"]]
+        return [number(e.metrics[metric]) for e in events if metric in e.metrics]
 
     def eta_seconds(self) -> float | None:
         """Seconds to the last step, from the median of the last 20 steps."""
-        recent = [float(self.steps[step]["seconds"]) for step in sorted(self.steps)[-20:]]
+        recent = [self.steps[step].seconds for step in sorted(self.steps)[-20:]]
         if not recent:
             return None
         return statistics.median(recent) * (self.total_steps - self.step)
 
     def phase_seconds(self, step: int) -> dict[str, float]:
         """Seconds of each phase of a step: the step's own figures, else the busiest row's."""
-        given = self.steps.get(step, {}).get("phases")
-        if given:
-            return {name: seconds for name, seconds in given.items() if number(seconds) > 0}
+        if step in self.steps and self.steps[step].phases:
+            return {name: told for name, told in self.steps[step].phases.items() if told > 0}
         rows: dict[str, dict[str, float]] = {}
         for phase in self.phases.get(step, []):
-            if not phase.get("evaluation"):
-                sums = rows.setdefault(phase["name"], {})
+            if not phase.evaluation:
+                sums = rows.setdefault(phase.name, {})
                 row = row_name(phase)
-                sums[row] = sums.get(row, 0.0) + phase["end"] - phase["start"]
+                sums[row] = sums.get(row, 0.0) + phase.end - phase.start
         order = {name: i for i, name in enumerate(PHASES)}
         names = sorted(rows, key=lambda name: order.get(name, len(order)))
         return {name: max(rows[name].values()) for name in names}
 
     def life(self) -> tuple[float, float] | None:
         """When the first step of the run's last life began and its last one ended, unix seconds."""
-        begun = self.started.get("time", 0.0)
-        steps = [step for step in self.done.values() if step.time > begun]
+        steps = [step for step in self.done.values() if step.time > self.started.time]
         if not steps:
             return None
         return min(step.time - step.seconds for step in steps), max(step.time for step in steps)
 
     def _first_of_life(self) -> int | None:
         """The first step of the run's last life."""
-        begun = self.started.get("time", 0.0)
-        return min((step for step, done in self.done.items() if done.time > begun), default=None)
+        begun = self.started.time
+        return min((s for s, done in self.done.items() if done.time > begun), default=None)
 
     def seconds(self, step: int) -> float | None:
         """Of a step; None while it is not done."""
@@ -326,7 +370,7 @@ class RunHistory:
         k = max(1, min(10, len(rewards) // 4))
         return statistics.fmean(rewards[:k]), statistics.fmean(rewards[-k:]), k
 
-    def accuracy_change(self) -> tuple[Event, Event] | None:
+    def accuracy_change(self) -> tuple[EvaluationEvent, EvaluationEvent] | None:
         """First and last evaluation, if there are two."""
         steps = sorted(self.evaluations)
         if len(steps) < 2:
@@ -335,18 +379,18 @@ class RunHistory:
 
     def errors(self) -> int:
         """Rewards that failed: their samples counted 0."""
-        return sum(int(event.get("count", 1)) for event in self.reward_errors)
+        return sum(event.count for event in self.reward_errors)
 
 
-def is_over_bound(reshard: Mapping[str, Any]) -> bool:
+def is_over_bound(reshard: ReshardEvent) -> bool:
     """Whether it held more than it may."""
-    return bool(reshard["peak_bytes"] > reshard["bound_bytes"])
+    return reshard.peak_bytes > reshard.bound_bytes
 
 
-def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:
+def interval95(evaluation: SetFigures) -> tuple[float, float]:
     """95 % interval of an accuracy: normal, or Wilson's where the error is 0 or unknown."""
-    accuracy, n = float(evaluation["accuracy"]), max(int(evaluation["n"]), 1)
-    stderr = number(evaluation.get("stderr"))
+    accuracy, n = evaluation.accuracy, max(evaluation.n, 1)
+    stderr = evaluation.stderr or 0.0
     if stderr > 0:
         return max(0.0, accuracy - Z95 * stderr), min(1.0, accuracy + Z95 * stderr)
     scale = 1 + Z95**2 / n
@@ -355,10 +399,10 @@ def interval95(evaluation: Mapping[str, Any]) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def gain95(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float, float]:
+def gain95(before: SetFigures, after: SetFigures) -> tuple[float, float, float]:
     """Difference of two accuracies with its 95 % interval, taken as independent samples."""
     low_before, high_before = interval95(before)
     low_after, high_after = interval95(after)
-    gain = float(after["accuracy"]) - float(before["accuracy"])
+    gain = after.accuracy - before.accuracy
     half = math.hypot(high_before - low_before, high_after - low_after) / 2
     return gain, gain - half, gain + half

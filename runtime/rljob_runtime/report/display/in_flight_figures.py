@@ -4,17 +4,17 @@ Pure. Beside `reshard_figures` and `reshard_table`, in the same section of the r
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import InFlightEvent
 from rljob_runtime.report.display.curves import Curve
 from rljob_runtime.report.display.figures import Chart
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.reshard_figures import curves_of
 from rljob_runtime.report.display.reshard_table import Row, row_of
-from rljob_runtime.report.display.totals import number
 from rljob_runtime.report.display.wording import count, percent, seconds_of
 
-Figure = Callable[[Event], float | None]
+Figure = Callable[[InFlightEvent], float | None]
 CURVES = {
     "received_seconds": Curve(
         metric="received_seconds", name="on the way", colour="@generate", smooth=False
@@ -60,31 +60,29 @@ def in_flight_table(history: RunHistory) -> list[Row]:
     return [found for found in rows if found is not None]
 
 
-def in_flight_text(told: Event) -> str:
+def in_flight_text(told: InFlightEvent) -> str:
     """`version 3 → 4 · 0.42 s, 97 % behind generation · 1 240 tokens meanwhile · copy 0.004 s`."""
-    before, share = told.get("before"), hidden(told)
-    versions = f"version {told['step']}" if before is None else f"version {before} → {told['step']}"
-    way = seconds_of(told["received_seconds"])
+    share = hidden(told)
+    versions = f"version {told.step}"
+    if told.before is not None:
+        versions = f"version {told.before} → {told.step}"
+    way = seconds_of(told.received_seconds)
     way += f", {percent(share, 0)} behind generation" if share is not None else ""
-    tokens = _field("tokens")(told)
-    parts = [versions, way, *([f"{count(tokens)} tokens meanwhile"] if tokens is not None else [])]
-    return " · ".join([*parts, f"copy {seconds_of(told['switch_seconds'])}"])
+    parts = [versions, way]
+    parts += [f"{count(told.tokens)} tokens meanwhile"] if told.tokens is not None else []
+    return " · ".join([*parts, f"copy {seconds_of(told.switch_seconds)}"])
 
 
-def hidden(told: Event) -> float | None:
+def hidden(told: InFlightEvent) -> float | None:
     """Share of the way in which the slowest device generated."""
-    received, behind = number(told["received_seconds"]), number(told.get("hidden_seconds"))
-    return min(1.0, behind / received) if received > 0 and behind == behind else None
+    received, behind = told.received_seconds, told.hidden_seconds
+    return min(1.0, behind / received) if received > 0 and behind is not None else None
 
 
 def _field(name: str) -> Figure:
-    def read(told: Event) -> float | None:
-        value = number(told.get(name))
-        return value if value == value else None
-
-    return read
+    return attrgetter(name)
 
 
-def _rate(told: Event) -> float | None:
-    moved, seconds = number(told.get("received_bytes")), number(told["received_seconds"])
-    return moved / seconds if moved > 0 and seconds > 0 else None
+def _rate(told: InFlightEvent) -> float | None:
+    moved, seconds = told.received_bytes, told.received_seconds
+    return moved / seconds if moved and seconds > 0 else None

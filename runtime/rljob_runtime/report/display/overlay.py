@@ -20,7 +20,6 @@ from rljob_runtime.report.display.figures import (
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.report import page_of, script_json
 from rljob_runtime.report.display.run_diff import RunDiff
-from rljob_runtime.report.display.totals import number
 
 COLOURS = {"A": "@generate", "B": "@reward-phase"}
 STEP_SECONDS = "seconds"
@@ -65,7 +64,7 @@ def _title(title: str, curve: Curve, number_of_curves: int) -> str:
 
 def _parts(runs: Runs) -> Iterator[str]:
     """Metrics of single rewards that all runs have."""
-    last = [(history.last_step() or {"metrics": {}})["metrics"] for history in runs.values()]
+    last = [history.last_metrics for history in runs.values()]
     for name in last[0]:
         of_one = name.startswith("reward/") and name not in OF_ALL_REWARDS
         if of_one and all(name in metrics for metrics in last):
@@ -91,8 +90,7 @@ def _points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
     if metric != STEP_SECONDS:
         return points(history, metric)
     steps = shown_steps(history)
-    values = [number(history.steps[step]["seconds"]) for step in steps]
-    return steps, [value if value == value else None for value in values]
+    return steps, [history.steps[step].seconds for step in steps]
 
 
 def _held_out(runs: Runs) -> Chart | None:

@@ -104,7 +104,7 @@ def header(history: RunHistory, width: int) -> list[RenderableType]:
     """Job on the left; model, algorithm and devices on the right."""
     started = history.started
     devices = history.devices
-    facts = [started.get("model"), started.get("algorithm"), started.get("dataset")]
+    facts = [started.model, started.algorithm, started.dataset]
     facts.append(f"{devices} device{'s' if devices != 1 else ''}" if devices else None)
     row = Table.grid(expand=True)
     row.width = width
@@ -119,10 +119,10 @@ def progress(
     history: RunHistory, palette: Palette, *, now: float, width: int
 ) -> list[RenderableType]:
     """Bar over the steps with time spent and left; the message of the set-up before step 1."""
-    began = history.started.get("time", history.first_time or now)
+    began = history.began or now
     spent = duration(now - began)
     if not history.step:
-        message = history.progress["message"] if history.progress else "starting"
+        message = history.progress.message if history.progress else "starting"
         mark = "*" if palette.ascii_only else SPINNER[int(now * 8) % len(SPINNER)]
         text = Text(f"{mark} ", style=palette.accent).append(one_line(message), style="default")
         return [_cropped(text.append(f"  {spent}", style="dim"), width)]
@@ -170,7 +170,7 @@ def phase_bar(history: RunHistory, palette: Palette, *, width: int) -> list[Rend
     total = sum(seconds.values())
     if last is None or total <= 0:
         return []
-    label = Text(f"{'last step':<20}", style="default").append(seconds_of(last["seconds"]) + "  ")
+    label = Text(f"{'last step':<20}", style="default").append(seconds_of(last.seconds) + "  ")
     cells = max(width - len(label.plain), 10)
     legend = Text(" " * (20 if width >= 110 else 0))
     done, drawn = 0.0, 0
@@ -205,31 +205,29 @@ def evaluation(history: RunHistory, width: int) -> list[RenderableType]:
     last = history.evaluations[max(history.evaluations)]
     text = Text(f"{'held-out accuracy':<20}", style="default")
     if last is not first:
-        text.append(f"{percent(first['accuracy'])} → ", style="dim")
+        text.append(f"{percent(first.accuracy)} → ", style="dim")
     text.append(accuracy_text(last), style="bold")
     if last is not first:
-        gain = 100 * (last["accuracy"] - first["accuracy"])
+        gain = 100 * (last.accuracy - first.accuracy)
         text.append(f"  {gain:+.1f} points", style="green" if gain > 0 else "red")
-    text.append(f"  after step {last['step']}, n = {count(last['n'])}", style="dim")
+    text.append(f"  after step {last.step}, n = {count(last.n)}", style="dim")
     return [_cropped(text, width)]
 
 
 def alarms(history: RunHistory, width: int) -> list[RenderableType]:
     """Alarms that are active, and the last that rolled the run back."""
     shown = history.active_alarms()
-    back = [event for event in history.alarms if "rolled_back_to" in event][-1:]
+    back = [event for event in history.alarms if event.rolled_back_to is not None][-1:]
     texts = [alarm_text(event) for event in [*back, *(e for e in shown if e not in back)]]
     return [_cropped(Text(f"!! {text}", style="bold red"), width) for text in texts[-4:]]
 
 
 def warnings(history: RunHistory, width: int) -> list[RenderableType]:
     """The last two warnings, and how many rewards failed."""
-    texts = [event["message"] for event in history.warnings[-2:]]
+    texts = [event.message for event in history.warnings[-2:]]
     if history.reward_errors:
         last = history.reward_errors[-1]
-        texts.append(
-            f"{history.errors()} rewards failed; last: {last['reward']}: {last['message']}"
-        )
+        texts.append(f"{history.errors()} rewards failed; last: {last.reward}: {last.message}")
     return [_cropped(Text(f"! {one_line(text)}", style="yellow"), width) for text in texts]
 
 
@@ -237,24 +235,24 @@ def samples(
     history: RunHistory, palette: Palette, *, width: int, height: int
 ) -> list[RenderableType]:
     """A prompt of the last step, its best and its worst responses, in `height` lines."""
-    groups = (history.last_step() or {}).get("samples") or []
-    if not groups or height < 3:
+    last = history.last_step()
+    if last is None or not last.samples or height < 3:
         return []
-    group = max(groups, key=lambda g: len({r["reward"] for r in g["responses"]}))
-    ranked = sorted(group["responses"], key=lambda r: -(r["reward"] or 0.0))
+    group = max(last.samples, key=lambda g: len({r.reward for r in g.responses}))
+    ranked = sorted(group.responses, key=lambda r: -(r.reward or 0.0))
     take = min(MAX_SAMPLES, height - 1, len(ranked))
     chosen = ranked[: (take + 1) // 2] + ranked[len(ranked) - take // 2 :]
     # The end of a prompt tells more than its start, where worked examples stand.
-    prompt = one_line(group["prompt"].strip())
+    prompt = one_line(group.prompt.strip())
     room = max(width - 20, 8)
     prompt = prompt if len(prompt) <= room else "…" + prompt[1 - room :]
     title = Text().append(f"{'sample prompt':<20}", style="dim").append(prompt)
     lines: list[RenderableType] = [_cropped(title, width)]
-    best = max((r["reward"] or 0.0) for r in ranked)
+    best = max((r.reward or 0.0) for r in ranked)
     for response in chosen:
-        good = (response["reward"] or 0.0) >= best > 0
-        text = Text().append(f"{'  reward ' + figure(number(response['reward'])):<20}", style="dim")
-        text.append(one_line(response["text"].strip()), style="green" if good else "default")
+        good = (response.reward or 0.0) >= best > 0
+        text = Text().append(f"{'  reward ' + figure(number(response.reward)):<20}", style="dim")
+        text.append(one_line(response.text.strip()), style="green" if good else "default")
         lines.append(_cropped(text, width))
     return lines
 

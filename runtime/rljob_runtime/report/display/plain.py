@@ -3,7 +3,22 @@
 from collections.abc import Callable, Iterable
 from typing import IO
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    BestEvent,
+    CheckpointEvent,
+    CopiedEvent,
+    EvaluationEvent,
+    Event,
+    HangEvent,
+    ProgressEvent,
+    ResizeEvent,
+    RewardErrorEvent,
+    RunFinishedEvent,
+    RunStartedEvent,
+    StepEvent,
+    WarningEvent,
+)
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.wording import (
     accuracy_text,
@@ -56,8 +71,8 @@ class PlainDisplay:
     def on_event(self, event: Event) -> None:
         """Say what the event says."""
         self._history.add(event)
-        if event["kind"] == "step":
-            self._history.forget_details(before=event["step"])
+        if isinstance(event, StepEvent):
+            self._history.forget_details(before=event.step)
         line = self._line(event)
         if line:
             self._say(line)
@@ -71,72 +86,72 @@ class PlainDisplay:
         report = self._report()
         if report:
             self._say(f"  report: {report}")
-        for hint in self._history.finished.get("next", []):
-            self._say(f"  next: {one_line(str(hint))}")
+        for hint in self._history.hints:
+            self._say(f"  next: {one_line(hint)}")
 
     def _say(self, line: str) -> None:
         self._stream.write(line + "\n")
         self._stream.flush()
 
     def _line(self, event: Event) -> str | None:
-        match event["kind"]:
-            case "run_started":
+        match event:
+            case RunStartedEvent():
                 return start_line(event)
-            case "step":
+            case StepEvent():
                 return step_line(self._history)
-            case "evaluation":
+            case EvaluationEvent():
                 return evaluation_line(event)
-            case "checkpoint":
-                return f"checkpoint of step {event['step']}: {event['path']}"
-            case "resize":
+            case CheckpointEvent():
+                return f"checkpoint of step {event.step}: {event.path}"
+            case ResizeEvent():
                 return resize_text(event)
-            case "best":
+            case BestEvent():
                 return f"best checkpoint so far: {best_text(event)}"
-            case "alarm":
+            case AlarmEvent():
                 return alarm_text(event)
-            case "copied":
-                return f"copied the checkpoint of step {event['step']} to {event['uri']}"
-            case "hang":
-                return f"hang in {event['stage']}: {one_line(event['message'])}"
-            case "warning":
-                return f"warning: {one_line(event['message'])}"
-            case "reward_error":
-                return f"reward {event['reward']} failed: {one_line(event['message'])}"
-            case "run_finished":
-                message = event.get("message")
-                return headline(self._history) + (f": {one_line(message)}" if message else "")
-            case "progress" if event["time"] - self._progress_time >= PROGRESS_SECONDS:
-                self._progress_time = event["time"]
-                return one_line(event["message"])
+            case CopiedEvent():
+                return f"copied the checkpoint of step {event.step} to {event.uri}"
+            case HangEvent():
+                return f"hang in {event.stage}: {one_line(event.message)}"
+            case WarningEvent():
+                return f"warning: {one_line(event.message)}"
+            case RewardErrorEvent():
+                return f"reward {event.reward} failed: {one_line(event.message)}"
+            case RunFinishedEvent():
+                message = f": {one_line(event.message)}" if event.message else ""
+                return headline(self._history) + message
+            case ProgressEvent() if event.time - self._progress_time >= PROGRESS_SECONDS:
+                self._progress_time = event.time
+                return one_line(event.message)
         return None
 
 
-def evaluation_line(event: Event) -> str:
+def evaluation_line(event: EvaluationEvent) -> str:
     """`evaluation after step 20: accuracy 73.0 % (69.1–76.9)`, and each suite."""
-    line = f"evaluation after step {event['step']}: accuracy {accuracy_text(event)}"
-    suites = event.get("suites", {}).items()
+    line = f"evaluation after step {event.step}: accuracy {accuracy_text(event)}"
+    suites = (event.suites or {}).items()
     return ", ".join([line, *(f"{name} {accuracy_text(suite)}" for name, suite in suites)])
 
 
-def start_line(event: Event) -> str:
+def start_line(event: RunStartedEvent) -> str:
     """`job: 140 steps, model tiny, grpo, 2 devices`."""
-    facts = [f"{event['steps']} steps"]
-    if event.get("model"):
-        facts.append(f"model {event['model']}")
-    if event.get("algorithm"):
-        facts.append(str(event["algorithm"]))
-    if event.get("devices"):
-        facts.append(f"{event['devices']} device{'s' if event['devices'] != 1 else ''}")
-    if event.get("resumed_from") is not None:
-        facts.append(f"resumed after step {event['resumed_from']}")
-    return f"{event['name']}: " + ", ".join(facts)
+    facts = [f"{event.steps} steps"]
+    if event.model:
+        facts.append(f"model {event.model}")
+    if event.algorithm:
+        facts.append(event.algorithm)
+    if event.devices:
+        facts.append(f"{event.devices} device{'s' if event.devices != 1 else ''}")
+    if event.resumed_from is not None:
+        facts.append(f"resumed after step {event.resumed_from}")
+    return f"{event.name}: " + ", ".join(facts)
 
 
 def step_line(history: RunHistory) -> str:
     """The last step in one line; metrics that it does not have are left out."""
     last = history.last_step()
     assert last is not None, "a step's line is asked for after its event"
-    parts = [f"step {last['step']}/{history.total_steps}"]
+    parts = [f"step {last.step}/{history.total_steps}"]
     reward, spread = metric_of(history, "reward/mean"), metric_of(history, "reward/std")
     if reward is not None:
         around = "" if spread is None else f" ±{figure(spread)}"
@@ -145,11 +160,11 @@ def step_line(history: RunHistory) -> str:
         value = metric_of(history, name)
         if value is not None:
             parts.append(f"{label} {text(value).replace(' %', '%').replace(' ', '')}")
-    if last["step"] in history.reshards:
-        parts.append(f"reshard {seconds_of(history.reshards[last['step']]['seconds'])}")
+    if last.step in history.reshards:
+        parts.append(f"reshard {seconds_of(history.reshards[last.step].seconds)}")
     if (told := history.switched_to()) is not None:
-        parts.append(f"in flight {seconds_of(told['received_seconds'])}")
-    parts.append(f"took {seconds_of(last['seconds'])}")
+        parts.append(f"in flight {seconds_of(told.received_seconds)}")
+    parts.append(f"took {seconds_of(last.seconds)}")
     eta = history.eta_seconds()
     if eta:
         parts.append(f"eta {duration(eta)}")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import InFlightEvent, ReshardEvent
 from rljob_runtime.report.display.curves import Curve
 from rljob_runtime.report.display.figures import (
     Chart,
@@ -15,7 +15,6 @@ from rljob_runtime.report.display.figures import (
     spaced,
 )
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.totals import number
 
 PHASES = {
     "gather_seconds": ("gather", "@generate"),
@@ -41,13 +40,14 @@ def reshard_charts(history: RunHistory) -> list[Chart]:
     return [chart for chart in made if chart is not None]
 
 
-def stands_still(reshard: Event, step_seconds: float | None) -> float | None:
+def stands_still(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
     """Share of a step in which devices reshard and do nothing else: there, and what is waited for of the way
     back. None without the step, as before the first."""
     if not step_seconds:
         return None
-    waited = (1 - number(reshard.get("overlap", 1.0))) * number(reshard.get("back_seconds", 0.0))
-    return _finite((number(reshard["seconds"]) + waited) / step_seconds)
+    overlap = 1.0 if reshard.overlap is None else reshard.overlap
+    waited = (1 - overlap) * (reshard.back_seconds or 0.0)
+    return (reshard.seconds + waited) / step_seconds
 
 
 def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _seconds_chart(history: RunHistory) -> Chart | None:
 def _share_chart(history: RunHistory) -> Chart | None:
     steps = shown(history.reshards)
     shares = [stands_still(history.reshards[step], history.seconds(step)) for step in steps]
-    hidden = [_finite(history.reshards[step].get("overlap")) for step in steps]
+    hidden = [history.reshards[step].overlap for step in steps]
     share = Curve(metric="share", name="of the step", colour="@update", text=".1%")
     overlap = Curve(metric="overlap", name="way back, hidden", colour="@muted", text=".1%")
     drawn: list[tuple[Curve, Values]] = [
@@ -102,7 +102,7 @@ def _bytes_chart(history: RunHistory) -> Chart | None:
 
 def curves_of(
     history: RunHistory,
-    told: Mapping[int, Event],
+    told: Mapping[int, ReshardEvent] | Mapping[int, InFlightEvent],
     key: str,
     title: str,
     note: str,
@@ -113,7 +113,7 @@ def curves_of(
     steps = shown(told)
     drawn: list[tuple[Curve, Values]] = []
     for field, curve in curves.items():
-        values: Values = [_finite(told[step].get(field)) for step in steps]
+        values: Values = [getattr(told[step], field) for step in steps]
         if any(value is not None for value in values):
             drawn.append((curve, values))
     if not drawn:
@@ -126,27 +126,22 @@ def curves_of(
     return Chart(key=key, title=title, note=note, figure=figure)
 
 
-def shown(told: Mapping[int, Event]) -> list[int]:
+def shown(told: Mapping[int, ReshardEvent] | Mapping[int, InFlightEvent]) -> list[int]:
     """Steps that curves show, of those that were told."""
     steps = sorted(told)
     return steps[:: -(-len(steps) // MAX_POINTS) or 1]
 
 
-def _finite(value: object) -> float | None:
-    found = number(value)
-    return found if found == found else None
-
-
-def _course(reshard: Event) -> dict[str, Sequence[float]]:
+def _course(reshard: ReshardEvent) -> dict[str, Sequence[float]]:
     """Bytes by kind, where they were told at least twice."""
-    memory = reshard.get("memory") or {}
-    seconds = memory.get("seconds") or []
-    told = {kind: memory.get(kind) or [] for kind in KINDS}
+    memory = reshard.memory
+    seconds = memory.seconds if memory else []
+    told = {kind: getattr(memory, kind, None) or [] for kind in KINDS}
     kinds = {kind: sizes for kind, sizes in told.items() if sizes and len(sizes) == len(seconds)}
     return {"seconds": seconds, **kinds} if len(seconds) > 1 and kinds else {}
 
 
-def _memory_figure(reshard: Event) -> Figure:
+def _memory_figure(reshard: ReshardEvent) -> Figure:
     course = _course(reshard)
     seconds = course.pop("seconds")
     areas = [
@@ -162,11 +157,9 @@ def _memory_figure(reshard: Event) -> Figure:
         for kind, (name, colour) in KINDS.items()
         if any(course.get(kind, ()))
     ]
-    lines = [
-        _level(seconds, number(reshard["bound_bytes"]), "bound of weights and buffers", "@bad")
-    ]
+    lines = [_level(seconds, reshard.bound_bytes, "bound of weights and buffers", "@bad")]
     both = max(course.get("update_bytes", [0])) + max(course.get("rollout_bytes", [0]))
-    if not reshard.get("kept_bytes"):
+    if not reshard.kept_bytes:
         lines.append(_level(seconds, both, "weights of both layouts, as without a swap", "@text"))
     axis = {"tickformat": ".3~s", "ticksuffix": "B", "rangemode": "tozero"}
     times = {

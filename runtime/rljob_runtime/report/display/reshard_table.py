@@ -4,10 +4,9 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import ReshardEvent
 from rljob_runtime.report.display.history import RunHistory, is_over_bound
 from rljob_runtime.report.display.reshard_figures import PHASES, stands_still
-from rljob_runtime.report.display.totals import number
 from rljob_runtime.report.display.wording import bytes_of, percent, seconds_of
 
 Row = dict[str, Any]
@@ -52,44 +51,37 @@ def reshard_text(history: RunHistory, step: int) -> str:
     told = history.reshards[step]
     share, hidden = (
         stands_still(told, history.seconds(step)),
-        _field("overlap")(history, told),
+        told.overlap,
     )
-    parts = [seconds_of(told["seconds"])]
+    parts = [seconds_of(told.seconds)]
     parts += [f"{percent(share)} of the step"] if share is not None else []
-    if told.get("received_bytes") is not None:
-        parts.append(f"{bytes_of(told['received_bytes'])} moved")
-    parts.append(f"peak {bytes_of(told['peak_bytes'])} of {bytes_of(told['bound_bytes'])}")
-    parts += [f"{bytes_of(told['kept_bytes'])} redundant"] if told.get("kept_bytes") else []
+    if told.received_bytes is not None:
+        parts.append(f"{bytes_of(told.received_bytes)} moved")
+    parts.append(f"peak {bytes_of(told.peak_bytes)} of {bytes_of(told.bound_bytes)}")
+    parts += [f"{bytes_of(told.kept_bytes)} redundant"] if told.kept_bytes else []
     parts += [f"back {percent(hidden, 0)} hidden"] if hidden is not None else []
     return " · ".join(parts)
 
 
-Figure = Callable[[RunHistory, Event], float | None]
+Figure = Callable[[RunHistory, ReshardEvent], float | None]
 
 
 def _field(name: str) -> Figure:
-    def read(_: RunHistory, reshard: Event) -> float | None:
-        value = number(reshard.get(name))
-        return value if value == value else None
-
-    return read
+    return lambda _, reshard: getattr(reshard, name)
 
 
-def _share(history: RunHistory, reshard: Event) -> float | None:
-    return stands_still(reshard, history.seconds(reshard["step"]))
+def _share(history: RunHistory, reshard: ReshardEvent) -> float | None:
+    return stands_still(reshard, history.seconds(reshard.step))
 
 
-def _swap_hidden(_: RunHistory, reshard: Event) -> float | None:
-    swapped, waited = (
-        number(reshard.get("swap_seconds")),
-        number(reshard.get("swap_waited_seconds")),
-    )
-    return max(0.0, 1 - waited / swapped) if swapped > 0 and waited == waited else None
+def _swap_hidden(_: RunHistory, reshard: ReshardEvent) -> float | None:
+    swapped, waited = reshard.swap_seconds, reshard.swap_waited_seconds
+    return max(0.0, 1 - waited / swapped) if swapped and waited is not None else None
 
 
-def _rate(_: RunHistory, reshard: Event) -> float | None:
-    moved, seconds = number(reshard.get("received_bytes")), number(reshard["seconds"])
-    return moved / seconds if moved > 0 and seconds > 0 else None
+def _rate(_: RunHistory, reshard: ReshardEvent) -> float | None:
+    moved, seconds = reshard.received_bytes, reshard.seconds
+    return moved / seconds if moved and seconds > 0 else None
 
 
 def _row(history: RunHistory, label: str, unit: str, figure: Figure, note: str) -> Row | None:

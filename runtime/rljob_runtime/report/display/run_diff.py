@@ -174,9 +174,9 @@ def _metrics(
     a: RunHistory, b: RunHistory, both: list[int], averaged: list[int]
 ) -> Iterator[MetricDiff]:
     def value(history: RunHistory, step: int, name: str) -> float:
-        return number(history.steps[step]["metrics"].get(name))
+        return number(history.steps[step].metrics.get(name))
 
-    of_a, of_b = ({n for step in both for n in h.steps[step]["metrics"]} for h in (a, b))
+    of_a, of_b = ({n for step in both for n in h.steps[step].metrics} for h in (a, b))
     for name in sorted(of_a & of_b):
         parted = (s for s in both if not _same(value(a, s, name), value(b, s, name)))
         means = [_mean(value(history, step, name) for step in averaged) for history in (a, b)]
@@ -187,12 +187,12 @@ def _phases(a: RunHistory, b: RunHistory, averaged: list[int]) -> dict[str, tupl
     found: dict[str, list[list[float]]] = {"step": [[], []]}
     for side, history in enumerate((a, b)):
         for step in averaged:
-            found["step"][side].append(number(history.steps[step]["seconds"]))
+            found["step"][side].append(history.steps[step].seconds)
             for name, seconds in history.phase_seconds(step).items():
                 found.setdefault(name, [[], []])[side].append(seconds)
             for name, field in IN_FLIGHT.items():
                 if step in history.in_flight:
-                    seconds = number(history.in_flight[step].get(field))
+                    seconds = number(getattr(history.in_flight[step], field))
                     found.setdefault(name, [[], []])[side].append(seconds)
     return {name: (_mean(x), _mean(y)) for name, (x, y) in found.items() if x or y}
 
@@ -200,9 +200,7 @@ def _phases(a: RunHistory, b: RunHistory, averaged: list[int]) -> dict[str, tupl
 def _accuracies(a: RunHistory, b: RunHistory) -> Iterator[AccuracyDiff]:
     for step in sorted(a.evaluations.keys() & b.evaluations.keys()):
         of_a, of_b = a.evaluations[step], b.evaluations[step]
-        yield AccuracyDiff(
-            step, float(of_a["accuracy"]), float(of_b["accuracy"]), *gain95(of_a, of_b)
-        )
+        yield AccuracyDiff(step, of_a.accuracy, of_b.accuracy, *gain95(of_a, of_b))
 
 
 def _mean(values: Iterable[float]) -> float:

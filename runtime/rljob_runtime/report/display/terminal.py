@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import Event, RunFinishedEvent, StepEvent
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.panels import Palette, screen
 from rljob_runtime.report.display.wording import headline, one_line, summary_rows
@@ -46,9 +46,9 @@ class LiveDisplay:
         """Fold the event in; the next redraw shows it."""
         with self._lock:
             self._history.add(event)
-            if event["kind"] == "step":
-                self._history.forget_details(before=event["step"])
-        if event["kind"] == "run_finished":
+            if isinstance(event, StepEvent):
+                self._history.forget_details(before=event.step)
+        if isinstance(event, RunFinishedEvent):
             self._stop()
         elif self._live is None and self._history.finished is None:
             self._live = Live(
@@ -88,21 +88,21 @@ class LiveDisplay:
 
 def summary(history: RunHistory, report: str | None, palette: Palette) -> RenderableType:
     """What stays on the terminal: result, reward, speed, places, what to try next."""
-    finished = history.finished or {}
-    status = str(finished.get("status"))
+    finished = history.finished
+    status = finished.status if finished else ""
     table = Table.grid(padding=(0, 2))
     table.add_column(style=palette.quiet, no_wrap=True)
     table.add_column(overflow="fold")
     title = Text(history.name, style="bold")
     title.append(f"  {headline(history)}", style=STATUS_STYLES.get(status, "bold"))
-    if finished.get("message"):
-        table.add_row("  reason", Text(one_line(str(finished["message"]))))
+    if finished and finished.message:
+        table.add_row("  reason", Text(one_line(finished.message)))
     rows = summary_rows(history) + ([("report", report)] if report else [])
     for label, text in rows:
         strong = "bold" if label in ("held-out accuracy", "gain") else ""
         table.add_row(f"  {label}", Text(text, style=strong))
-    for i, hint in enumerate(finished.get("next", [])):
-        table.add_row("  try next" if i == 0 else "", Text(one_line(str(hint))))
+    for i, hint in enumerate(history.hints):
+        table.add_row("  try next" if i == 0 else "", Text(one_line(hint)))
     page = Table.grid()
     page.add_row("")
     page.add_row(title)

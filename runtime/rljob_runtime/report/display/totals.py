@@ -5,11 +5,17 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import (
+    DockEvent,
+    PhaseEvent,
+    StateTraffic,
+    StepEvent,
+    Warehouse,
+)
 
 SUMMED = ("rows", "bytes_read", "bytes_written", "wait_seconds", "transfer_seconds")
 """Of a state of the dock."""
@@ -23,11 +29,10 @@ def number(value: object) -> float:
     return float(value) if isinstance(value, (int, float)) else math.nan
 
 
-def row_name(phase: Mapping[str, Any]) -> str:
+def row_name(phase: PhaseEvent) -> str:
     """Row of a phase in a timeline: its role and device."""
-    role = str(phase.get("role") or phase["name"])
-    device = phase.get("device")
-    return role if device is None else f"{role} {device}"
+    role = phase.role or phase.name
+    return role if phase.device is None else f"{role} {phase.device}"
 
 
 @dataclass(slots=True)
@@ -43,37 +48,37 @@ class DockTotals:
     dropped: dict[str, Table] = field(default_factory=dict)
     data_paths: Table = field(default_factory=dict)
 
-    def add(self, event: Event, *, seconds: float) -> None:
+    def add(self, event: DockEvent, *, seconds: float) -> None:
         """seconds: of the event's step, 0 while it is not done."""
         self.seconds += seconds
-        self.data_paths = event.get("data_paths", self.data_paths)
-        for name, values in event.get("states", {}).items():
+        self.data_paths = event.data_paths or self.data_paths
+        for name, values in event.states.items():
             self._add_state(name, values)
-        for edge in event.get("edges", []):
-            sums = self.edges.setdefault((edge["from"], edge["to"]), [0, 0])
-            sums[0] += edge["rows"]
-            sums[1] += edge["bytes"]
-        for told in event.get("warehouses", []):
+        for edge in event.edges:
+            sums = self.edges.setdefault((edge.from_, edge.to), [0, 0])
+            sums[0] += edge.rows
+            sums[1] += edge.bytes
+        for told in event.warehouses:
             self._add_warehouse(told)
-        for reason, rows in event.get("dropped", {}).items():
+        for reason, rows in (event.dropped or {}).items():
             entry = self.dropped.setdefault(reason, {"reason": reason, "rows": 0, "steps": []})
             entry["rows"] += rows
-            entry["steps"].append(event["step"])
+            entry["steps"].append(event.step)
 
-    def _add_state(self, name: str, values: Mapping[str, Any]) -> None:
+    def _add_state(self, name: str, values: StateTraffic) -> None:
         sums = self.states.setdefault(name, {**dict.fromkeys(SUMMED, 0.0), "waits": {}})
         for key in SUMMED:
-            sums[key] += number(values.get(key) or 0)
-        for awaited, waited in values.get("waits", {}).items():
-            sums["waits"][awaited] = sums["waits"].get(awaited, 0.0) + number(waited)
+            sums[key] += getattr(values, key)
+        for awaited, waited in values.waits.items():
+            sums["waits"][awaited] = sums["waits"].get(awaited, 0.0) + waited
 
-    def _add_warehouse(self, told: Mapping[str, Any]) -> None:
-        known = self.warehouses.setdefault(str(told.get("index", 0)), {"steps_alone": 0})
+    def _add_warehouse(self, told: Warehouse) -> None:
+        known = self.warehouses.setdefault(str(told.index), {"steps_alone": 0})
         for key in ("peak_bytes", "capacity_bytes", "times_alone"):
-            known[key] = max(known.get(key, 0.0), number(told.get(key, 0)))
-        if "replicated" in told:
-            known["replicated"] = told["replicated"]
-            known["steps_alone"] += not told["replicated"]
+            known[key] = max(known.get(key, 0.0), float(getattr(told, key) or 0))
+        if told.replicated is not None:
+            known["replicated"] = told.replicated
+            known["steps_alone"] += not told.replicated
 
 
 @dataclass(slots=True)
@@ -105,15 +110,15 @@ class BusyTotals:
 
     workers: dict[str, WorkerTime] = field(default_factory=dict)
 
-    def add(self, phases: Iterable[Event], *, since: float, until: float) -> None:
+    def add(self, phases: Iterable[PhaseEvent], *, since: float, until: float) -> None:
         """What of the phases lies between two times (unix seconds)."""
         spans: dict[str, list[tuple[float, float]]] = {}
         for phase in phases:
-            if phase["start"] < until and phase["end"] > since:
-                row, name = row_name(phase), phase["name"]
+            if phase.start < until and phase.end > since:
+                row, name = row_name(phase), phase.name
                 time = self.workers.setdefault(row, WorkerTime())
                 time.worked[name] = time.worked.get(name, 0.0) + _worked(phase, since, until)
-                start, end = max(phase["start"], since, time.reached), min(phase["end"], until)
+                start, end = max(phase.start, since, time.reached), min(phase.end, until)
                 spans.setdefault(row, []).append((start, end))
         for row, found in spans.items():
             self.workers[row].spans = _joined([*self.workers[row].spans, *found])
@@ -128,10 +133,10 @@ class StepTotals:
     speeds: float = 0.0
     num_speeds: int = 0
 
-    def add(self, event: Event) -> None:
+    def add(self, event: StepEvent) -> None:
         """Take up a step."""
-        self.staleness.update({int(k): rows for k, rows in event.get("staleness", {}).items()})
-        speed = number(event["metrics"].get("tokens_per_second"))
+        self.staleness.update(event.staleness)
+        speed = number(event.metrics.get("tokens_per_second"))
         if math.isfinite(speed):
             self.speeds += speed
             self.num_speeds += 1
@@ -147,14 +152,14 @@ class Totals:
     busy: BusyTotals = field(default_factory=BusyTotals)
 
 
-def _worked(phase: Event, since: float, until: float) -> float:
+def _worked(phase: PhaseEvent, since: float, until: float) -> float:
     """Seconds of a phase within the times, without its share of those in which it waited."""
-    whole = phase["end"] - phase["start"]
+    whole = phase.end - phase.start
     if whole <= 0:
         return 0.0
-    waited = number(phase.get("waited_seconds", 0.0)) / whole
-    within = min(phase["end"], until) - max(phase["start"], since)
-    return float(within * (1 - min(1.0, waited)))
+    waited = phase.waited_seconds / whole
+    within = min(phase.end, until) - max(phase.start, since)
+    return within * (1 - min(1.0, waited))
 
 
 def _joined(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from rljob_runtime.record.event_types import AlarmEvent, BestEvent, ResizeEvent, SetFigures
 from rljob_runtime.report.display.history import RunHistory, gain95, interval95
 from rljob_runtime.report.display.totals import number
 
@@ -100,10 +101,10 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else "·" for c in shown)
 
 
-def accuracy_text(evaluation: Mapping[str, Any]) -> str:
+def accuracy_text(evaluation: SetFigures) -> str:
     """`73.0 % (69.1–76.9)`: an accuracy with its 95 % interval."""
     low, high = interval95(evaluation)
-    return f"{percent(evaluation['accuracy'])} ({100 * low:.1f}–{100 * high:.1f})"
+    return f"{percent(evaluation.accuracy)} ({100 * low:.1f}–{100 * high:.1f})"
 
 
 def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
@@ -113,20 +114,20 @@ def suite_rows(history: RunHistory) -> list[dict[str, Any]]:
     if not steps:
         return []
     rows = []
-    for name, last in history.evaluations[steps[-1]].get("suites", {}).items():
-        found = (history.evaluations[step].get("suites", {}).get(name) for step in steps)
+    for name, last in (history.evaluations[steps[-1]].suites or {}).items():
+        found = ((history.evaluations[step].suites or {}).get(name) for step in steps)
         first = next(suite for suite in found if suite is not None)
         gain, low, high = gain95(first, last)
-        k = last["k"]
+        k = last.k
         rows.append(
             {
                 "name": name,
-                "prompts": count(last["n"]),
+                "prompts": count(last.n),
                 "measure": "Pass@1" if k == 1 else f"Avg@{k}",
                 "first": accuracy_text(first),
                 "last": accuracy_text(last),
                 "gain": f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
-                "passAtK": "" if k == 1 else f"Pass@{k} {percent(last['pass_at_k'])}",
+                "passAtK": "" if k == 1 else f"Pass@{k} {percent(number(last.pass_at_k))}",
             }
         )
     return rows
@@ -141,12 +142,12 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
         rows += [
             (
                 "held-out accuracy",
-                f"{percent(change[0]['accuracy'])} → {percent(change[1]['accuracy'])}",
+                f"{percent(change[0].accuracy)} → {percent(change[1].accuracy)}",
             ),
             (
                 "gain",
                 f"{100 * gain:+.1f} points, 95 % interval {100 * low:+.1f} to {100 * high:+.1f}"
-                f" ({count(change[1]['n'])} held-out prompts)",
+                f" ({count(change[1].n)} held-out prompts)",
             ),
         ]
     elif history.evaluations:
@@ -164,9 +165,8 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
         rows.append(("speed", f"{count(speed)} tokens/s, mean of the steps"))
     if left_out := left_out_text(history):
         rows.append(("left out now", left_out))
-    checkpoint = (history.finished or {}).get("checkpoint")
-    if checkpoint:
-        rows.append(("checkpoint", str(checkpoint)))
+    if history.finished and history.finished.checkpoint:
+        rows.append(("checkpoint", history.finished.checkpoint))
     if history.best:
         rows.append(("best checkpoint", best_text(history.best[-1])))
     return rows
@@ -174,36 +174,35 @@ def summary_rows(history: RunHistory) -> list[tuple[str, str]]:
 
 def headline(history: RunHistory) -> str:
     """`done: 140 of 140 steps in 1:12` and its like for runs that failed or were interrupted."""
-    finished = history.finished or {}
-    status = {"succeeded": "done", "failed": "failed", "interrupted": "interrupted"}.get(
-        str(finished.get("status")), "ended"
-    )
-    began = history.started.get("time", history.first_time or history.last_time)
-    seconds = number(finished.get("seconds", history.last_time - began))
-    return f"{status}: {history.step} of {history.total_steps} steps in {duration(seconds)}"
+    finished = history.finished.status if history.finished else ""
+    status = "done" if finished == "succeeded" else finished
+    if status not in ("done", "failed", "interrupted"):
+        status = "ended"
+    steps = f"{history.step} of {history.total_steps} steps"
+    return f"{status}: {steps} in {duration(history.run_seconds)}"
 
 
-def resize_text(event: Mapping[str, Any]) -> str:
+def resize_text(event: ResizeEvent) -> str:
     """`rollout devices 1 → 2 after step 12, asked for 8.1 s before; training stood still for 0.21 s`."""
     return (
-        f"rollout devices {event['from']} → {event['to']} after step {event['step']}, asked for "
-        f"{seconds_of(event['waited_seconds'])} before; training stood still for "
-        f"{seconds_of(event['stopped_seconds'])}"
+        f"rollout devices {event.from_} → {event.to} after step {event.step}, asked for "
+        f"{seconds_of(event.waited_seconds)} before; training stood still for "
+        f"{seconds_of(event.stopped_seconds)}"
     )
 
 
-def best_text(event: Mapping[str, Any]) -> str:
+def best_text(event: BestEvent) -> str:
     """`step 40, accuracy 0.712`."""
-    return f"step {event['step']}, {event['metric']} {figure(number(event['value']))}"
+    return f"step {event.step}, {event.metric} {figure(event.value)}"
 
 
-def alarm_text(event: Mapping[str, Any]) -> str:
+def alarm_text(event: AlarmEvent) -> str:
     """`alarm entropyCollapse at step 12: entropy 0.002 …; rolled back to step 8`, or that it is over."""
-    if event["state"] == "cleared":
-        return f"alarm {event['alarm']} is over at step {event['step']}"
-    back = event.get("rolled_back_to")
+    if event.state == "cleared":
+        return f"alarm {event.alarm} is over at step {event.step}"
+    back = event.rolled_back_to
     follows = "" if back is None else f"; rolled back to step {back}"
-    return f"alarm {event['alarm']} at step {event['step']}: {one_line(event['message'])}{follows}"
+    return f"alarm {event.alarm} at step {event.step}: {one_line(event.message)}{follows}"
 
 
 def left_out_text(history: RunHistory) -> str | None:
@@ -219,4 +218,4 @@ def left_out_text(history: RunHistory) -> str | None:
 def metric_of(history: RunHistory, name: str) -> float | None:
     """Latest value of a metric: None where the last step has none, nan where it was not finite."""
     last = history.last_step()
-    return number(last["metrics"][name]) if last and name in last["metrics"] else None
+    return number(last.metrics[name]) if last and name in last.metrics else None

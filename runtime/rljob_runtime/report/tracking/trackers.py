@@ -18,7 +18,14 @@ from typing import Any
 
 from rljob_api.spec.tracking import Tracking
 from rljob_runtime.children.line_child import LineChild, StartFailed
-from rljob_runtime.record.events import Event, EventLog, events_in
+from rljob_runtime.record.event_types import (
+    EvaluationEvent,
+    Event,
+    RunStartedEvent,
+    StepEvent,
+    WarningEvent,
+)
+from rljob_runtime.record.events import EventLog, events_in, plain
 from rljob_runtime.report.tracking.tracker import TrackedRun
 
 CHILD = "rljob_runtime.report.tracking.tracker_child"
@@ -38,10 +45,9 @@ class Trackers:
 
     def on_event(self, event: Event) -> None:
         """Take up a step or an evaluation, and tell what has become of earlier ones."""
-        metrics = metrics_of(event)
-        if metrics:
+        if isinstance(event, StepEvent | EvaluationEvent) and (metrics := metrics_of(event)):
             for feed in self._feeds:
-                feed.put({"step": event["step"], "time": event["time"], "metrics": metrics})
+                feed.put({"step": event.step, "time": event.time, "metrics": metrics})
             self._tell()
 
     def finish(self, status: str) -> None:
@@ -56,7 +62,7 @@ class Trackers:
     def _tell(self) -> None:
         for feed in self._feeds:
             if (news := feed.news()) is not None:
-                self._log.write("warning", message=news)
+                self._log.write(WarningEvent(message=news))
 
 
 class _Feed:
@@ -167,36 +173,35 @@ class _Feed:
             return False
 
 
-def metrics_of(event: Event) -> dict[str, float]:
-    """What trackers are told of an event, by the events' names; nothing of most kinds."""
-    if event["kind"] == "step":
-        phases = {f"phases/{name}": value for name, value in event.get("phases", {}).items()}
-        return _finite({**event["metrics"], "seconds": event["seconds"], **phases})
-    if event["kind"] == "evaluation":
-        suites = {f"{name}/": figures for name, figures in event.get("suites", {}).items()}
-        return _finite(
-            {
-                f"evaluation/{suite}{name}": figures[name]
-                for suite, figures in {"": event, **suites}.items()
-                for name in OF_EVALUATIONS
-                if name in figures
-            }
-        )
-    return {}
+def metrics_of(event: StepEvent | EvaluationEvent) -> dict[str, float]:
+    """What trackers are told of an event, by the events' names."""
+    if isinstance(event, StepEvent):
+        phases = {f"phases/{name}": value for name, value in event.phases.items()}
+        return _finite({**event.metrics, "seconds": event.seconds, **phases})
+    suites = {f"{name}/": figures for name, figures in (event.suites or {}).items()}
+    return _finite(
+        {
+            f"evaluation/{suite}{name}": getattr(figures, name)
+            for suite, figures in {"": event, **suites}.items()
+            for name in OF_EVALUATIONS
+        }
+    )
 
 
-def tracked_run(events: Path, started: Event) -> TrackedRun:
+def tracked_run(events: Path, started: RunStartedEvent) -> TrackedRun:
     """The run as trackers know it. events: the run's, whose first names it for good. started: the last
     `run_started`."""
     with events.open("rb") as lines:
-        first = next(events_in(lines), started)
-    text = f"{started['name']} {first['time']}"
+        first: Event = next(events_in(lines), started)
+    text = f"{started.name} {first.time}"
     return TrackedRun(
-        name=started["name"],
+        name=started.name,
         id=hashlib.blake2b(text.encode(), digest_size=8).hexdigest(),
         folder=events.parent,
-        step=started.get("resumed_from") or 0,
-        facts={name: v for name, v in started.items() if name not in NO_FACTS and v is not None},
+        step=started.resumed_from or 0,
+        facts={
+            name: v for name, v in plain(started).items() if name not in NO_FACTS and v is not None
+        },
     )
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rljob_runtime.record.events import Event, events_in
+from rljob_runtime.record.event_types import Event
+from rljob_runtime.record.events import events_in
 
 PIECE_BYTES = 16 * 2**20
 FILE_PIECE_BYTES = 2**20

@@ -116,7 +116,7 @@ class LiveRun:
         """How a trace is read that the run has told of; None for any other name."""
         with self._lock:
             self._read_on_if_due()
-            told = any(event["path"] == name for event in self._history.profiles)
+            told = any(event.path == name for event in self._history.profiles)
         return self._run.reader(name) if told and NAME.fullmatch(name) else None
 
     def _read_on_if_due(self) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.record.events import Event, cut_rewound
+from rljob_runtime.record.event_types import Event
+from rljob_runtime.record.events import cut_rewound
 from rljob_runtime.report.display.display import Display
 from rljob_runtime.report.watch.runs import Pulse, Standing, WatchedRun
 
@@ -90,5 +91,5 @@ class Watch:
         if finished is None:
             self._tell(f"{self._run.place}: {standing.text}")
             return standing.code
-        code = finished.get("exit_code")
-        return code if isinstance(code, int) else EXIT_CODES.get(str(finished["status"]), 1)
+        code = finished.exit_code
+        return code if code is not None else EXIT_CODES.get(finished.status, 1)

@@ -3,12 +3,12 @@
 `LocalRun` is a folder of this machine; `watched` has a job's. Used by `on_terminal` and `watched_page`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from rljob_runtime.record.driver_file import gone_driver
-from rljob_runtime.record.events import Event
+from rljob_runtime.record.event_types import RunFinishedEvent, RunStartedEvent
 from rljob_runtime.report.display.wording import duration
 from rljob_runtime.report.watch.follow import Follower, News, Read, read_file
 
@@ -24,17 +24,17 @@ class Pulse:
 
     started: float = 0.0
     last: float = 0.0
-    finished: Event | None = field(default=None)
+    finished: RunFinishedEvent | None = None
 
     def add(self, news: News) -> None:
         """Take up what has come."""
         if news.afresh:
             self.started, self.last, self.finished = 0.0, 0.0, None
         for event in news.events:
-            self.last = max(self.last, event["time"])
-            if event["kind"] == "run_started":
-                self.started, self.finished = event["time"], None
-            elif event["kind"] == "run_finished":
+            self.last = max(self.last, event.time)
+            if isinstance(event, RunStartedEvent):
+                self.started, self.finished = event.time, None
+            elif isinstance(event, RunFinishedEvent):
                 self.finished = event
 
 

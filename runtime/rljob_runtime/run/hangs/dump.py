@@ -22,6 +22,7 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.errors import DeadlineError, RljobError, describe, stage_of_deadline
 from rljob_runtime.processes.hangs.dock_state import DockQuestion
 from rljob_runtime.processes.hangs.reporter import report
+from rljob_runtime.record.event_types import HangEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.hang_files import FOLDER, SUMMARY
 from rljob_runtime.run.hangs.summary import process_text, summary_text
@@ -145,15 +146,15 @@ class Hangs:
         return above / name
 
     def _tell(self, stage: str, why: str, hang: Hang) -> None:
-        missing = [{"process": one.process, "why": one.why} for one in hang.verdict.missing]
         self.events.write(
-            "hang",
-            stage=stage,
-            message=f"{' '.join(why.split())}; {hang.reason}",
-            folder=str(hang.folder or ""),
-            step=self.step(),
-            missing=missing,
-            waiting=hang.verdict.waiting[:32],
+            HangEvent(
+                stage=stage,
+                message=f"{' '.join(why.split())}; {hang.reason}",
+                folder=str(hang.folder or ""),
+                step=self.step(),
+                missing=hang.verdict.missing,
+                waiting=hang.verdict.waiting[:32],
+            )
         )
 
 

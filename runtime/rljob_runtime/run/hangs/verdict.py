@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rljob_runtime.record.event_types import Missing
 from rljob_runtime.run.hangs.switchboard import Heard
 
 NAMED = 3
@@ -19,14 +20,6 @@ MESSAGES = ("send", "receive")
 
 Dock = Mapping[str, Mapping[str, Any]]
 """What each of the dock's servers told, by role; `error` in place of it where it did not."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Missing:
-    """A process that others may wait for. why: what it does instead, in a few words."""
-
-    process: str
-    why: str
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,0 +1,74 @@
+"""What a step moved through the dock, as its event. Called by the driver."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rljob_runtime.dock.graph import StateGraph
+from rljob_runtime.dock.stats import Traffic
+from rljob_runtime.errors import DockError, DockStale, RljobError
+from rljob_runtime.record.event_types import DockEvent, Edge, Rows, StateTraffic, Warehouse
+
+ROOM_TIMEOUT_SECONDS = 5.0
+
+
+def dock_event(
+    step: int,
+    traffic: Iterable[Mapping[str, Traffic]],
+    graph: StateGraph,
+    *,
+    warehouses: Sequence[Any] = (),
+    rows: Rows | None = None,
+    dropped: Mapping[str, int] | None = None,
+) -> DockEvent:
+    """traffic: of each state, of all workers. warehouses: their actors; one that restarts now is left out.
+    dropped: rows that were dropped, by reason, and so generated again; none in most steps."""
+    rooms = []
+    for index, warehouse in enumerate(warehouses):
+        with contextlib.suppress(RljobError, TimeoutError):
+            room = warehouse.room().result(timeout=ROOM_TIMEOUT_SECONDS)
+            rooms.append(Warehouse(index=index, **room))
+    sums: dict[str, Traffic] = {}
+    for state, moved in (item for report in traffic for item in report.items()):
+        sums.setdefault(state, Traffic()).add(moved)
+    return DockEvent(
+        step=step,
+        states={
+            state: StateTraffic(
+                rows=moved.rows,
+                bytes_read=moved.bytes_read.total(),
+                bytes_written=moved.bytes_written,
+                wait_seconds=moved.wait_seconds,
+                transfer_seconds=moved.transfer_seconds,
+                waits=moved.waits,
+            )
+            for state, moved in sums.items()
+        },
+        edges=[edge for state, moved in sums.items() for edge in _edges(state, moved, graph)],
+        data_paths={
+            state: {"shared": moved.shared_paths, "tcp": moved.tcp_paths}
+            for state, moved in sums.items()
+        },
+        warehouses=rooms,
+        rows=rows,
+        dropped=dict(dropped) if dropped else None,
+        regenerated=sum(dropped.values()) if dropped else None,
+    )
+
+
+def reason_of(error: DockError) -> str:
+    """Why rows were dropped: they were too old, or their dock lost them."""
+    return "stale" if isinstance(error, DockStale) else "lost"
+
+
+def _edges(state: str, traffic: Traffic, graph: StateGraph) -> Iterator[Edge]:
+    """What the state read, by who wrote it; a row counts once, however many of its columns were read."""
+    rows: dict[str, int] = {}
+    num_bytes: Counter[str] = Counter()
+    for column, count in traffic.rows_read.items():
+        writer = graph.writer(column)
+        rows[writer] = max(rows.get(writer, 0), count)
+        num_bytes[writer] += traffic.bytes_read[column]
+    for writer, count in rows.items():
+        yield Edge(from_=writer, to=state, rows=count, bytes=num_bytes[writer])
