@@ -23,7 +23,7 @@ from rljob_runtime.record.event_types import (
     StepEvent,
     WarningEvent,
 )
-from rljob_runtime.record.events import EventLog, cut_rewound, parse_event
+from rljob_runtime.record.events import EventLog, cut_rewound, parse_event, plain
 
 
 def test_events_are_read_back_in_order(tmp_path: Path) -> None:
@@ -211,3 +211,31 @@ def test_a_field_that_is_not_as_its_type_says_is_as_if_it_were_not_there() -> No
     event = parse_event('{"time":1,"kind":"warning","message":"w","step":"one","more":[1]}')
 
     assert event == WarningEvent(time=1.0, message="w")
+
+
+def test_lines_of_runs_before_events_had_types_are_read_whole() -> None:
+    """What the runtime wrote before, a line a kind: no line and no field is lost."""
+    lines = (Path(__file__).parent / "events_of_before.jsonl").read_text().splitlines()
+
+    for line in lines:
+        event = parse_event(line)
+        assert event is not None, line
+        written, before = plain(event), json.loads(line)
+        assert {name: written.get(name) for name in before} == before
+
+
+def test_fields_that_are_new_or_wrong_are_left_out_and_the_event_stays() -> None:
+    line = {
+        "time": 1.0,
+        "kind": "checkpoint",
+        "step": 3,
+        "path": "p",
+        "seconds": "long",
+        "new": [1],
+    }
+
+    event = parse_event(json.dumps(line))
+
+    assert event == CheckpointEvent(time=1.0, step=3, path="p")
+    assert parse_event(json.dumps({**line, "step": "three"})) is None
+    assert parse_event(json.dumps({**line, "kind": "unheard"})) is None
