@@ -2,8 +2,8 @@
 
 from run_events import history_of
 
+from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.figures import charts
 
 
 def alarm(step: int, name: str, state: str = "raised", **others: object) -> dict[str, object]:
@@ -42,4 +42,4 @@ def test_charts_over_the_steps_are_marked_where_alarms_were_raised(events_of) ->
     history = history_of([*events_of(steps=9), *events])
 
     for chart in charts(history):
-        assert [shape["x0"] for shape in chart.figure["layout"]["shapes"]] == [5]
+        assert [shape["x0"] for shape in chart["figure"]["layout"]["shapes"]] == [5]

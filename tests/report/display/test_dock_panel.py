@@ -7,7 +7,7 @@ import pytest
 from run_events import history_of
 
 from rljob_runtime.record.event_types import DockEvent, Rows, StateRows, StepEvent
-from rljob_runtime.report.display.dock_figures import dock_charts
+from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.dock_rows import row_figures, rows_of_step
 from rljob_runtime.report.display.dock_tables import dock_tables
 from rljob_runtime.report.display.document import document
@@ -17,7 +17,7 @@ def test_lines_show_who_waited_for_whom_what_flowed_and_how_full_it_was(events_o
     history = history_of(events_of(steps=5))
     event, seconds = history.docks[3], history.steps[3].seconds
 
-    drawn = {chart.key: chart.figure["data"] for chart in dock_charts(history)}
+    drawn = {chart["key"]: chart["figure"]["data"] for chart in charts(history, "dockCharts")}
     at_step_3 = {
         key: {trace["name"]: trace["y"][2] for trace in traces}
         for key, traces in drawn.items()
@@ -36,9 +36,9 @@ def test_a_pair_that_did_not_wait_in_a_step_waited_for_no_time(events_of) -> Non
     [second] = [e for e in events if e["kind"] == "dock" and e["step"] == 2]
     second["states"]["update"]["waits"] = {}
 
-    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-waits"]
+    [chart] = [c for c in charts(history_of(events), "dockCharts") if c["key"] == "dock-waits"]
 
-    [line] = [trace for trace in chart.figure["data"] if trace["name"] == "update for reward"]
+    [line] = [trace for trace in chart["figure"]["data"] if trace["name"] == "update for reward"]
     assert line["y"][1] == 0.0 < line["y"][0]
 
 
@@ -49,9 +49,9 @@ def test_lines_beyond_the_colours_are_told_apart_by_their_dashes(events_of) -> N
             pairs = [{"from": "a", "to": str(i), "rows": 1, "bytes": 1} for i in range(7)]
             event["edges"] = pairs
 
-    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-edges"]
+    [chart] = [c for c in charts(history_of(events), "dockCharts") if c["key"] == "dock-edges"]
 
-    looks = [(trace["line"]["color"], trace["line"]["dash"]) for trace in chart.figure["data"]]
+    looks = [(trace["line"]["color"], trace["line"]["dash"]) for trace in chart["figure"]["data"]]
     assert len(set(looks)) == len(looks) == 7
 
 
@@ -64,9 +64,9 @@ def test_staleness_is_counted_over_all_rows_of_the_run(events_of) -> None:
     ):
         event["staleness"] = ages
 
-    [chart] = [c for c in dock_charts(history_of(events)) if c.key == "dock-staleness"]
+    [chart] = [c for c in charts(history_of(events), "dockCharts") if c["key"] == "dock-staleness"]
 
-    [bars] = chart.figure["data"]
+    [bars] = chart["figure"]["data"]
     assert dict(zip(bars["x"], bars["y"], strict=True)) == {0: 156, 1: 0, 2: 100}
 
 

@@ -2,7 +2,8 @@
 
 from run_events import history_of
 
-from rljob_runtime.report.display.figures import MOST_DEVICES, memory_chart, parts_chart
+from rljob_runtime.report.display.chart_table import MOST_DEVICES, charts
+from rljob_runtime.report.display.figures import Figure
 from rljob_runtime.report.display.history import RunHistory
 
 
@@ -14,21 +15,23 @@ def steps_with(**metrics: float) -> RunHistory:
     )
 
 
+def drawn(history: RunHistory) -> dict[str, Figure]:
+    return {chart["key"]: chart for chart in charts(history)}
+
+
 def test_the_share_of_errors_is_no_reward_of_its_own() -> None:
     shares = {"reward__mean": 1.0, "reward__error_share": 0.0, "reward__correct": 1.0}
 
-    assert parts_chart(steps_with(**shares)) is None
-    chart = parts_chart(steps_with(**shares, reward__short=0.5))
-    assert chart is not None
-    assert {trace["name"] for trace in chart.figure["data"]} == {"correct", "short"}
+    assert "reward-parts" not in drawn(steps_with(**shares))
+    chart = drawn(steps_with(**shares, reward__short=0.5))["reward-parts"]
+    assert {trace["name"] for trace in chart["figure"]["data"]} == {"correct", "short"}
 
 
 def test_of_many_devices_the_fullest_are_drawn_and_counted() -> None:
     peaks = {f"memory__peak_bytes__{device}": float(device) for device in range(40)}
 
-    chart = memory_chart(steps_with(**peaks))
+    chart = drawn(steps_with(**peaks))["memory"]
 
-    assert chart is not None
-    drawn = {trace["name"] for trace in chart.figure["data"]}
-    assert drawn == {f"device {device}" for device in range(40 - MOST_DEVICES, 40)}
-    assert "The 16 of 40 devices that held most" in chart.note
+    names = {trace["name"] for trace in chart["figure"]["data"]}
+    assert names == {f"device {device}" for device in range(40 - MOST_DEVICES, 40)}
+    assert "The 16 of 40 devices that held most" in chart["note"]

@@ -14,8 +14,9 @@ from run_events import event_of, history_of
 
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.events import EventLog
+from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.figures import charts, moving_average, phase_chart, shown_steps
+from rljob_runtime.report.display.figures import moving_average, shown_steps
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.report import write_report
 
@@ -148,7 +149,7 @@ def test_metrics_that_are_no_numbers_leave_gaps(events_of) -> None:
         event["metrics"]["kl"] = math.nan
     history = history_of(events)
 
-    drawn = {chart.key: chart.figure["data"] for chart in charts(history)}
+    drawn = {chart["key"]: chart["figure"]["data"] for chart in charts(history)}
 
     assert drawn["entropy"][0]["y"][1] is None
     assert drawn["reward"][-1]["y"][1] is None
@@ -162,18 +163,18 @@ def test_a_resumed_run_shows_each_step_once_and_marks_the_place(events_of) -> No
     again = [e for e in events_of(steps=12, seed=8, every=4) if e.get("step", 0) > 6]
     history = history_of([*first, start, *again])
 
-    [chart] = [chart for chart in charts(history) if chart.key == "entropy"]
+    [chart] = [chart for chart in charts(history) if chart["key"] == "entropy"]
 
-    assert chart.figure["data"][0]["x"] == list(range(1, 13))
-    assert [shape["x0"] for shape in chart.figure["layout"]["shapes"]] == [6.5]
+    assert chart["figure"]["data"][0]["x"] == list(range(1, 13))
+    assert [shape["x0"] for shape in chart["figure"]["layout"]["shapes"]] == [6.5]
 
 
 def test_evaluations_have_error_bars_of_their_interval(events_of) -> None:
     history = history_of(events_of(steps=40, every=20))
 
-    [chart] = [chart for chart in charts(history) if chart.key == "accuracy"]
+    [chart] = [chart for chart in charts(history) if chart["key"] == "accuracy"]
 
-    points = chart.figure["data"][-1]
+    points = chart["figure"]["data"][-1]
     evaluation = history.evaluations[20]
     assert points["x"] == [0, 20, 40]
     assert points["error_y"]["array"][1] == pytest.approx(1.96 * evaluation.stderr)
@@ -186,7 +187,7 @@ def test_charts_of_metrics_that_the_run_lacks_are_left_out(events_of) -> None:
         if event["kind"] == "step":
             event["metrics"] = {"reward/mean": 0.5}
 
-    assert [chart.key for chart in charts(history_of(events))] == ["reward"]
+    assert [chart["key"] for chart in charts(history_of(events))] == ["reward"]
 
 
 def test_phases_come_from_the_step_or_else_from_the_busiest_worker() -> None:
@@ -245,8 +246,8 @@ def test_a_long_run_makes_a_page_of_bounded_size(make_history: Callable[[int], R
 
     assert len(shown_steps(history)) <= 2000
     assert shown_steps(history)[-1] == 9_000
-    chart = phase_chart(history)
-    assert chart is not None and len(chart.figure["data"][0]["x"]) <= 400
+    [chart] = charts(history, "phaseChart")
+    assert len(chart["figure"]["data"][0]["x"]) <= 400
     shown = document(history, "")
     assert len(shown["samples"]) <= 200 and shown["samples"][-1]["step"] == 9_000
 

@@ -8,12 +8,12 @@ import pytest
 from run_events import event_of, history_of
 
 from rljob_runtime.record.event_types import ReshardEvent
+from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.plain import step_line
 from rljob_runtime.report.display.reshard_figures import (
     memory_figures,
-    reshard_charts,
     stands_still,
 )
 from rljob_runtime.report.display.reshard_table import over_bound, reshard_table, reshard_text
@@ -121,15 +121,15 @@ def test_figures_that_a_log_does_not_tell_are_left_out(run_of) -> None:
 def test_charts_draw_phases_share_and_peak_over_the_steps(run_of) -> None:
     history = run_of(gather_seconds=0.012, select_seconds=0.008, swap_seconds=0.01)
 
-    charts = {chart.key: chart.figure["data"] for chart in reshard_charts(history)}
+    drawn = {chart["key"]: chart["figure"]["data"] for chart in charts(history, "reshardCharts")}
 
-    drawn = {trace["name"]: trace["y"] for trace in charts["reshard-seconds"]}
-    assert drawn["gather"] == [0.012] * 4 and drawn["reshard"] == [0.02] * 4
-    assert list(drawn) == ["reshard", "gather", "select", "swap to the host", "back from the host"]
-    share = {trace["name"]: trace["y"] for trace in charts["reshard-share"]}
+    lines = {trace["name"]: trace["y"] for trace in drawn["reshard-seconds"]}
+    assert lines["gather"] == [0.012] * 4 and lines["reshard"] == [0.02] * 4
+    assert list(lines) == ["reshard", "gather", "select", "swap to the host", "back from the host"]
+    share = {trace["name"]: trace["y"] for trace in drawn["reshard-share"]}
     assert share["of the step"][0] is None  # before the first step
     assert share["of the step"][2] == pytest.approx(0.0225 / history.steps[2].seconds)
-    peak = {trace["name"]: trace["y"][0] for trace in charts["reshard-bytes"]}
+    peak = {trace["name"]: trace["y"][0] for trace in drawn["reshard-bytes"]}
     assert peak == {"peak": 11 * MIB, "bound": 12 * MIB}
 
 

@@ -8,13 +8,13 @@ from rljob_runtime.record.event_types import Group
 from rljob_runtime.record.events import plain
 from rljob_runtime.report.display.alarms import alarm_rows
 from rljob_runtime.report.display.busy import busy_workers
-from rljob_runtime.report.display.dock_figures import dock_charts
+from rljob_runtime.report.display.chart_table import charts
 from rljob_runtime.report.display.dock_rows import row_figures
 from rljob_runtime.report.display.dock_tables import dock_tables
-from rljob_runtime.report.display.figures import charts, phase_chart, shown_steps, spaced
+from rljob_runtime.report.display.figures import shown_steps, spaced
 from rljob_runtime.report.display.history import PHASES, RunHistory, gain95, interval95
-from rljob_runtime.report.display.in_flight_figures import in_flight_charts, in_flight_table
-from rljob_runtime.report.display.reshard_figures import memory_figures, reshard_charts
+from rljob_runtime.report.display.in_flight_figures import in_flight_table
+from rljob_runtime.report.display.reshard_figures import memory_figures
 from rljob_runtime.report.display.reshard_table import over_bound, reshard_table
 from rljob_runtime.report.display.totals import number, row_name
 from rljob_runtime.report.display.wording import (
@@ -41,7 +41,6 @@ Document = dict[str, Any]
 
 def document(history: RunHistory, spec: str) -> Document:
     """Everything that the page shows, JSON-able."""
-    phases = phase_chart(history)
     return {
         "name": history.name,
         "status": status(history),
@@ -50,19 +49,17 @@ def document(history: RunHistory, spec: str) -> Document:
         "result": result(history),
         "suites": suite_rows(history),
         "alarms": alarm_rows(history),
-        "charts": [chart.plain() for chart in charts(history)],
-        "phaseChart": phases.plain() if phases else None,
+        "charts": charts(history),
+        "phaseChart": next(iter(charts(history, "phaseChart")), None),
         "timeline": timeline(history),
         "busy": busy(history),
         "samples": samples(history),
         "dock": dock_tables(history),
-        "dockCharts": [chart.plain() for chart in dock_charts(history)],
+        "dockCharts": charts(history, "dockCharts"),
         "dockRows": row_figures(history),
         "reshard": reshard_table(history),
         "reshardOverBound": over_bound(history),
-        "reshardCharts": [
-            chart.plain() for chart in (*reshard_charts(history), *in_flight_charts(history))
-        ],
+        "reshardCharts": charts(history, "reshardCharts"),
         "reshardMemory": memory_figures(history),
         "inFlight": in_flight_table(history),
         "notices": notices(history),

@@ -1,52 +1,151 @@
-"""Charts of a run as Plotly figures in plain dicts. Pure: history in, JSON-able dicts out.
+"""Draws charts as Plotly figures in plain dicts. Pure: history in, JSON-able dicts out.
 
-Colours are tokens such as `@reward`; the report's script replaces them by those of the light or dark
-theme. Titles stand in the page, not in the figures.
+`chart_table` declares what each chart shows. Colours are tokens such as `@reward`; the report's script
+replaces them by those of the light or dark theme. Titles stand in the page, not in the figures.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from rljob_runtime.report.display.alarms import alarm_marks
-from rljob_runtime.report.display.curves import CURVE_CHARTS, Curve
 from rljob_runtime.report.display.history import RunHistory, interval95
 from rljob_runtime.report.display.totals import number
 
 Figure = dict[str, Any]
 Values = list[float | None]
+Told = Mapping[int, Mapping[str, Any]]
+"""Figures by name, of each step."""
 SMOOTH_FROM = 30
 MAX_POINTS = 2000
-OF_ALL_REWARDS = ("reward/mean", "reward/std", "reward/errors", "reward/error_share")
-"""Metrics that are of no single reward."""
-MOST_DEVICES = 16
-"""Whose memory is drawn."""
 AXES = {"y": "yaxis", "y2": "yaxis2"}
-SERIES = ("@generate", "@update", "@reference", "@reward-phase", "@bad")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A figure over the steps. axis: y, or y2 on the right. text: d3 format of values. smooth: draw the
+    moving average, with the values faint beneath it. band: figure that is drawn as a band around it."""
+
+    metric: str
+    name: str
+    colour: str
+    _: KW_ONLY
+    axis: str = "y"
+    text: str = ".3~g"
+    smooth: bool = True
+    dash: str = ""
+    band: str = ""
+
+
+class Line(NamedTuple):
+    """A curve's points. values: None where a figure was not finite."""
+
+    curve: Curve
+    steps: list[int]
+    values: Values
+
+
+def step_metrics(history: RunHistory) -> Told:
+    """Metrics of the steps."""
+    return {step: event.metrics for step, event in history.steps.items()}
+
+
+@dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its words. key: also the element's id. wide: over the whole row."""
+    """A row of the table: what a chart says and draws. It is shown where the run tells any of its curves.
+
+    key: also the element's id. note: beneath the title; more: its end. each: in place of curves, those that
+    follow from what is told. told: where figures come from. section: the document's list. unit: behind the
+    ticks. wide: over the whole row. form: how it is drawn, `lines` by default.
+    """
 
     key: str
     title: str
     note: str
-    figure: Figure
+    curves: Sequence[Curve] = ()
+    _: KW_ONLY
+    each: Callable[[Told], Sequence[Curve]] | None = None
+    more: Callable[[RunHistory], str] | None = None
+    told: Callable[[RunHistory], Told] = step_metrics
+    section: str = "charts"
+    unit: str = ""
+    from_zero: bool = False
     wide: bool = False
-
-    def plain(self) -> Figure:
-        """The chart as the page takes it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+    form: "Callable[[Chart, RunHistory], Figure | None] | None" = None
 
 
-def charts(history: RunHistory) -> list[Chart]:
-    """All charts that the run has data for, in reading order."""
-    made = [reward_chart(history), accuracy_chart(history)]
-    made += [curves_chart(history, *words) for words in CURVE_CHARTS]
-    made += [parts_chart(history), memory_chart(history)]
-    return [chart for chart in made if chart is not None]
+def draw(chart: Chart, history: RunHistory) -> Figure | None:
+    """The chart as the page takes it; None where the run has nothing for it."""
+    figure = (chart.form or lines)(chart, history)
+    if figure is None:
+        return None
+    note = chart.note + (chart.more(history) if chart.more else "")
+    return card(chart.key, chart.title, note, figure, wide=chart.wide)
+
+
+def card(key: str, title: str, note: str, figure: Figure, *, wide: bool) -> Figure:
+    """A figure with its words."""
+    return {"key": key, "title": title, "note": note, "figure": figure, "wide": wide}
+
+
+def lines(chart: Chart, history: RunHistory) -> Figure | None:
+    """A line for each curve that the run tells."""
+    told = chart.told(history)
+    curves = chart.each(told) if chart.each else chart.curves
+    drawn = [line for curve in curves if (line := line_of(told, curve)).steps]
+    if not drawn:
+        return None
+    traces: list[Figure] = []
+    axes: dict[str, list[Line]] = {}
+    for line in drawn:
+        traces += [*band_traces(told, line), *line_traces(line)]
+        axes.setdefault(line.curve.axis, []).append(line)
+    layout = {AXES[axis]: axis_layout(on_axis) for axis, on_axis in axes.items()}
+    if "yaxis2" in layout:
+        layout["yaxis2"] |= {"overlaying": "y", "side": "right", "showgrid": False}
+    if chart.unit:
+        layout["yaxis"]["ticksuffix"] = chart.unit
+    if chart.unit == "B":
+        layout["yaxis"]["tickformat"] = ".3~s"
+    if chart.from_zero:
+        layout["yaxis"]["rangemode"] = "tozero"
+    return figure_of(history, traces, **layout)
+
+
+def shares(chart: Chart, history: RunHistory) -> Figure | None:
+    """Lines of shares, and held-out accuracies with their intervals."""
+    figure = lines(chart, history) or figure_of(history, [])
+    traces = figure["data"] + held_out_traces(history, name="held-out prompts", colour="@accuracy")
+    axis = {"tickformat": ".0%", "range": share_range(traces)}
+    return figure_of(history, traces, yaxis=axis) if traces else None
+
+
+def stacked_bars(chart: Chart, history: RunHistory) -> Figure | None:
+    """Bars over the steps, a part for each curve."""
+    told = chart.told(history)
+    traces = [
+        {
+            "type": "bar",
+            "x": [*told],
+            "y": [values.get(curve.metric, 0.0) for values in told.values()],
+            "name": curve.name,
+            "marker": {"color": curve.colour},
+            "hovertemplate": f"%{{y:{curve.text}}}{chart.unit}",
+        }
+        for curve in (chart.each(told) if chart.each else chart.curves)
+    ]
+    if not traces:
+        return None
+    figure = figure_of(history, traces, yaxis={"ticksuffix": chart.unit, "rangemode": "tozero"})
+    figure["layout"] |= {"barmode": "stack", "bargap": 0.15 if len(told) < 80 else 0}
+    return figure
+
+
+def spaced(steps: list[int], limit: int = MAX_POINTS) -> list[int]:
+    """At most `limit` of them, counted from the first: while a run goes on they stay what they are."""
+    kept = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
+    return kept if kept[-1:] == steps[-1:] else [*kept, steps[-1]]
 
 
 def shown_steps(history: RunHistory, limit: int = MAX_POINTS) -> list[int]:
@@ -54,53 +153,26 @@ def shown_steps(history: RunHistory, limit: int = MAX_POINTS) -> list[int]:
     return spaced(sorted(history.steps), limit)
 
 
-def spaced(steps: list[int], limit: int) -> list[int]:
-    """At most `limit` of them, counted from the first: while a run goes on they stay what they are."""
-    kept = steps[:: -(-len(steps) // (limit - 1)) if len(steps) > limit else 1]
-    return kept if kept[-1:] == steps[-1:] else [*kept, steps[-1]]
+def line_of(told: Told, curve: Curve) -> Line:
+    """The curve over the steps that tell it."""
+    steps = [step for step in spaced(sorted(told)) if curve.metric in told[step]]
+    values = [number(told[step][curve.metric]) for step in steps]
+    return Line(curve, steps, [value if value == value else None for value in values])
 
 
-def reward_chart(history: RunHistory) -> Chart | None:
-    """Mean reward, with a band of one standard deviation between samples."""
-    steps, means = points(history, "reward/mean")
-    if not steps:
-        return None
-    spreads = [number(history.steps[s].metrics.get("reward/std", 0.0)) for s in steps]
-    pairs = list(zip(means, spreads, strict=True))
-    low = [None if m is None else m - (s if s == s else 0.0) for m, s in pairs]
-    high = [None if m is None else m + (s if s == s else 0.0) for m, s in pairs]
+def band_traces(told: Told, line: Line) -> list[Figure]:
+    """The edges of the curve's band; none without one."""
+    curve, steps, values = line
+    if not curve.band:
+        return []
+    spreads = [number(told[step].get(curve.band, 0.0)) for step in steps]
+    pairs = [(v, s if s == s else 0.0) for v, s in zip(values, spreads, strict=True)]
     edge = {"mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
-    band = [
-        {"x": steps, "y": high, **edge},
-        {"x": steps, "y": low, **edge, "fill": "tonexty", "fillcolor": "@reward-band"},
+    filled = {"fill": "tonexty", "fillcolor": f"{curve.colour}-band"}
+    return [
+        {"x": steps, "y": [None if v is None else v + s for v, s in pairs], **edge},
+        {"x": steps, "y": [None if v is None else v - s for v, s in pairs], **edge, **filled},
     ]
-    curve = Curve(metric="reward/mean", name="mean reward", colour="@reward")
-    return Chart(
-        key="reward",
-        title="Reward",
-        note="Mean over the step's samples; the band is one standard deviation between samples.",
-        figure=figure_of(history, [*band, *line_traces(steps, means, curve)]),
-        wide=True,
-    )
-
-
-def accuracy_chart(history: RunHistory) -> Chart | None:
-    """Pass rate of the training samples and held-out accuracy with 95 % intervals."""
-    steps, rates = points(history, "pass_rate")
-    curve = Curve(metric="pass_rate", name="training samples", colour="@muted", text=".1%")
-    traces = line_traces(steps, rates, curve) if steps else []
-    traces += held_out_traces(history, name="held-out prompts", colour="@accuracy")
-    if not traces:
-        return None
-    return Chart(
-        key="accuracy",
-        title="Accuracy",
-        note="Share of samples that pass; held-out prompts with 95 % intervals.",
-        figure=figure_of(
-            history, traces, yaxis={"tickformat": ".0%", "range": share_range(traces)}
-        ),
-        wide=True,
-    )
 
 
 def held_out_traces(history: RunHistory, *, name: str, colour: str) -> list[Figure]:
@@ -146,99 +218,14 @@ def share_range(traces: Sequence[Figure]) -> list[float]:
     return [max(-0.02, low - 0.03), min(1.02, high + 0.03)]
 
 
-def curves_chart(
-    history: RunHistory, key: str, title: str, note: str, curves: Sequence[Curve]
-) -> Chart | None:
-    """Curves of the metrics that the run has; None if it has none of them."""
-    traces: list[Figure] = []
-    axes: dict[str, list[tuple[Curve, Values]]] = {}
-    for curve in curves:
-        steps, values = points(history, curve.metric)
-        if steps:
-            traces += line_traces(steps, values, curve)
-            axes.setdefault(curve.axis, []).append((curve, values))
-    if not traces:
-        return None
-    layout = {AXES[axis]: axis_layout(drawn) for axis, drawn in axes.items()}
-    if "yaxis2" in layout:
-        layout["yaxis2"] |= {"overlaying": "y", "side": "right", "showgrid": False}
-    return Chart(key=key, title=title, note=note, figure=figure_of(history, traces, **layout))
-
-
-def parts_chart(history: RunHistory) -> Chart | None:
-    """Each reward on its own, where there are several."""
-    names = [n for n in history.last_metrics if n.startswith("reward/") and n not in OF_ALL_REWARDS]
-    if len(names) < 2:
-        return None
-    curves = [
-        Curve(metric=name, name=name.removeprefix("reward/"), colour=SERIES[i % len(SERIES)])
-        for i, name in enumerate(names)
-    ]
-    note = "Mean score of each reward, before its weight."
-    return curves_chart(history, "reward-parts", "Rewards one by one", note, curves)
-
-
-def memory_chart(history: RunHistory) -> Chart | None:
-    """Largest bytes that each device held within a step; of many devices, the fullest."""
-    metrics = history.last_metrics
-    devices = [name for name in metrics if name.startswith("memory/peak_bytes/")]
-    fullest = sorted(devices, key=lambda name: -(metrics[name] or 0))[:MOST_DEVICES]
-    names = [name for name in devices if name in fullest]
-    curves = [
-        Curve(
-            metric=n,
-            name=f"device {n.rsplit('/', 1)[1]}",
-            colour=SERIES[i % len(SERIES)],
-            smooth=False,
-        )
-        for i, n in enumerate(names)
-    ]
-    note = "Largest number of bytes that a device held within the step."
-    if len(devices) > len(names):
-        note += f" The {len(names)} of {len(devices)} devices that held most in the last step."
-    chart = curves_chart(history, "memory", "Device memory", note, curves)
-    if chart:
-        chart.figure["layout"]["yaxis"] |= {"tickformat": ".3~s", "ticksuffix": "B"}
-    return chart
-
-
-def phase_chart(history: RunHistory) -> Chart | None:
-    """Seconds of each phase, stacked, over the steps."""
-    steps = shown_steps(history, 400)
-    by_step = {step: history.phase_seconds(step) for step in steps}
-    names = list(dict.fromkeys(name for phases in by_step.values() for name in phases))
-    if not names:
-        return None
-    traces = [
-        {
-            "type": "bar",
-            "x": steps,
-            "y": [by_step[step].get(name, 0.0) for step in steps],
-            "name": name,
-            "marker": {"color": "@reward-phase" if name == "reward" else f"@{name}"},
-            "hovertemplate": "%{y:.3f} s",
-        }
-        for name in names
-    ]
-    figure = figure_of(history, traces, yaxis={"ticksuffix": " s", "rangemode": "tozero"})
-    figure["layout"] |= {"barmode": "stack", "bargap": 0.15 if len(steps) < 80 else 0}
-    note = "Seconds of each phase, the slowest worker's; phases that overlap add up to more than the step."
-    return Chart(key="phases", title="Phases", note=note, figure=figure, wide=True)
-
-
-def points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
-    """Steps that have the metric, and its values; None where it was not finite."""
-    steps = [s for s in shown_steps(history) if metric in history.steps[s].metrics]
-    values = [number(history.steps[step].metrics[metric]) for step in steps]
-    return steps, [value if value == value else None for value in values]
-
-
-def axis_layout(drawn: Sequence[tuple[Curve, Values]]) -> Figure:
+def axis_layout(drawn: Sequence[Line]) -> Figure:
     """Options of an axis: ticks as percent, `5.5k`, `4e-7` or plain; room around a flat line."""
-    finite = [value for _, values in drawn for value in values if value is not None]
+    if drawn[0].curve.band:
+        return {}
+    finite = [value for line in drawn for value in line.values if value is not None]
     low, high = min(finite, default=0.0), max(finite, default=1.0)
     largest = max(abs(low), abs(high))
-    if drawn[0][0].text.endswith("%"):
+    if drawn[0].curve.text.endswith("%"):
         ticks = ".1~%"
     else:
         ticks = ".3~s" if largest >= 1000 else ".2~e" if 0 < largest < 0.001 else ".3~g"
@@ -249,21 +236,23 @@ def axis_layout(drawn: Sequence[tuple[Curve, Values]]) -> Figure:
     return layout
 
 
-def line_traces(steps: list[int], values: Values, curve: Curve) -> list[Figure]:
+def line_traces(line: Line) -> list[Figure]:
     """A line; from 30 points on a moving average, with the values faint beneath it."""
+    curve, steps, values = line
+    dash = {"dash": curve.dash} if curve.dash else {}
     trace: Figure = {
         "x": steps,
         "y": values,
         "name": curve.name,
         "yaxis": curve.axis,
         "mode": "lines+markers" if len(steps) <= 12 else "lines",
-        "line": {"color": curve.colour, "width": 2 if curve.axis == "y" else 1.5},
+        "line": {"color": curve.colour, "width": 2 if curve.axis == "y" else 1.5, **dash},
         "marker": {"size": 6},
         "hovertemplate": f"%{{y:{curve.text}}}",
     }
     if not curve.smooth or len(steps) < SMOOTH_FROM:
         return [trace]
-    faint = trace | {"opacity": 0.3, "line": {"color": curve.colour, "width": 1}}
+    faint = trace | {"opacity": 0.3, "line": {"color": curve.colour, "width": 1, **dash}}
     average = trace | {"y": moving_average(values, len(values) // 25), "hoverinfo": "skip"}
     del average["hovertemplate"]
     return [faint | {"showlegend": False}, average]

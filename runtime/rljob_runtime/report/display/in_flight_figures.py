@@ -1,40 +1,17 @@
-"""Weights that came while devices generated: chart, table and line, as the report and the terminal show them.
+"""Weights that came while devices generated: table and line, as the report and the terminal show them. Pure.
 
-Pure. Beside `reshard_figures` and `reshard_table`, in the same section of the report.
+Beside `reshard_table`, in the same section of the report.
 """
 
 from collections.abc import Callable
 from operator import attrgetter
 
 from rljob_runtime.record.event_types import InFlightEvent
-from rljob_runtime.report.display.curves import Curve
-from rljob_runtime.report.display.figures import Chart
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.reshard_figures import curves_of
 from rljob_runtime.report.display.reshard_table import Row, row_of
 from rljob_runtime.report.display.wording import count, percent, seconds_of
 
 Figure = Callable[[InFlightEvent], float | None]
-CURVES = {
-    "received_seconds": Curve(
-        metric="received_seconds", name="on the way", colour="@generate", smooth=False
-    ),
-    "hidden_seconds": Curve(
-        metric="hidden_seconds", name="behind generation", colour="@update", smooth=False
-    ),
-    "switch_seconds": Curve(
-        metric="switch_seconds", name="generation stands still", colour="@bad", smooth=False
-    ),
-}
-
-
-def in_flight_charts(history: RunHistory) -> list[Chart]:
-    """Seconds over the versions; none where no weights came in flight."""
-    note = "Of the slowest device: from the first byte to the verified last, and the copy from the host."
-    title = "Seconds of weights in flight"
-    told = history.in_flight
-    chart = curves_of(history, told, "in-flight-seconds", title, note, CURVES, " s")
-    return [chart] if chart is not None else []
 
 
 def in_flight_table(history: RunHistory) -> list[Row]:

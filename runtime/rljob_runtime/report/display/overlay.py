@@ -1,20 +1,20 @@
 """The page of `rljob diff --html`: the curves of two runs over each other, each where both have it."""
 
 import html
-from collections.abc import Iterator
 
-from rljob_runtime.report.display.curves import CURVE_CHARTS, Curve
+from rljob_runtime.report.display.chart_table import CHARTS, reward_names
 from rljob_runtime.report.display.figures import (
-    OF_ALL_REWARDS,
     Chart,
+    Curve,
     Figure,
-    Values,
+    Told,
     axis_layout,
+    card,
     held_out_traces,
+    line_of,
     line_traces,
-    points,
     share_range,
-    shown_steps,
+    step_metrics,
     steps_axis,
 )
 from rljob_runtime.report.display.history import RunHistory
@@ -34,7 +34,7 @@ def render_overlay(diff: RunDiff) -> str:
     names = {"A": diff.a.name, "B": diff.b.name}
     shown = {
         "runs": [[run, names[run], COLOURS[run].strip("@"), runs[run].step] for run in runs],
-        "charts": [chart.plain() for chart in overlaid(runs)],
+        "charts": overlaid(runs),
     }
     return page_of(
         ["plots.js", "overlay.js"],
@@ -45,55 +45,53 @@ def render_overlay(diff: RunDiff) -> str:
     )
 
 
-def overlaid(runs: Runs) -> list[Chart]:
+def overlaid(runs: Runs) -> list[Figure]:
     """Charts of what all runs have, in the order of the report."""
-    made = [_chart(runs, *REWARD, wide=True), _held_out(runs), _chart(runs, *PASS_RATE)]
+    told: dict[str, Told] = {
+        run: {s: e.metrics | {STEP_SECONDS: e.seconds} for s, e in history.steps.items()}
+        for run, history in runs.items()
+    }
+    made = [_chart(runs, told, *REWARD, wide=True), _held_out(runs), _chart(runs, told, *PASS_RATE)]
     made += [
-        _chart(runs, curve.metric, _title(title, curve, len(curves)), note, curve.text)
-        for _, title, note, curves in CURVE_CHARTS
-        for curve in curves
+        _chart(runs, told, curve.metric, _title(chart, curve), chart.note, curve.text)
+        for chart in CHARTS
+        if chart.told is step_metrics
+        and not chart.wide  # those that are wide have words of their own here
+        for curve in chart.curves
     ]
-    made += [_chart(runs, name, name, "Mean score, before its weight.") for name in _parts(runs)]
-    made.append(_chart(runs, STEP_SECONDS, "Seconds a step", "From its first stage to its last."))
+    names = [reward_names(of_run) for of_run in told.values()]
+    made += [
+        _chart(runs, told, name, name, "Mean score, before its weight.")
+        for name in names[0]
+        if all(name in others for others in names)
+    ]
+    note = "From its first stage to its last."
+    made.append(_chart(runs, told, STEP_SECONDS, "Seconds a step", note))
     return [chart for chart in made if chart is not None]
 
 
-def _title(title: str, curve: Curve, number_of_curves: int) -> str:
-    return title if number_of_curves == 1 else f"{title}: {curve.name}"
-
-
-def _parts(runs: Runs) -> Iterator[str]:
-    """Metrics of single rewards that all runs have."""
-    last = [history.last_metrics for history in runs.values()]
-    for name in last[0]:
-        of_one = name.startswith("reward/") and name not in OF_ALL_REWARDS
-        if of_one and all(name in metrics for metrics in last):
-            yield name
+def _title(chart: Chart, curve: Curve) -> str:
+    return chart.title if len(chart.curves) == 1 else f"{chart.title}: {curve.name}"
 
 
 def _chart(
-    runs: Runs, metric: str, title: str, note: str, text: str = ".3~g", *, wide: bool = False
-) -> Chart | None:
-    traces: list[Figure] = []
-    drawn: list[tuple[Curve, Values]] = []
-    for run, history in runs.items():
-        steps, values = _points(history, metric)
-        if not steps:
-            return None
-        curve = Curve(metric=metric, name=run, colour=COLOURS[run], text=text)
-        traces += line_traces(steps, values, curve)
-        drawn.append((curve, values))
+    runs: Runs,
+    told: dict[str, Told],
+    metric: str,
+    title: str,
+    note: str,
+    text: str = ".3~g",
+    *,
+    wide: bool = False,
+) -> Figure | None:
+    drawn = [line_of(told[run], Curve(metric, run, COLOURS[run], text=text)) for run in runs]
+    if not all(line.steps for line in drawn):
+        return None
+    traces = [trace for line in drawn for trace in line_traces(line)]
     return _overlay(runs, metric, title, note, traces, axis_layout(drawn), wide=wide)
 
 
-def _points(history: RunHistory, metric: str) -> tuple[list[int], Values]:
-    if metric != STEP_SECONDS:
-        return points(history, metric)
-    steps = shown_steps(history)
-    return steps, [history.steps[step].seconds for step in steps]
-
-
-def _held_out(runs: Runs) -> Chart | None:
+def _held_out(runs: Runs) -> Figure | None:
     if not all(history.evaluations for history in runs.values()):
         return None
     traces = [
@@ -115,8 +113,8 @@ def _overlay(
     axis: Figure,
     *,
     wide: bool,
-) -> Chart:
+) -> Figure:
     steps = {step for history in runs.values() for step in (*history.steps, *history.evaluations)}
     layout = {"showlegend": True, "xaxis": steps_axis(steps), "yaxis": axis}
     figure = {"data": traces, "layout": layout}
-    return Chart(key=metric.replace("/", "-"), title=title, note=note, figure=figure, wide=wide)
+    return card(metric.replace("/", "-"), title, note, figure, wide=wide)

@@ -1,19 +1,10 @@
-"""Charts of resharding over the steps, and a device's bytes through one as in the paper's Fig. 10. Pure."""
+"""A device's bytes through a reshard, as in the paper's Fig. 10, and a reshard's share of its step. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from rljob_runtime.record.event_types import InFlightEvent, ReshardEvent
-from rljob_runtime.report.display.curves import Curve
-from rljob_runtime.report.display.figures import (
-    Chart,
-    Figure,
-    Values,
-    axis_layout,
-    figure_of,
-    line_traces,
-    spaced,
-)
+from rljob_runtime.record.event_types import ReshardEvent
+from rljob_runtime.report.display.figures import Figure, spaced
 from rljob_runtime.report.display.history import RunHistory
 
 PHASES = {
@@ -31,13 +22,7 @@ KINDS = {
     "other_bytes": ("other", "@muted"),
 }
 """Of a device's bytes, from below."""
-MAX_STEPS, MAX_POINTS = 100, 2000
-
-
-def reshard_charts(history: RunHistory) -> list[Chart]:
-    """All charts of resharding that the run has data for, in reading order."""
-    made = [_seconds_chart(history), _share_chart(history), _bytes_chart(history)]
-    return [chart for chart in made if chart is not None]
+MAX_STEPS = 100
 
 
 def stands_still(reshard: ReshardEvent, step_seconds: float | None) -> float | None:
@@ -57,79 +42,6 @@ def memory_figures(history: RunHistory) -> list[dict[str, Any]]:
         {"step": step, "figure": _memory_figure(history.reshards[step])}
         for step in spaced(told, MAX_STEPS)
     ]
-
-
-def _seconds_chart(history: RunHistory) -> Chart | None:
-    curves = {"seconds": Curve(metric="seconds", name="reshard", colour="@text", smooth=False)}
-    for field, (name, colour) in PHASES.items():
-        curves[field] = Curve(metric=field, name=name, colour=colour, smooth=False)
-    note = "Of the slowest device. Gather, select and swap overlap; the way back runs beside what follows."
-    told = history.reshards
-    return curves_of(history, told, "reshard-seconds", "Seconds of a reshard", note, curves, " s")
-
-
-def _share_chart(history: RunHistory) -> Chart | None:
-    steps = shown(history.reshards)
-    shares = [stands_still(history.reshards[step], history.seconds(step)) for step in steps]
-    hidden = [history.reshards[step].overlap for step in steps]
-    share = Curve(metric="share", name="of the step", colour="@update", text=".1%")
-    overlap = Curve(metric="overlap", name="way back, hidden", colour="@muted", text=".1%")
-    drawn: list[tuple[Curve, Values]] = [
-        (curve, values)
-        for curve, values in ((share, shares), (overlap, hidden))
-        if any(value is not None for value in values)
-    ]
-    if not drawn:
-        return None
-    traces = [trace for curve, values in drawn for trace in line_traces(steps, values, curve)]
-    axis = axis_layout(drawn) | {"rangemode": "tozero"}
-    note = (
-        "Share of a step in which devices only reshard, and of the way back that other work hides."
-    )
-    figure = figure_of(history, traces, yaxis=axis)
-    return Chart(key="reshard-share", title="Share and overlap", note=note, figure=figure)
-
-
-def _bytes_chart(history: RunHistory) -> Chart | None:
-    curves = {
-        "peak_bytes": Curve(metric="peak_bytes", name="peak", colour="@generate", smooth=False),
-        "bound_bytes": Curve(metric="bound_bytes", name="bound", colour="@bad", smooth=False),
-    }
-    note = "Weights and buffers of the fullest device while it reshards, and what they may be."
-    told = history.reshards
-    return curves_of(history, told, "reshard-bytes", "Peak of a device", note, curves, "B")
-
-
-def curves_of(
-    history: RunHistory,
-    told: Mapping[int, ReshardEvent] | Mapping[int, InFlightEvent],
-    key: str,
-    title: str,
-    note: str,
-    curves: Mapping[str, Curve],
-    unit: str,
-) -> Chart | None:
-    """Fields of events over their steps; None where no event has any. curves: by field."""
-    steps = shown(told)
-    drawn: list[tuple[Curve, Values]] = []
-    for field, curve in curves.items():
-        values: Values = [getattr(told[step], field) for step in steps]
-        if any(value is not None for value in values):
-            drawn.append((curve, values))
-    if not drawn:
-        return None
-    traces = [trace for curve, values in drawn for trace in line_traces(steps, values, curve)]
-    axis = axis_layout(drawn) | {"ticksuffix": unit, "rangemode": "tozero"}
-    if unit == "B":
-        axis["tickformat"] = ".3~s"
-    figure = figure_of(history, traces, yaxis=axis)
-    return Chart(key=key, title=title, note=note, figure=figure)
-
-
-def shown(told: Mapping[int, ReshardEvent] | Mapping[int, InFlightEvent]) -> list[int]:
-    """Steps that curves show, of those that were told."""
-    steps = sorted(told)
-    return steps[:: -(-len(steps) // MAX_POINTS) or 1]
 
 
 def _course(reshard: ReshardEvent) -> dict[str, Sequence[float]]:
