@@ -6,12 +6,14 @@ its report in headless Chromium (docs/images/report.png); `showcase` draws the a
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from rljob_runtime.record.events import Event, read_events
+from rljob_runtime.record.event_types import EvaluationEvent, Event, RunFinishedEvent, StepEvent
+from rljob_runtime.record.events import read_events
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.panels import Palette, screen
 
@@ -25,13 +27,13 @@ CHROMIUM = [
 ]  # fmt: skip
 
 
-def terminal(events: list[Event]) -> None:
+def terminal(events: Sequence[Event]) -> None:
     """The live screen as it stood after four fifths of the run."""
-    last = max(event["step"] for event in events if event["kind"] == "step")
-    shown = [event for event in events if event.get("step", 0) <= last * SHOWN_SHARE]
-    shown = [event for event in shown if event["kind"] != "run_finished"]
+    last = max(event.step for event in events if isinstance(event, StepEvent))
+    shown = [event for event in events if getattr(event, "step", 0) <= last * SHOWN_SHARE]
+    shown = [event for event in shown if not isinstance(event, RunFinishedEvent)]
     console = Console(record=True, width=WIDTH, height=HEIGHT, force_terminal=True, quiet=True)
-    now = shown[-1]["time"]
+    now = shown[-1].time
     console.quiet = False
     console.file = open("/dev/null", "w")  # noqa: SIM115 - only the recording is wanted
     history = RunHistory.of(shown)
@@ -48,12 +50,12 @@ def photograph(page: Path, picture: Path, *, width: int, height: int) -> None:
         subprocess.run(command, check=True, capture_output=True, timeout=120)
 
 
-def curve(events: list[Event]) -> str:
+def curve(events: Sequence[Event]) -> str:
     """Held-out accuracy over the steps as SVG, with 95 % intervals."""
     points = [
-        (event["step"], event["accuracy"], 1.96 * event["stderr"])
+        (event.step, event.accuracy, 1.96 * (event.stderr or 0.0))
         for event in events
-        if event["kind"] == "evaluation"
+        if isinstance(event, EvaluationEvent)
     ]
     last = points[-1][0]
     left, top, width, height = 70, 40, 600, 260

@@ -86,7 +86,9 @@ def fill(dock: LocalDock, *, ragged: bool) -> tuple[DockClient, list[RowMeta]]:
         drawn = draw.lognormal(np.log(0.45 * RESPONSE_TOKENS), SIGMA, count)
         lengths = drawn.clip(LEAST_LENGTH, RESPONSE_TOKENS).astype(np.int64)
     size = int(lengths.sum())
-    columns = {n: draw.standard_normal(size, dtype=np.float32) for n in FIELDS}
+    columns: dict[str, np.ndarray] = {
+        n: draw.standard_normal(size, dtype=np.float32) for n in FIELDS
+    }
     columns["response"] = draw.integers(0, 150_000, size, dtype=np.int32)
     written = {n: Ragged(values=values, lengths=lengths) for n, values in columns.items()}
     advantages = draw.standard_normal(count, dtype=np.float32)

@@ -143,7 +143,7 @@ def measure_memory(figures: Figures, steps: int) -> None:
         figures.add("steps a second", steps / (time.monotonic() - began), "1/s")
         stats = churn.clients["feed"].stats()
         for role, found in samples.items():
-            slope = 1000 * float(np.polyfit(*zip(*found, strict=True), 1)[0])
+            slope = 1000 * float(np.polyfit([s for s, _ in found], [mib for _, mib in found], 1)[0])
             figures.add(f"{role}: memory grows in 1,000 steps", slope, "MiB", 2.0)
         for role in (f"warehouse/{i}" for i in range(WAREHOUSES)):
             figures.add(f"{role}: holes of the empty arena", stats.servers[role]["holes"], "", 1)

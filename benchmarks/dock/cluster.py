@@ -111,7 +111,7 @@ def linearity_figures(figures: Figures, steps: dict[str, dict[int, list[Step]]])
 
 def volumes(figures: Figures, plan: Plan, folder: Path) -> list[dict[str, Any]]:
     """Bytes of each of Table 1's shapes beside Eq. 1 and Eq. 4, a warehouse."""
-    found = []
+    found: list[dict[str, Any]] = []
     for shape in plan.shapes:
         each = int(GB * table1.reduced(shape, 1).stage_gb())
         rows = max(2, VOLUME_BYTES // each // VOLUME_NODES)

@@ -28,7 +28,7 @@ from benchmarks.engines.update import MOST_APART, SETTINGS, weighted, works
 from benchmarks.support.figures import Figures
 from benchmarks.support.models import SIZES, make_model
 from rljob_api.model.architecture import Shape, read_shape
-from rljob_api.spec.engines import UpdateParallelism
+from rljob_api.topology.devices import UpdateDegrees
 from rljob_plan.traffic import Work as PlannedWork
 from rljob_plan.update_traffic import stage_traffic
 from rljob_runtime.algorithms.algorithm import Totals
@@ -115,7 +115,7 @@ def train(grid: RankGrid, path: Path, batch: SampleBatch, steps: int) -> Measure
             begun = optimizer.begin()
             found = model.logprobs(own, temperature=1.0, with_entropy=True)
             output = weighted(found.logprobs_T, own, undivided)
-            output.loss.backward()  # type: ignore[no-untyped-call]
+            output.loss.backward()
             begun.end_pass()
             begun.divide(batch.num_tokens)
             begun.sum_over_ranks()
@@ -182,10 +182,10 @@ def _live(
     dist.barrier()  # no rank leaves while another still talks to it
 
 
-def planned_bytes(degrees: UpdateParallelism, shape: Shape, batch: SampleBatch) -> int:
+def planned_bytes(degrees: UpdateDegrees, shape: Shape, batch: SampleBatch) -> int:
     """That a rank sends in the step, as the plan counts."""
     inner = batch.num_tokens - batch.num_samples
-    replicas = degrees.data or 1
+    replicas = degrees.data
     work = PlannedWork(
         tokens=(sum(map(len, batch.prompts)) + inner) // replicas,
         positions=(len(batch.prompts) + inner) // replicas,
@@ -203,7 +203,7 @@ def compare(size: str, groups: int, figures: Figures, *, repetitions: int, steps
         path = make_model(Path(scratch) / "model", SIZES[size])
         shape = shape_of(path)
         of = {
-            layout: UpdateParallelism.model_validate({"data": 1, **degrees})
+            layout: UpdateDegrees.model_validate({"data": 1, **degrees})
             for layout, (degrees, _) in LAYOUTS.items()
         }
         for _ in range(repetitions):

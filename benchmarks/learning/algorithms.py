@@ -112,12 +112,12 @@ def main() -> None:
             waiting[run] = (task, algorithm)
         for done in as_completed(waiting):
             task, algorithm = waiting[done]
-            run = done.result()
-            runs[task][algorithm].append(run)
+            learnt = done.result()
+            runs[task][algorithm].append(learnt)
             runs[task][algorithm].sort(key=itemgetter("seed"))
-            (_, before), (spent, after) = run["accuracy"][0], run["accuracy"][-1]
+            (_, before), (spent, after) = learnt["accuracy"][0], learnt["accuracy"][-1]
             print(
-                f"{task}, seed {run['seed']}, {algorithm}: {before:.1%} → {after:.1%} "
+                f"{task}, seed {learnt['seed']}, {algorithm}: {before:.1%} → {after:.1%} "
                 f"with {spent:,} tokens",
                 flush=True,
             )

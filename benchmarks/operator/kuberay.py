@@ -163,7 +163,7 @@ async def measure(kubeconfig: Path, log: Path, jobs: int) -> Figures:
     """All figures of one run, in a namespace that goes with it."""
     api = AsyncClient(field_manager=MANAGER)
     crd = yaml.safe_load((ROOT / "crds" / "rljobs.rljob.io.yaml").read_text())
-    await api.apply(CustomResourceDefinition.from_dict(crd), force=True)
+    await api.apply(CustomResourceDefinition.from_dict(crd), force=True)  # type: ignore[call-overload]
     for name in (NAMESPACE, "rljob-system"):
         with suppress(ApiError):  # it is there
             await api.create(Namespace(metadata=ObjectMeta(name=name)))
@@ -189,10 +189,9 @@ async def measure(kubeconfig: Path, log: Path, jobs: int) -> Figures:
 
 
 async def _is_gone(api: AsyncClient) -> None:
-    fields = {"metadata.name": NAMESPACE}
     with suppress(TimeoutError):
         async with asyncio.timeout(CLEANUP_SECONDS):
-            async for kind, _ in api.watch(Namespace, fields=fields):
+            async for kind, _ in api.watch(Namespace, fields={"metadata.name": NAMESPACE}):
                 if kind == "DELETED":
                     return
 

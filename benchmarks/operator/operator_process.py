@@ -89,13 +89,13 @@ def quantile(samples: Sequence[Any], share: float, before: Sequence[Any] = ()) -
         for s in samples
         if s.name.endswith("_bucket")
     ]
-    wanted, lower, before = share * buckets[-1][1], 0.0, 0.0
+    wanted, lower, passed = share * buckets[-1][1], 0.0, 0.0
     for upper, count in buckets:
         if count >= wanted:
             if upper == float("inf"):
                 return lower
-            return lower + (upper - lower) * (wanted - before) / max(1.0, count - before)
-        lower, before = upper, count
+            return lower + (upper - lower) * (wanted - passed) / max(1.0, count - passed)
+        lower, passed = upper, count
     return lower
 
 
@@ -111,7 +111,8 @@ def total(samples: Sequence[Any], ending: str, **labels: str) -> float:
 def be_operator() -> None:
     """What `OperatorProcess` starts: the operator, told where heads are."""
     from rljob_operator import log
-    from rljob_operator.main import Operator, parse
+    from rljob_operator.arguments import parse
+    from rljob_operator.main import Operator
 
     ray_url, *arguments = sys.argv[1:]
 

@@ -20,8 +20,7 @@ from benchmarks.support.figures import Figures
 from rljob_api.check.load import load_job
 from rljob_api.model.architecture import Shape, find_shape
 from rljob_api.model.volumes import GB, tokens_per_second
-from rljob_api.spec.rljob import RLJobSpec
-from rljob_api.topology.resolved import resolve
+from rljob_api.topology.resolved import ResolvedSpec, resolve
 from rljob_plan.machines import ASCEND_910C, ASCEND_SHARES, Shares
 from rljob_plan.memory import plan_memory
 from rljob_plan.performance import step_parts
@@ -64,7 +63,7 @@ DEEPSEEK = Row(
 PAIRS = replace(DEEPSEEK, name="DeepSeek-R1-671B, 384 pairs of dies", dies=768)
 
 
-def spec_of(row: Row) -> tuple[RLJobSpec, Shape]:
+def spec_of(row: Row) -> tuple[ResolvedSpec, Shape]:
     """The paper's job with the row's batch and layouts."""
     job = load_job(PAPER / f"{row.model}.yaml")
     spec = job.spec

@@ -27,8 +27,8 @@ from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.ranks import on_ranks
 from rljob_api.check.load import read_job
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
 from rljob_api.spec.rljob import RLJobSpec
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
 from rljob_plan.machines import Machine, rates_of
 from rljob_plan.performance import generating_parts, training_parts
@@ -132,7 +132,7 @@ class Job:
 
 def train(job: Job, degrees: Mapping[str, Any], rank: int) -> float:
     """Median seconds of this rank's steps, after one that warms up."""
-    parallelism = UpdateParallelism.model_validate({"data": 1, **degrees})
+    parallelism = UpdateDegrees.model_validate({"data": 1, **degrees})
     groups = ProcessGroups(RankGrid(parallelism, kv_heads=job.shape.kv_heads), timeout_seconds=60)
     model = load_parallel(job.path, groups, dtype=torch.float32)
     optimizer = ParallelOptimizer(
@@ -143,7 +143,7 @@ def train(job: Job, degrees: Mapping[str, Any], rank: int) -> float:
         everyone=dist.group.WORLD,
         ledger=MemoryLedger(device="unlimited"),
     )
-    own = job.batches()[groups.grid.place(rank).data :: parallelism.data or 1]
+    own = job.batches()[groups.grid.place(rank).data :: parallelism.data]
     undivided = Totals(num_tokens=1, num_sequences=1)
 
     def step() -> None:
@@ -167,7 +167,7 @@ def train(job: Job, degrees: Mapping[str, Any], rank: int) -> float:
 
 def generate(job: Job, degrees: Mapping[str, int], rank: int) -> float:
     """Likewise of generating all responses, none of which ends early."""
-    grid = RolloutGrid(RolloutParallelism.model_validate({"data": 1, **degrees}))
+    grid = RolloutGrid(RolloutDegrees.model_validate({"data": 1, **degrees}))
     engine = TorchRollout(
         job.path,
         groups=RolloutGroups(grid, timeout_seconds=60),
@@ -175,7 +175,7 @@ def generate(job: Job, degrees: Mapping[str, int], rank: int) -> float:
         max_sequences=job.prompts * SAMPLES,
         max_length=PROMPT + RESPONSE,
     )
-    models = grid.degrees.data or 1
+    models = grid.degrees.data
     own = job.groups()[rank // (grid.size // models) :: models]
     how = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_response_length=RESPONSE, eos_ids=())
 

@@ -21,6 +21,7 @@ from benchmarks.reshard.paper import paper_rows, paper_table
 from benchmarks.reshard.sides import (
     Hidden,
     Reshard,
+    Way,
     bare_gather,
     bare_sends,
     dense,
@@ -57,7 +58,7 @@ def measure_speed(shape: Shape, figures: Figures, *, repetitions: int) -> None:
     def rank_turns(rank: int) -> list[tuple[str, float]]:
         backend = CpuBackend(name=f"emulated:{rank}")
         ours = Reshard(apart, rank, shares_memory=True, backend=backend)
-        ways = {
+        ways: dict[str, Way] = {
             "memory": ours,
             "gloo": Reshard(apart, rank, shares_memory=False, backend=backend),
             "all-gather": bare_gather(apart, rank),

@@ -21,7 +21,7 @@ from benchmarks.support.figures import Figures
 from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.runs import events_of
 from rljob_api.model.architecture import Shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.layouts import rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
@@ -33,8 +33,8 @@ STRATEGIES = ("stream", "allgather")
 
 def apart(shape: Shape, update: dict[str, int], rollout: dict[str, int]) -> ReshardPlan:
     """The pair, with devices of its own for either side."""
-    trained = update_layout(shape, UpdateParallelism.model_validate(update))
-    degrees = RolloutParallelism.model_validate(rollout)
+    trained = update_layout(shape, UpdateDegrees.model_validate(update))
+    degrees = RolloutDegrees.model_validate(rollout)
     generated = rollout_layout(shape, degrees, first_device=len(trained.parts))
     return make_reshard_plan(trained, generated, WIDTHS)
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rljob_api.model.architecture import Experts, Shape
-from rljob_api.spec.engines import RolloutParallelism, UpdateParallelism
+from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_plan.resharding.boxes import Box, Piece
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.resharding_plan import ReshardPlan, make_reshard_plan
@@ -60,8 +60,8 @@ def plan_of(
 ) -> ReshardPlan:
     """On the same devices, one node."""
     return make_reshard_plan(
-        update_layout(shape, UpdateParallelism.model_validate(update)),
-        rollout_layout(shape, RolloutParallelism.model_validate(rollout)),
+        update_layout(shape, UpdateDegrees.model_validate(update)),
+        rollout_layout(shape, RolloutDegrees.model_validate(rollout)),
         WIDTHS,
         bucket_bytes=bucket_bytes,
     )

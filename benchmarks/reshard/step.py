@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.support.figures import Figures
 from benchmarks.support.models import SIZES, make_model
-from benchmarks.support.runs import events_of
+from benchmarks.support.runs import history_of
 from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.reshard_figures import stands_still
 from rljob_runtime.task.tokenizer import save_byte_tokenizer
@@ -56,8 +56,8 @@ def measure_step(size: str, figures: Figures, *, steps: int) -> None:
         prompts = [json.dumps({"prompt": f"count to {n}=", "answer": ""}) for n in range(64)]
         (folder / "prompts.jsonl").write_text("\n".join(prompts))
         (folder / "any.py").write_text(REWARD)
-        events = events_of(job_of(model, "allgather-swap", steps), folder, "allgather-swap")
-    add_step(f"run of {size}", RunHistory.of(events), figures)
+        history = history_of(job_of(model, "allgather-swap", steps), folder, "allgather-swap")
+    add_step(f"run of {size}", history, figures)
 
 
 def add_step(name: str, history: RunHistory, figures: Figures) -> None:
@@ -65,18 +65,18 @@ def add_step(name: str, history: RunHistory, figures: Figures) -> None:
     back; and the run's peak beside its bound, with what stays."""
     steps = sorted(history.steps)[WARM_UP_STEPS:]
     told = [history.reshards[step] for step in steps]
-    taken = [history.steps[step]["seconds"] for step in steps]
+    taken = [history.steps[step].seconds for step in steps]
     synced = [history.phase_seconds(step)["sync"] for step in steps]
-    shares = [stands_still(one, history.seconds(one["step"])) or 0.0 for one in told]
+    shares = [stands_still(one, history.seconds(one.step)) or 0.0 for one in told]
     checked = [part / whole for part, whole in zip(synced, taken, strict=True)]
-    fullest = max(told, key=lambda reshard: int(reshard["peak_bytes"]))
+    fullest = max(told, key=lambda reshard: reshard.peak_bytes)
     median = statistics.median
-    figures.add(f"{name}: reshard", 1000 * median(one["seconds"] for one in told), "ms")
+    figures.add(f"{name}: reshard", 1000 * median(one.seconds for one in told), "ms")
     figures.add(f"{name}: of a training step", 100 * median(shares), "%")
     figures.add(f"{name}: of a step, with all checks", 100 * median(checked), "%")
-    hidden = median(one.get("overlap", 0.0) for one in told)
+    hidden = median(one.overlap or 0.0 for one in told)
     figures.add(f"{name}: way back, hidden", 100 * hidden, "%")
-    bound = fullest["bound_bytes"] / MIB
-    figures.add(f"{name}: peak of a device", fullest["peak_bytes"] / MIB, "MiB", bound)
-    kept = max(one["kept_bytes"] for one in told)
+    bound = fullest.bound_bytes / MIB
+    figures.add(f"{name}: peak of a device", fullest.peak_bytes / MIB, "MiB", bound)
+    kept = max(one.kept_bytes or 0 for one in told)
     figures.add(f"{name}: redundant bytes", kept, "bytes", 0)

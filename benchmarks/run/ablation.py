@@ -20,9 +20,8 @@ import yaml
 from benchmarks import ROOT
 from benchmarks.run.ablation_docs import ablation_parts
 from benchmarks.support.results import describe_machine
-from benchmarks.support.runs import events_of
-from rljob_runtime.record.events import Event
-from rljob_runtime.report.display.history import RunHistory
+from benchmarks.support.runs import history_of
+from rljob_runtime.record.event_types import DockEvent, StepEvent
 
 EXAMPLES = ROOT / "examples"
 BOTH = "both"
@@ -63,42 +62,40 @@ def job_of(form: str, *, steps: int, prompts: int) -> dict[str, Any]:
 def run_form(form: str, folder: Path, name: str, *, size: Mapping[str, int]) -> dict[str, Any]:
     """One run's figures, over the steps after the first ones, and the curves of all steps. throughput: the
     mean of Eq. 5, as the paper has it."""
-    history = RunHistory.of(events_of(job_of(form, **size), folder, name))
+    history = history_of(job_of(form, **size), folder, name)
     steps = [history.steps[step] for step in sorted(history.steps)]
     counted = sorted(history.steps)[WARM_UP_STEPS:]
     reshards = [history.reshards[step] for step in counted]
     phases = [history.phase_seconds(step) for step in counted]
     return {
-        "tokens_per_second": [step["metrics"]["tps_eq5"] for step in steps],
-        "throughput": statistics.mean(
-            history.steps[step]["metrics"]["tps_eq5"] for step in counted
-        ),
-        "step_seconds": statistics.median(history.steps[step]["seconds"] for step in counted),
+        "tokens_per_second": [step.metrics["tps_eq5"] for step in steps],
+        "throughput": statistics.mean(history.steps[step].metrics["tps_eq5"] for step in counted),
+        "step_seconds": statistics.median(history.steps[step].seconds for step in counted),
         "generate_seconds": statistics.median(phase["generate"] for phase in phases),
         "dock_seconds": statistics.median(dock_seconds(history.docks[step]) for step in counted),
-        "reshard_seconds": statistics.median(reshard["seconds"] for reshard in reshards),
-        "peak_bytes": max(reshard["peak_bytes"] for reshard in reshards),
-        "kept_bytes": max(reshard["kept_bytes"] for reshard in reshards),
-        "host_bytes": max(reshard["host_bytes"] for reshard in reshards),
-        "cache_bytes": max(max(reshard["memory"]["cache_bytes"]) for reshard in reshards),
-        "metrics": {step["step"]: same_metrics(step) for step in steps},
-        "weights": digest_of(Path(history.finished["checkpoint"]) if history.finished else folder),
+        "reshard_seconds": statistics.median(reshard.seconds for reshard in reshards),
+        "peak_bytes": max(reshard.peak_bytes for reshard in reshards),
+        "kept_bytes": max(reshard.kept_bytes or 0 for reshard in reshards),
+        "host_bytes": max(reshard.host_bytes or 0 for reshard in reshards),
+        "cache_bytes": max(max(told.cache_bytes or [0]) for r in reshards if (told := r.memory)),
+        "metrics": {step.step: same_metrics(step) for step in steps},
+        "weights": digest_of(Path(history.finished.checkpoint)),
     }
 
 
-def dock_seconds(told: Event) -> float:
+def dock_seconds(told: DockEvent) -> float:
     """What a step's workers spent in reads, writes and claims, added up; without waiting for each other."""
     return sum(
-        state["transfer_seconds"] + state["wait_seconds"] - sum(state["waits"].values())
-        for state in told["states"].values()
+        state.transfer_seconds + state.wait_seconds - sum(state.waits.values())
+        for state in told.states.values()
     )
 
 
-def same_metrics(step: Event) -> dict[str, float]:
+def same_metrics(step: StepEvent) -> dict[str, float | None]:
     """Those that no clock and no ledger enters."""
     return {
         name: value
-        for name, value in step["metrics"].items()
+        for name, value in step.metrics.items()
         if not any(word in name for word in TIMED)
     }
 

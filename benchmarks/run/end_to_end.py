@@ -18,8 +18,9 @@ from typing import Any
 
 import yaml
 
+from benchmarks import ROOT
 from benchmarks.run import spelling
-from benchmarks.support.environment import ROOT, make_environment
+from benchmarks.support.environment import make_environment
 from benchmarks.support.results import Result, report, summarize
 from rljob_api.spec.rljob import RLJob
 from rljob_runtime.task.data.source import PromptSource
@@ -224,15 +225,16 @@ def throughput(
     """Rates of both sides on one model, in turns."""
     model = FOLDER / size
     spelling.make_model(model, size=size, words=FOLDER / "words.jsonl")
-    best = {side: fastest(side, model, layouts, WARM_UP_STEPS + 5) for side in (run_rljob, run_trl)}
-    runs: dict[Side, list[Run]] = {run_rljob: [], run_trl: []}
+    sides: tuple[Side, ...] = (run_rljob, run_trl)
+    best = {side: fastest(side, model, layouts, WARM_UP_STEPS + 5) for side in sides}
+    runs: dict[Side, list[Run]] = {side: [] for side in sides}
     for seed in range(1, repetitions + 1):
         for side, done in runs.items():
             done.append(side(model, best[side], steps, 0, seed))
     for side, done in runs.items():
         share = statistics.median(run.generate_share for run in done)
         print(f"{side.__name__} {size}: layout {best[side]}, generation {share:.0%} of a step")
-    figures = {
+    figures: dict[str, Callable[[Run], float]] = {
         "response tokens/s": lambda run: run.response_rate,
         "tokens/s by Eq. 5 (longest)": lambda run: run.longest_rate,
     }

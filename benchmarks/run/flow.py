@@ -17,8 +17,7 @@ import yaml
 from benchmarks import ROOT
 from benchmarks.run.flow_docs import busy_parts
 from benchmarks.support.results import report, summarize
-from benchmarks.support.runs import events_of, seconds_a_step
-from rljob_runtime.record.events import Event
+from benchmarks.support.runs import history_of, seconds_a_step
 from rljob_runtime.report.display.busy import busy_workers
 from rljob_runtime.report.display.history import RunHistory
 
@@ -57,10 +56,9 @@ def job_of(flow: dict[str, Any], steps: int) -> dict[str, Any]:
     return job
 
 
-def busy_shares(events: Sequence[Event]) -> dict[str, float]:
+def busy_shares(history: RunHistory) -> dict[str, float]:
     """Worker and phase → share of the time from the end of the warm-up to that of the last step."""
-    history = RunHistory.of(events)
-    since, until = (history.steps[step]["time"] for step in (WARM_UP_STEPS, history.step))
+    since, until = (history.steps[step].time for step in (WARM_UP_STEPS, history.step))
     return {
         f"{busy.worker}: {phase}": share
         for busy in busy_workers(history, since=since, until=until)
@@ -94,11 +92,11 @@ def main() -> None:
         (folder / "service.py").write_text(SERVICE)
         for repetition in range(repetitions):
             for mode, flow in FLOWS.items():
-                events = events_of(job_of(flow, steps), folder, f"{mode}-{repetition}")
-                done = [event for event in events if event["kind"] == "step"]
-                seconds = seconds_a_step(done, warm_up=WARM_UP_STEPS)
+                history = history_of(job_of(flow, steps), folder, f"{mode}-{repetition}")
+                ends = [history.steps[step].time for step in sorted(history.steps)]
+                seconds = seconds_a_step(ends, warm_up=WARM_UP_STEPS)
                 found[mode].append(seconds)
-                shares[mode].append(busy_shares(events))
+                shares[mode].append(busy_shares(history))
                 print(f"{mode}: {seconds:.2f} s a step", flush=True)
     results = [
         summarize(

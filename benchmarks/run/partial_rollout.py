@@ -85,7 +85,9 @@ def main() -> None:
             for name, flow in FLOWS.items():
                 run = f"{name.replace(' ', '-')}-{repetition}"
                 done = steps_of(job_of(flow, steps), folder, run)
-                seconds[name].append(seconds_a_step(done, warm_up=WARM_UP_STEPS))
+                seconds[name].append(
+                    seconds_a_step([step["time"] for step in done], warm_up=WARM_UP_STEPS)
+                )
                 last = [step["metrics"]["reward/mean"] for step in done[-LAST_STEPS:]]
                 rewards[name].append(mean(last))
                 took, reward = seconds[name][-1], rewards[name][-1]

@@ -183,7 +183,7 @@ def _accuracy(model: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, task: 
         items = task.heldout[start : start + 256]
         batch = tokenizer([item["prompt"] for item in items], return_tensors="pt", padding=True)
         with torch.no_grad():
-            ids = model.generate(
+            ids = model.generate(  # type: ignore[operator]
                 **batch, do_sample=True, top_k=0, max_new_tokens=task.max_response_length
             )
         texts = tokenizer.batch_decode(

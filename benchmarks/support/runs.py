@@ -11,12 +11,21 @@ from typing import Any
 
 import yaml
 
+from rljob_runtime.record.events import read_events
+from rljob_runtime.report.display.history import RunHistory
+
 QUARTERS = 4
 
 
 def steps_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
     """Run a job in `folder` under that name. Returns the events of its steps."""
     return [event for event in events_of(job, folder, name) if event["kind"] == "step"]
+
+
+def history_of(job: dict[str, Any], folder: Path, name: str) -> RunHistory:
+    """Likewise, folded."""
+    events_of(job, folder, name)
+    return RunHistory.of(read_events(folder / name / "events.jsonl"))
 
 
 def events_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
@@ -28,10 +37,10 @@ def events_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, An
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
 
-def seconds_a_step(steps: Sequence[dict[str, Any]], *, warm_up: int) -> float:
+def seconds_a_step(ends: Sequence[float], *, warm_up: int) -> float:
     """Mean time from the end of one step to the next one's, without the first steps."""
-    ends = [step["time"] for step in steps][warm_up - 1 :]
-    return float((ends[-1] - ends[0]) / (len(ends) - 1))
+    counted = ends[warm_up - 1 :]
+    return (counted[-1] - counted[0]) / (len(counted) - 1)
 
 
 def quarters(values: Sequence[float]) -> list[float]:

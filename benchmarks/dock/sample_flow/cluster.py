@@ -22,11 +22,16 @@ class Servers(Protocol):
     beside the workers'; data: those of them that hold rows, by number. claimed_rows: at a time.
     """
 
-    side: str
-    python: str
-    machines: Sequence[str]
-    data: Sequence[str]
-    claimed_rows: int
+    @property
+    def side(self) -> str: ...
+    @property
+    def python(self) -> str: ...
+    @property
+    def machines(self) -> Sequence[str]: ...
+    @property
+    def data(self) -> Sequence[str]: ...
+    @property
+    def claimed_rows(self) -> int: ...
 
     def start(self, network: Network, workers: Sequence[str], folder: Path) -> Any:
         """Answers the address for its sides. folder: for logs."""

@@ -16,7 +16,7 @@ CLAIMED_ROWS = 16
 CLAIMED_OF = Payload(1024, 64)
 CLAIM_BATCHES = 4
 SINGLE = Payload(256, 512)
-ONE_READER = {"update": COLUMNS}
+ONE_READER: dict[str, tuple[str, ...]] = {"update": COLUMNS}
 _numbers = itertools.count()
 
 

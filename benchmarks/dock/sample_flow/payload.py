@@ -17,7 +17,7 @@ IDS = ("prompt_ids", "response_ids", "mask")
 """What the two states that infer read; the update reads all."""
 LOGS = ("old_logprobs", "ref_logprobs", "advantages")
 COLUMNS = (*IDS, *LOGS)
-READERS = {"reference": IDS, "reward": IDS, "update": COLUMNS}
+READERS: dict[str, tuple[str, ...]] = {"reference": IDS, "reward": IDS, "update": COLUMNS}
 WORD = (1 << 64) - 1
 LEAST_LENGTH = 16
 SIGMA = 0.6
