@@ -51,7 +51,11 @@ def _section_of(name: str) -> type[NamedAlgorithm]:
     given = Field(params(), description=shared["params"].description)
     fields: dict[str, Any] = {"name": (Literal[name], called), "params": (params, given)}
     title = params.__name__.removesuffix("Params")
-    return create_model(title, __base__=NamedAlgorithm, __doc__=params.__doc__, **fields)
+    # Fields have their descriptions; pydantic would look for this class in the sources of all callers.
+    options = {"use_attribute_docstrings": False}
+    return create_model(
+        title, __base__=NamedAlgorithm, __doc__=params.__doc__, __cls_kwargs__=options, **fields
+    )
 
 
 def name_of(value: Any) -> str:
