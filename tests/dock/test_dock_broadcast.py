@@ -220,7 +220,7 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
     peer = Peer(
         on_frame=link._on_frame,
         on_lost=lambda peer: None,
-        on_malformed=lambda peer, reason: refused.append(reason),
+        on_malformed=lambda peer, error: refused.append(str(error)),
     )
     peer.trusted = True
     link._on_frame(peer, Frame(Kind.DONE, pack_value({"role": "w"})))

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from dock_conversations import packed
+from dock_conversations import packed, sealed
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Ragged
@@ -18,7 +18,7 @@ from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
-from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
+from rljob_runtime.dock.wire.frames import Kind, pack_head
 from rljob_runtime.dock.wire.messages import AskController, AskWarehouse
 from rljob_runtime.errors import DockError, DockFull, DockLost, DockRefused, DockTimeout
 
@@ -313,12 +313,16 @@ def hello(role: str = "warehouse/0") -> bytes:
     return packed(Kind.HELLO, {"token": "secret", "role": role, "owner": "x", "session": "y"})
 
 
+def unreadable(kind: int, header: bytes) -> bytes:
+    return pack_head(kind, len(header), 0) + sealed(header)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
         b"GET / HTTP/1.1\r\nHost: dock\r\n\r\n",
-        HEAD.pack(MAGIC, VERSION, 1, 1 << 20, 0),
-        HEAD.pack(MAGIC, VERSION, 1, 3, 0) + b"\xc1\xc1\xc1",
+        pack_head(1, 1 << 20, 0),
+        unreadable(1, b"\xc1\xc1\xc1"),
         packed(Kind.STATS, {}),
         packed(Kind.HELLO, {"token": 7}),
         hello("warehouse/5"),
@@ -326,7 +330,7 @@ def hello(role: str = "warehouse/0") -> bytes:
         hello() + packed(Kind.PUT_ROWS, {}),
         hello() + packed(Kind.WRITE, {"columns": [{"name": "x"}]}),
         hello() + packed(Kind.READ, {"uids": "all"}),
-        hello() + HEAD.pack(MAGIC, VERSION, 12, 4, 0) + b"\x00\x01\x02\x03",
+        hello() + unreadable(12, b"\x00\x01\x02\x03"),
         hello() + packed(Kind.READ, {"uids": [1], "columns": []}),
     ],
 )

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from rljob_runtime.dock.columns import DTYPES, Ragged
 from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
 from rljob_runtime.dock.wire.frames import (
-    HEAD,
-    MAGIC,
-    VERSION,
     MalformedFrame,
     pack,
+    pack_head,
     pack_value,
     read,
     read_head,
@@ -127,11 +125,11 @@ def test_any_notices_are_decoded_or_malformed(header) -> None:
 @pytest.mark.parametrize(
     ("head", "message"),
     [
-        (HEAD.pack(b"HTTP", VERSION, 1, 0, 0), "no peer of the dock"),
-        (HEAD.pack(MAGIC, 9, 1, 0, 0), "protocol version 9; this side speaks 2"),
-        (HEAD.pack(MAGIC, VERSION, 99, 0, 0), "kind 99 is unknown"),
-        (HEAD.pack(MAGIC, VERSION, 1, 1 << 31, 0), "over the limit"),
-        (HEAD.pack(MAGIC, VERSION, 1, 0, 1 << 60), "over the limit"),
+        (pack_head(1, 0, 0, magic=b"HTTP"), "no peer of the dock"),
+        (pack_head(1, 0, 0, version=9), "protocol version 9; this side speaks 3"),
+        (pack_head(99, 0, 0), "kind 99 is unknown"),
+        (pack_head(1, 1 << 31, 0), "over the limit"),
+        (pack_head(1, 0, 1 << 60), "over the limit"),
     ],
 )
 def test_a_wrong_head_says_what_is_wrong(head: bytes, message: str) -> None:
@@ -141,7 +139,7 @@ def test_a_wrong_head_says_what_is_wrong(head: bytes, message: str) -> None:
 
 def test_a_stranger_may_send_little() -> None:
     with pytest.raises(MalformedFrame, match="before the token was shown"):
-        read_head(HEAD.pack(MAGIC, VERSION, 1, 5000, 0), trusted=False)
+        read_head(pack_head(1, 5000, 0), trusted=False)
 
 
 def test_a_message_over_the_limit_is_not_sent() -> None:

@@ -27,7 +27,7 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind, read_head
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, Kind, pack_head, read_head
 from rljob_runtime.dock.wire.wire_server import DockServer
 
 ANSWER_SECONDS = 5.0
@@ -139,11 +139,11 @@ def _answer(connection: socket.socket, patience_seconds: float) -> Kind | None:
     while True:
         if not select.select([connection], [], [], patience_seconds)[0]:
             connection.shutdown(socket.SHUT_WR)
-        head = connection.recv(HEAD.size, socket.MSG_WAITALL)
-        if len(head) < HEAD.size:
+        head = connection.recv(HEAD_BYTES, socket.MSG_WAITALL)
+        if len(head) < HEAD_BYTES:
             return None
         kind, header_bytes, payload_bytes = read_head(head, trusted=True)
-        connection.recv(header_bytes + payload_bytes, socket.MSG_WAITALL)
+        connection.recv(header_bytes + payload_bytes + SUM_BYTES, socket.MSG_WAITALL)
         if kind is not Kind.NOTICE:
             return kind
 
@@ -196,7 +196,7 @@ def test_valid_conversations_are_answered_throughout(make_dock: Callable[[], Doc
 
 
 def test_what_a_head_promises_and_nobody_sends_takes_no_memory(dock: Dock) -> None:
-    promise = HEAD.pack(MAGIC, VERSION, Kind.WRITE, 10, 3 << 30)
+    promise = pack_head(Kind.WRITE, 10, 3 << 30)
     before = psutil.Process().memory_info().rss
 
     with socket.create_connection(dock.places["warehouse/0"], timeout=ANSWER_SECONDS) as connection:

@@ -5,10 +5,20 @@ import socket
 import threading
 from collections.abc import Iterator
 
+from dock_conversations import sealed
+
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
 from rljob_runtime.dock.wire.channel import Identity
-from rljob_runtime.dock.wire.frames import HEAD, Frame, Kind, pack, read_head
+from rljob_runtime.dock.wire.frames import (
+    HEAD_BYTES,
+    SUM_BYTES,
+    Frame,
+    Kind,
+    Message,
+    pack,
+    read_head,
+)
 from rljob_runtime.dock.wire.messages import ControllerWelcome, HeldLease, Renew, Renewed
 
 WELCOME = ControllerWelcome(
@@ -17,9 +27,15 @@ WELCOME = ControllerWelcome(
 
 
 def _receive(connection: socket.socket) -> Frame:
-    head = connection.recv(HEAD.size, socket.MSG_WAITALL)
+    head = connection.recv(HEAD_BYTES, socket.MSG_WAITALL)
     kind, header_bytes, _ = read_head(head, trusted=True)
-    return Frame(kind, connection.recv(header_bytes, socket.MSG_WAITALL))
+    body = connection.recv(header_bytes + SUM_BYTES, socket.MSG_WAITALL)
+    return Frame(kind, body[:-SUM_BYTES])
+
+
+def _send(connection: socket.socket, message: Message) -> None:
+    packed = pack(message)
+    connection.sendall(packed[:HEAD_BYTES] + sealed(packed[HEAD_BYTES:]))
 
 
 @contextlib.contextmanager
@@ -29,7 +45,7 @@ def _greeted(server: socket.socket) -> Iterator[socket.socket]:
     with connection:
         connection.settimeout(20)
         assert _receive(connection).kind is Kind.HELLO
-        connection.sendall(pack(WELCOME))
+        _send(connection, WELCOME)
         yield connection
 
 
@@ -46,7 +62,7 @@ def test_a_claim_made_while_a_renewal_breaks_off_is_announced_after_the_reconnec
         with _greeted(server) as connection:
             while not heard.is_set():
                 told.extend(_receive(connection).read(Renew).leases)
-                connection.sendall(pack(Renewed(lost=[])))
+                _send(connection, Renewed(lost=[]))
                 if told:
                     heard.set()
 

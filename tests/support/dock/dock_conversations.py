@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from xxhash import xxh3_64_digest
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.dock.wire.encoding import encode_columns
-from rljob_runtime.dock.wire.frames import HEAD, MAGIC, VERSION, Kind
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, Kind, pack_head
 from rljob_runtime.dock.wire.messages import ColumnHead, Import, RowHead
 
 TOKEN = "secret"
@@ -114,17 +115,22 @@ def spoil(frames: list[Frame], choose: Choose) -> list[bytes]:
         whole = packed(kind, header, payload)
         raw = whole[: choose(len(whole))]
     else:
-        lengths = (0, 1, HEAD.size, 1 << 20, 1 << 31, 2**32 - 1)
+        lengths = (0, 1, HEAD_BYTES, 1 << 20, 1 << 31, 2**32 - 1)
         body = msgspec.msgpack.encode(header) + payload
         sizes = lengths[choose(len(lengths))], lengths[choose(len(lengths))] << choose(31)
-        raw = HEAD.pack(MAGIC, VERSION, kind, *sizes) + body
+        raw = pack_head(kind, *sizes) + body
     spoiled = packed(kind, header, payload) if raw is None else bytes(raw)
     return [spoiled if i == place else packed(*frame) for i, frame in enumerate(frames)]
 
 
 def packed(kind: Kind, header: dict[str, Any], payload: bytes = b"") -> bytes:
     body = msgspec.msgpack.encode(header)
-    return HEAD.pack(MAGIC, VERSION, kind, len(body), len(payload)) + body + payload
+    return pack_head(kind, len(body), len(payload)) + sealed(body + payload)
+
+
+def sealed(body: bytes) -> bytes:
+    """A header and a payload with the sum that ends their frame."""
+    return body + xxh3_64_digest(body)
 
 
 def _spoiled(value: Any, choose: Choose) -> Any:

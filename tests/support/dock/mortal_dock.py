@@ -20,7 +20,7 @@ from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
-from rljob_runtime.dock.wire.frames import HEAD, Kind, read_head
+from rljob_runtime.dock.wire.frames import HEAD_BYTES, SUM_BYTES, Kind, read_head
 from rljob_runtime.dock.wire.wire_server import DockServer
 
 TOKEN = "secret"
@@ -251,11 +251,11 @@ def _fall_silent(server: DockServer) -> None:
 
 
 def _frame(source: socket.socket) -> tuple[Kind, bytes] | None:
-    head = source.recv(HEAD.size, socket.MSG_WAITALL)
-    if len(head) < HEAD.size:
+    head = source.recv(HEAD_BYTES, socket.MSG_WAITALL)
+    if len(head) < HEAD_BYTES:
         return None
     kind, header_bytes, payload_bytes = read_head(head, trusted=True)
-    body = source.recv(header_bytes + payload_bytes, socket.MSG_WAITALL)
+    body = source.recv(header_bytes + payload_bytes + SUM_BYTES, socket.MSG_WAITALL)
     return kind, head + body
 
 

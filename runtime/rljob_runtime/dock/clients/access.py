@@ -64,7 +64,7 @@ class DockAccess:
         deadline = time.monotonic() + self._timeout
         while True:
             with self._traffic.transferring():
-                found = self._find_rows(rows, columns)
+                found = self._find_rows(rows, columns, checked=True)
                 copies = copied(rows, columns, found)
                 whole = self._release_views(found)
             if whole:
@@ -83,7 +83,7 @@ class DockAccess:
         than a lease, or its warehouse was lost.
         """
         with self._traffic.transferring():
-            found = self._find_rows(rows, columns)
+            found = self._find_rows(rows, columns, checked=False)
         whole = False
         try:
             views = viewed(rows, columns, found)
@@ -153,7 +153,9 @@ class DockAccess:
                 f"state has not acknowledged: {waiting}"
             )
 
-    def _find_rows(self, rows: Sequence[RowMeta], columns: Sequence[str]) -> dict[int, Found]:
+    def _find_rows(
+        self, rows: Sequence[RowMeta], columns: Sequence[str], *, checked: bool
+    ) -> dict[int, Found]:
         """What each warehouse answers. On an error, what others answered is released."""
         parts = by_warehouse(rows)
         found: dict[int, Found] = {}
@@ -161,7 +163,7 @@ class DockAccess:
         def read(warehouse: int) -> None:
             uids = [rows[i].uid for i in parts[warehouse]]
             found[warehouse] = self._connections.transports[warehouse].read(
-                uids, columns, timeout_seconds=self._timeout
+                uids, columns, checked=checked, timeout_seconds=self._timeout
             )
 
         try:

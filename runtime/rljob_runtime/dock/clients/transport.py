@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rljob_runtime.dock.bit_sums import fits
 from rljob_runtime.dock.clients.put import Put
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap, WarehouseChannel
 from rljob_runtime.dock.columns import Column, Ragged
 from rljob_runtime.dock.wire.encoding import apart_of, column_of, decode_columns, encode_columns
 from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.messages import FoundColumn, PutRows, Read, Stored, Write, Written
-from rljob_runtime.errors import DockError
+from rljob_runtime.errors import DockError, DockLost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,11 @@ class WarehouseTransport:
         message = Write(state=state, lease=lease, uids=uids, columns=heads, version=version)
         return self._channel.ask(message, buffers, timeout_seconds=timeout_seconds)
 
-    def read(self, uids: Sequence[str], columns: Sequence[str], *, timeout_seconds: float) -> Found:
-        """Columns of rows. What is borrowed must be released."""
+    def read(
+        self, uids: Sequence[str], columns: Sequence[str], *, checked: bool, timeout_seconds: float
+    ) -> Found:
+        """Columns of rows. What is borrowed must be released. checked: compare the sums of their bits also
+        where they are borrowed. Raises DockLost where a bit is not what was written."""
         message = Read(uids=list(uids), columns=list(columns))
         asked = time.monotonic()
         answer, payload = self._channel.request(message, timeout_seconds=timeout_seconds)
@@ -89,15 +93,26 @@ class WarehouseTransport:
         memory = self._channel.memory
         try:
             if answer.pin is None or memory is None:
-                return Found(values=decode_columns(answer.columns, payload), of_groups=of_groups)
-            located = {head.name: locate(head, memory) for head in answer.columns}
+                values: Mapping[str, Column] = decode_columns(answer.columns, payload)
+            else:
+                values = {head.name: locate(head, memory) for head in answer.columns}
         except MalformedFrame as error:
             self._channel.close()
             raise DockError(
                 f"{self._channel.role} answered what cannot be read: {error}"
             ) from error
-        pin = Pin(memory=memory, number=answer.pin, deadline=asked + memory.pin_seconds)
-        return Found(values=located, of_groups=of_groups, pin=pin)
+        pin = None
+        if answer.pin is not None and memory is not None:
+            pin = Pin(memory=memory, number=answer.pin, deadline=asked + memory.pin_seconds)
+        heads = answer.columns if checked or pin is None else ()
+        if wrong := [head.name for head in heads if not fits(values[head.name], head.total)]:
+            if pin is not None:
+                self.release(pin)
+            raise DockLost(
+                f"{', '.join(wrong)} of {len(uids)} rows in {self._channel.role} ({uids[0]} is the first) "
+                "are not what was written there: bits of its memory flipped"
+            )
+        return Found(values=values, of_groups=of_groups, pin=pin)
 
     def holds(self, pin: Pin) -> bool:
         """True when all that was looked at under the pin until now was as it had been written."""

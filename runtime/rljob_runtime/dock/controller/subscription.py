@@ -124,7 +124,7 @@ class Subscription:
         try:
             self._take()
         except MalformedFrame as error:
-            self._on_malformed(peer, str(error))
+            self._on_malformed(peer, error)
             peer.close()
 
     def _take(self) -> None:
@@ -138,7 +138,7 @@ class Subscription:
                 self._take()
         except MalformedFrame as error:
             self._waiting.clear()
-            self._on_malformed(peer, str(error))
+            self._on_malformed(peer, error)
         self._ended.set()
 
     def _saw(self, epoch: str) -> None:
@@ -146,8 +146,8 @@ class Subscription:
         if self._seen[-1:] != [epoch]:
             self._seen.append(epoch)
 
-    def _on_malformed(self, peer: Peer, reason: str) -> None:
-        log.warning("warehouse %d sent what cannot be read: %s", self._index, reason)
+    def _on_malformed(self, peer: Peer, error: MalformedFrame) -> None:
+        log.warning("warehouse %d sent what cannot be read: %s", self._index, error)
 
 
 @contextlib.contextmanager

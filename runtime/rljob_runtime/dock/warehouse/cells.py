@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from rljob_runtime.dock.bit_sums import row_sums
 from rljob_runtime.dock.columns import Packed
 from rljob_runtime.dock.warehouse.arena import Arena
 from rljob_runtime.dock.wire.memory import Memory, Span
@@ -25,12 +26,13 @@ class NoRoom(Exception):
 class Cell:
     """length: values along the first axis. spans: where its bytes lie, nearly always one span.
 
-    pins: readers that look at the bytes. freed: its row is gone.
+    total: `row_sums` of them as they came. pins: readers that look at the bytes. freed: its row is gone.
     """
 
     length: int
     spans: list[Span]
     memory: memoryview
+    total: int
     pins: int = 0
     freed: bool = False
 
@@ -66,12 +68,15 @@ class CellMemory:
         cells: list[Cells] = [{} for _ in rows]
         for name, column in columns.items():
             lengths, sizes, parts = column.lengths, column.sizes(), [column.data]
+            totals = row_sums(column)
             if len(rows) < len(lengths):
                 parts = _parts(column.data, sizes, rows)
                 lengths, sizes = [lengths[i] for i in rows], [sizes[i] for i in rows]
+                totals = [totals[i] for i in rows]
             spans = self._write(parts, sum(sizes))
-            for row, length, own in zip(cells, lengths, _cut_all(spans, sizes), strict=True):
-                row[name] = Cell(length, own, self.memory.view)
+            own = _cut_all(spans, sizes)
+            for row, length, places, total in zip(cells, lengths, own, totals, strict=True):
+                row[name] = Cell(length, places, self.memory.view, total)
         return cells
 
     def free(self, cells: Iterable[Cell]) -> None:

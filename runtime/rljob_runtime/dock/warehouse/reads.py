@@ -69,6 +69,7 @@ class ReadDesk:
                 lengths=packed(_lengths(column.cells)),
                 of_groups=column.of_groups,
                 spans=packed(np.asarray(spans, dtype=np.int64)) if pinned else b"",
+                total=sum([cell.total for cell in column.cells]) % (1 << 64),
             )
             for column, spans in zip(found, runs, strict=True)
         ]

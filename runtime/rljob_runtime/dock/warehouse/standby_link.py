@@ -17,7 +17,7 @@ from typing import TypeVar
 from rljob_runtime.dock.warehouse.epoch import new_epoch, next_term
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
-from rljob_runtime.dock.wire.frames import Frame, Kind, Message
+from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
 from rljob_runtime.dock.wire.messages import (
     Done,
     Export,
@@ -318,5 +318,5 @@ class _Awaited:
     future: asyncio.Future[tuple[Message, memoryview]]
 
 
-def _malformed(peer: Peer, reason: str) -> None:
-    log.warning("a standby answered what cannot be read: %s", reason)
+def _malformed(peer: Peer, error: MalformedFrame) -> None:
+    log.warning("a standby answered what cannot be read: %s", error)

@@ -94,6 +94,7 @@ class StoreCopy:
                     items=_packed(where),
                     lengths=_packed(cell.length for cell in cells),
                     sizes=_packed(_size(cell) for cell in cells),
+                    totals=_packed(cell.total for cell in cells),
                 )
             )
             buffers += [self._memory.memory.view[start:end] for start, end in runs_of(cells)]
@@ -177,8 +178,9 @@ def _add_items(store: WarehouseStore, chunk: Chunk, payload: memoryview) -> None
         data = Packed(BYTES, sizes, payload[place:end])
         place = end
         stored = store.cells.store({name: data}, range(len(sizes)))
-        for i, length, cell in zip(_unpacked(column.items), lengths, stored, strict=True):
-            cell[name].length = length
+        known = (_unpacked(column.items), lengths, _unpacked(column.totals))
+        for i, length, total, cell in zip(*known, stored, strict=True):
+            cell[name].length, cell[name].total = length, total
             cells[i][name] = cell[name]
     if place != len(payload):
         raise ValueError(f"columns end at byte {place} of {len(payload)}")

@@ -17,8 +17,8 @@ import msgspec
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.wire import tcp, unix
-from rljob_runtime.dock.wire.failures import error_of
-from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.failures import DAMAGED, error_of
+from rljob_runtime.dock.wire.frames import DamagedFrame, Frame, Kind, MalformedFrame, Message
 from rljob_runtime.dock.wire.messages import Failure, Hello, Request, Waits, Welcome
 from rljob_runtime.dock.wire.stream import Stream
 from rljob_runtime.errors import DockError, DockTimeout
@@ -89,7 +89,9 @@ class Channel:
                 self._send(message, buffers, limit)
                 answer = self._receive(limit)
                 return answer.read(message.answer), answer.payload
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError) as error:  # a DamagedFrame too
+                if isinstance(error, DamagedFrame):
+                    log.warning("%s asked again: %s", self.role, error)
                 self.close()
                 if time.monotonic() + PAUSE_SECONDS > deadline:
                     raise DockTimeout(
@@ -195,5 +197,6 @@ class Channel:
 
 def _answered(frame: Frame) -> Frame:
     if frame.kind is Kind.FAILED:
-        raise error_of(frame.read(Failure))
+        failure = frame.read(Failure)
+        raise DamagedFrame(failure.text) if failure.code == DAMAGED else error_of(failure)
     return frame

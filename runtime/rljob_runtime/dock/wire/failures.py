@@ -18,6 +18,8 @@ CODES: dict[type[DockError], str] = {
     DockRefused: "refused",
     DockError: "failed",
 }
+DAMAGED = "damaged"
+"""A request came with other bits than were sent: it is sent again, and no error."""
 ERRORS = {code: error for error, code in CODES.items()}
 
 

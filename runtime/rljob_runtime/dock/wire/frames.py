@@ -1,8 +1,8 @@
 """Frames: what goes over a dock connection, and the strict reading of their headers.
 
 A frame is a fixed head (magic, version, kind, header length, payload length; little-endian), a
-msgpack map, and raw bytes. Nothing is ever unpickled. The servers and the client share this code;
-`messages` has the maps.
+msgpack map, and raw bytes; a sum of its bits follows the head, and another one the rest. Nothing is ever
+unpickled. The servers and the client share this code; `messages` has the maps.
 """
 
 import struct
@@ -12,12 +12,17 @@ from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
+from xxhash import xxh32_digest
 
 T = TypeVar("T")
 
 MAGIC = b"RLJD"
-VERSION = 2
-HEAD = struct.Struct("<4sHHIQ")
+VERSION = 3
+FIELDS = struct.Struct("<4sHHIQ")
+HEAD_BYTES = FIELDS.size + 4
+"""The fields and their XXH32."""
+SUM_BYTES = 8
+"""XXH3 of header and payload, which end with it: four times as fast as a CRC-32 by zlib."""
 MAX_STRANGER_BYTES = 4096
 """A peer that has not shown the token may send no more than this in one frame."""
 MAX_HEADER_BYTES = 64 << 20
@@ -56,6 +61,11 @@ class MalformedFrame(Exception):
     """Bytes that are no frame, or a header that lacks what its kind needs."""
 
 
+class DamagedFrame(MalformedFrame, ConnectionError):
+    """A frame came with other bits than were sent: its connection is broken, what it said is asked for
+    again."""
+
+
 KINDS = {int(kind): kind for kind in Kind}
 
 
@@ -78,25 +88,52 @@ class Frame(NamedTuple):
 
 
 def pack(message: Message, payload_bytes: int = 0) -> bytes:
-    """A frame's head and header; the payload's bytes follow it on the wire."""
+    """A frame's head and header; on the wire the payload's bytes follow, and the sum of all but the head."""
     body = _encoder.encode(message)
     if len(body) > MAX_HEADER_BYTES or payload_bytes > MAX_PAYLOAD_BYTES:
         raise ValueError(
             f"{message.kind.name} of {len(body)} + {payload_bytes} bytes is over the limit of "
             f"{MAX_HEADER_BYTES} + {MAX_PAYLOAD_BYTES}; use fewer rows a call"
         )
-    return HEAD.pack(MAGIC, VERSION, message.kind, len(body), payload_bytes) + body
+    return pack_head(message.kind, len(body), payload_bytes) + body
+
+
+def pack_head(
+    kind: int,
+    header_bytes: int,
+    payload_bytes: int,
+    *,
+    magic: bytes = MAGIC,
+    version: int = VERSION,
+) -> bytes:
+    """The fixed head with its sum."""
+    fields = FIELDS.pack(magic, version, kind, header_bytes, payload_bytes)
+    return fields + xxh32_digest(fields)
+
+
+def check_body(found: bytes, sent: memoryview, kind: Kind, num_bytes: int) -> None:
+    """Raise DamagedFrame unless the sums of header and payload are equal."""
+    if found != sent:
+        raise DamagedFrame(f"{kind.name} of {num_bytes} bytes came with other bits than were sent")
 
 
 def read_head(
     data: bytes | bytearray | memoryview, place: int = 0, *, trusted: bool
 ) -> tuple[Kind, int, int]:
-    """(kind, header bytes, payload bytes) of the fixed head at `place`. Raises MalformedFrame."""
-    magic, version, kind, header_bytes, payload_bytes = HEAD.unpack_from(data, place)
+    """(kind, header bytes, payload bytes) of the fixed head at `place`. Raises MalformedFrame, DamagedFrame
+    where a trusted peer's says nothing."""
+    magic, version, kind, header_bytes, payload_bytes = FIELDS.unpack_from(data, place)
+    end = place + FIELDS.size
+    intact = xxh32_digest(memoryview(data)[place:end]) == data[end : end + 4]
+    damage = DamagedFrame("the head of a frame came with other bits than were sent")
+    if trusted and not intact:
+        raise damage
     if magic != MAGIC:
         raise MalformedFrame(f"magic {bytes(magic)!r} is not {MAGIC!r}: no peer of the dock")
     if version != VERSION:
         raise MalformedFrame(f"protocol version {version}; this side speaks {VERSION}")
+    if not intact:
+        raise damage
     known = KINDS.get(kind)
     if known is None:
         raise MalformedFrame(f"kind {kind} is unknown")

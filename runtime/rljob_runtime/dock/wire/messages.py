@@ -101,6 +101,8 @@ class FoundColumn(ColumnHead, frozen=True, kw_only=True):
     """One row a group, in order of first appearance."""
     spans: bytes = b""
     """Where its bytes lie in the warehouse's memory: pairs of int64, start and end."""
+    total: int = 0
+    """Sum of its bits as they were written, as `bit_sums`."""
 
 
 class RowHead(NamedTuple):
@@ -315,6 +317,8 @@ class ItemColumn(Struct, frozen=True, kw_only=True):
     """Values."""
     sizes: bytes
     """Bytes in the payload."""
+    totals: bytes
+    """Sums of their bits, as `bit_sums`."""
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from xxhash import xxh3_64, xxh3_64_digest
 
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.frames import (
-    HEAD,
+    HEAD_BYTES,
+    SUM_BYTES,
     Frame,
     Kind,
     MalformedFrame,
     Message,
+    check_body,
     pack,
     read_head,
 )
@@ -61,7 +64,8 @@ class Peer(asyncio.BufferedProtocol):
     """Frames in, frames out, on one connection.
 
     on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
-    on_malformed: called with the reason when bytes are no frame (the connection then closes).
+    on_malformed: called with the reason when bytes are no frame, or not those that were sent (the
+    connection then closes).
     local: over a unix socket. staging: memory where an attached peer puts what it writes; attached, it
     has mapped the warehouse's memory too.
     """
@@ -71,7 +75,7 @@ class Peer(asyncio.BufferedProtocol):
         *,
         on_frame: Callable[["Peer", Frame], Answer | None],
         on_lost: Callable[["Peer"], None],
-        on_malformed: Callable[["Peer", str], Reply | None],
+        on_malformed: Callable[["Peer", MalformedFrame], Reply | None],
     ) -> None:
         self.trusted = False
         self.owner = ""
@@ -145,7 +149,7 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._parse()
         except MalformedFrame as error:
-            reply = self._on_malformed(self, str(error))
+            reply = self._on_malformed(self, error)
             if reply is not None:
                 self.send_now(reply)
             self.close()
@@ -159,7 +163,8 @@ class Peer(asyncio.BufferedProtocol):
         """Queue a small frame."""
         if self._transport is not None and self._open:
             head = pack(reply.message, reply.num_bytes)
-            data = b"".join([head, *reply.buffers]) if reply.buffers else head
+            data = b"".join([head, *reply.buffers])
+            data += xxh3_64_digest(memoryview(data)[HEAD_BYTES:])
             if reply.descriptors:
                 self._send_past_the_loop(data, reply.descriptors)
             else:
@@ -179,18 +184,21 @@ class Peer(asyncio.BufferedProtocol):
             await self._room.wait()
             return
         pending: list[Any] = [pack(reply.message, reply.num_bytes)]
-        held = len(pending[0])
+        held, total = len(pending[0]), xxh3_64(pending[0][HEAD_BYTES:])
         for part in reply.buffers:
             if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
                 await self._write(b"".join(pending))
                 pending, held = [], 0
             if len(part) >= CHUNK_BYTES // 4:
                 for first in range(0, len(part), CHUNK_BYTES):
-                    await self._write(bytes(memoryview(part)[first : first + CHUNK_BYTES]))
+                    chunk = bytes(memoryview(part)[first : first + CHUNK_BYTES])
+                    total.update(chunk)
+                    await self._write(chunk)
             else:
+                total.update(part)
                 pending.append(part)
                 held += len(part)
-        await self._write(b"".join(pending))
+        await self._write(b"".join([*pending, total.digest()]))
 
     async def _write(self, data: Any) -> None:
         if self._transport is not None and len(data):
@@ -201,17 +209,20 @@ class Peer(asyncio.BufferedProtocol):
         """Take every whole frame out of the buffer; switch to a body of its own for a large one."""
         place = 0
         view = memoryview(self._buffer)
-        while self._filled - place >= HEAD.size and self._open:
+        while self._filled - place >= HEAD_BYTES and self._open:
             kind, header_bytes, payload_bytes = read_head(view, place, trusted=self.trusted)
-            header = place + HEAD.size
+            header = place + HEAD_BYTES
             payload = header + header_bytes
-            end = payload + payload_bytes
+            end = payload + payload_bytes + SUM_BYTES
             if end > self._filled:
                 if end - place > READ_BYTES:
                     self._begin_body(view[place : self._filled], end - place)
                     return
                 break
-            own = memoryview(bytearray(view[payload:end])) if payload_bytes else NO_PAYLOAD
+            self._check(kind, view[header:end])
+            own = NO_PAYLOAD
+            if payload_bytes:
+                own = memoryview(bytearray(view[payload : end - SUM_BYTES]))
             self._deliver(kind, view[header:payload], own)
             place = end
         rest = self._filled - place
@@ -230,8 +241,14 @@ class Peer(asyncio.BufferedProtocol):
         assert body is not None, "no body to end"
         view = memoryview(body)
         kind, header_bytes, _ = read_head(view, trusted=self.trusted)
-        payload = HEAD.size + header_bytes
-        self._deliver(kind, view[HEAD.size : payload], view[payload:])
+        self._check(kind, view[HEAD_BYTES:])
+        payload = HEAD_BYTES + header_bytes
+        self._deliver(kind, view[HEAD_BYTES:payload], view[payload:-SUM_BYTES])
+
+    def _check(self, kind: Kind, body: memoryview) -> None:
+        sent = body[-SUM_BYTES:]
+        body = body[:-SUM_BYTES]
+        check_body(xxh3_64_digest(body), sent, kind, len(body))
 
     def _deliver(self, kind: Kind, header: memoryview, payload: memoryview) -> None:
         if self._task is not None:

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from rljob_runtime.dock.wire import unix
-from rljob_runtime.dock.wire.failures import failure_of
-from rljob_runtime.dock.wire.frames import Frame, Kind, MalformedFrame, Message
-from rljob_runtime.dock.wire.messages import Hello, Welcome
+from rljob_runtime.dock.wire.failures import DAMAGED, failure_of
+from rljob_runtime.dock.wire.frames import DamagedFrame, Frame, Kind, MalformedFrame, Message
+from rljob_runtime.dock.wire.messages import Failure, Hello, Welcome
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
 from rljob_runtime.errors import DockError, DockRefused
 
@@ -131,10 +131,13 @@ class DockServer:
         if peer.trusted:
             self.lost(peer)
 
-    def _on_malformed(self, peer: Peer, reason: str) -> Reply:
-        self.refused["malformed"] += 1
-        log.warning("dock %s refused a frame: %s", self.role, reason)
-        return _refusal(f"{self.role} refused a frame: {reason}")
+    def _on_malformed(self, peer: Peer, error: MalformedFrame) -> Reply:
+        damaged = isinstance(error, DamagedFrame)
+        self.refused["damaged" if damaged else "malformed"] += 1
+        owner = peer.owner or "a stranger"
+        log.warning("dock %s refused a frame of %s: %s", self.role, owner, error)
+        text = f"{self.role} refused a frame: {error}"
+        return _closing(Failure(code=DAMAGED, text=text)) if damaged else _refusal(text)
 
     def _on_frame(self, peer: Peer, frame: Frame) -> Answer | None:
         if not peer.trusted:
@@ -163,7 +166,7 @@ class DockServer:
             self._failed_requests += 1
             return Reply(message=failure_of(error))
         if isinstance(error, MalformedFrame):
-            return self._on_malformed(peer, str(error))
+            return self._on_malformed(peer, error)
         self.refused["internal"] += 1
         log.error("dock %s failed on a request", self.role, exc_info=error)
         unforeseen = DockError(f"{self.role} failed: {type(error).__name__}: {error}")
@@ -184,4 +187,8 @@ class DockServer:
 
 def _refusal(text: str) -> Reply:
     """The answer that raises DockRefused at the client, and ends the connection."""
-    return Reply(message=failure_of(DockRefused(text)), close=True)
+    return _closing(failure_of(DockRefused(text)))
+
+
+def _closing(failure: Failure) -> Reply:
+    return Reply(message=failure, close=True)
