@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.host_swap import HostSwap
 from rljob_runtime.devices.memory_ledger import MemoryKind
-from rljob_runtime.errors import DeviceMemoryError
+from rljob_runtime.errors import DeviceMemoryError, WeightsError
 
 MEGABYTE = 2**18  # floats
 
@@ -45,3 +47,19 @@ def test_room_of_what_was_swapped_out_can_be_used(backend):
     backend.ledger.track(MemoryKind.KV_CACHE, [cache])
 
     assert backend.ledger.total_bytes() == cache.nbytes
+
+
+@given(bit=st.integers(0, 8 * 4 * 1003 - 1), number=st.integers(0, 1))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_bit_that_flips_on_the_host_is_refused_where_it_would_be_used(backend, bit, number):
+    tensors = [torch.randn(1003), torch.randint(-9, 9, (4012,), dtype=torch.int8)]
+    swapped = HostSwap(backend).out(tensors)
+    swapped.release()
+    swapped._copies[number][1][bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises(WeightsError, match="bits of 1 of 1 tensors"):
+        swapped.held(tensors[number])
+    assert swapped.held(tensors[1 - number]) is not None
+    swapped.back()
+    with pytest.raises(WeightsError, match="bits of 1 of 2 tensors"):
+        swapped.ready()

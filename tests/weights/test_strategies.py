@@ -11,7 +11,7 @@ from rljob_plan.resharding.resharding_plan import ReshardPlan
 from rljob_plan.resharding.widths import Widths
 from rljob_runtime.devices.cpu import CpuBackend
 from rljob_runtime.devices.memory_ledger import MemoryKind, MemoryReport
-from rljob_runtime.errors import ConfigError, DeviceMemoryError
+from rljob_runtime.errors import ConfigError, DeviceMemoryError, WeightsError
 from rljob_runtime.weights.reshard.executor import Resharder
 from rljob_runtime.weights.reshard.strategies import STRATEGIES
 from rljob_runtime.weights.reshard.swap import Resting
@@ -99,6 +99,22 @@ def test_weights_that_share_memory_leave_when_the_last_of_them_may():
     resting.back()
     resting.ready()
     assert both.equal(torch.arange(6.0))
+
+
+@pytest.mark.parametrize("bit", [0, 31, 8 * 20 + 7, 8 * 35])
+def test_a_bit_that_flips_while_weights_rest_is_refused_with_their_name(bit: int):
+    backend = CpuBackend(name="emulated:0")
+    weights = {"gate": torch.arange(9.0), "up": torch.arange(9.0)}
+    resting = Resting(weights, backend)
+    resting.leave(["gate", "up"])()
+    resting._host[resting._storage_of["up"]][bit // 8] ^= 1 << bit % 8
+
+    assert resting.values(weights["gate"]).equal(torch.arange(9.0))
+    with pytest.raises(WeightsError, match=r"bits of 1 of 1 tensors \(such as up\)"):
+        resting.values(weights["up"])  # as a checkpoint would read it
+    resting.back()
+    with pytest.raises(WeightsError, match=r"bits of 1 of 2 tensors \(such as up\) changed"):
+        resting.ready()
 
 
 def test_weights_do_not_come_back_where_there_is_no_room():

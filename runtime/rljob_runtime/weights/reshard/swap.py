@@ -13,6 +13,7 @@ from torch import Tensor
 from rljob_runtime.devices.backend import Backend, Mark
 from rljob_runtime.devices.host import host_bytes
 from rljob_runtime.devices.host_arena import HostArena
+from rljob_runtime.devices.host_swap import bit_sum, check_rested
 from rljob_runtime.devices.memory_ledger import MemoryKind
 from rljob_runtime.errors import ConfigError
 
@@ -49,6 +50,8 @@ class Resting:
             self._staying[key] += 1
         self._names = dict(self._staying)
         self._coming: list[Mark] = []
+        self._sums: dict[int, Tensor] = {}
+        self._came: dict[int, Tensor] = {}
         self.back_seconds = self.waited_seconds = 0.0
         self.leave_seconds = self.leave_waited_seconds = 0.0
 
@@ -65,7 +68,9 @@ class Resting:
         def copy() -> None:
             started = time.perf_counter()
             for key in going:
-                self._host[key].copy_(_bytes_of(self._storages[key]), non_blocking=True)
+                data = _bytes_of(self._storages[key])
+                self._host[key].copy_(data, non_blocking=True)
+                self._sums[key] = bit_sum(data)
             self.leave_seconds += time.perf_counter() - started
 
         mark = self._stream.run(copy)
@@ -93,30 +98,43 @@ class Resting:
         def copy() -> None:
             started = time.perf_counter()
             for key in gone:
-                _bytes_of(self._storages[key]).copy_(self._host[key], non_blocking=True)
+                data = _bytes_of(self._storages[key])
+                self._came[key] = bit_sum(data.copy_(self._host[key], non_blocking=True))
             self.back_seconds = time.perf_counter() - started
 
         self._coming.append(self._stream.run(copy))
 
     def ready(self) -> None:
-        """The main stream's later work sees the tensors as they were."""
+        """The main stream's later work sees the tensors as they were. Raises WeightsError where a bit
+        differs."""
         if not self._coming:
             return
         started = time.perf_counter()
         for mark in self._coming:
             mark.hold_main()
         self._coming.clear()
+        came, self._came = self._came, {}
+        self._check(came)
         self.waited_seconds = time.perf_counter() - started
 
     def values(self, tensor: Tensor) -> Tensor:
-        """Of a live tensor, wherever they are: a view of the host's memory while it is away."""
+        """Of a live tensor, wherever they are: a view of the host's memory while it is away. Raises
+        WeightsError as `ready`."""
         key = id(tensor.untyped_storage())
         if key not in self._host or not self._left(key):
             self.ready()
             return tensor
+        self._check({key: bit_sum(self._host[key])})
         on_host = self._host[key].view(tensor.dtype)
         first = on_host.storage_offset() + tensor.storage_offset()
         return on_host.as_strided(tensor.shape, tensor.stride(), first)
+
+    def _check(self, came: Mapping[int, Tensor]) -> None:
+        names = {key: name for name, key in self._storage_of.items()}
+        check_rested(
+            {names[key]: self._sums[key] for key in came},
+            {names[key]: total for key, total in came.items()},
+        )
 
     def _left(self, key: int) -> bool:
         """Whether the storage has no byte on the device."""
