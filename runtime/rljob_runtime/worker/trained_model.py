@@ -76,7 +76,7 @@ class TrainedModel:
             self.held.load(folder / ADAPTER_FOLDER)
             self._check_base(folder / MODEL_FOLDER)
         file = folder / self._optimizer_file
-        state = torch.load(file, weights_only=True)
+        state = read_optimizer(file)
         coefficient = state.pop(KL_COEFFICIENT, None)
         self.engine.load_state_dict(state)
         if self.control is not None and coefficient is not None:
@@ -103,6 +103,18 @@ class TrainedModel:
         everyone = self.ranks.everyone
         parts = size_of(everyone) if self.ranks.groups is not None else 1
         return optimizer_file(rank_of(everyone), parts)
+
+
+def read_optimizer(file: Path) -> dict[str, Tensor]:
+    """What `TrainedModel.save` wrote there. Raises CheckpointError with the file's name."""
+    try:
+        state: dict[str, Tensor] = torch.load(file, weights_only=True)
+    except Exception as error:  # pickle, zip files and torch have errors of their own
+        raise CheckpointError(
+            f"{file}: cannot be read ({type(error).__name__}: {error}); remove its checkpoint to go on "
+            "from the one before"
+        ) from error
+    return state
 
 
 def _same(merged: Tensor, saved: Tensor) -> bool:

@@ -5,13 +5,17 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from remote_runs import save
 
-from rljob_runtime.errors import CheckpointDamaged
+from rljob_api.spec.infrastructure import RemoteStorage
+from rljob_runtime.errors import CheckpointDamaged, CheckpointError
 from rljob_runtime.record.checkpoint import CheckpointStore
 from rljob_runtime.record.checksums import SUMS_FILE, check_files, leave_sums
+from rljob_runtime.record.remote import open_remote
+from rljob_runtime.worker.trained_model import read_optimizer
 
 FILES = ("model/model.safetensors", "optimizer.pt", "state.json")
 
@@ -84,3 +88,31 @@ def test_one_of_before_checksums_passes(checkpoint: Path, tmp_path: Path) -> Non
     (tmp_path / "old" / SUMS_FILE).unlink()
 
     assert check_files(tmp_path / "old") == 0
+
+
+def test_a_torn_file_of_an_old_one_is_named_by_whoever_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "step-000003" / "optimizer.pt"
+    file.parent.mkdir()
+    torch.save({"step": torch.tensor(3)}, file)
+    whole = file.read_bytes()
+
+    assert read_optimizer(file) == {"step": torch.tensor(3)}
+    for length in (0, 1, len(whole) // 2, len(whole) - 1):
+        file.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=r"step-000003/optimizer\.pt: cannot be read"):
+            read_optimizer(file)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("bit", [0, 77])
+def test_a_bit_that_flips_in_a_remote_copy_is_found_when_it_was_fetched(
+    checkpoint: Path, disk: RemoteStorage, tmp_path: Path, name: str, bit: int
+) -> None:
+    remote = open_remote(disk, "run")
+    remote.put_checkpoint(3, checkpoint)
+    flip(Path(remote.root) / "checkpoints/step-000003" / name, bit)
+
+    fetched = remote.fetch_checkpoint(3, CheckpointStore(folder=tmp_path / "fetched", keep=1))
+
+    with pytest.raises(CheckpointDamaged, match=f"{name} is damaged"):
+        check_files(fetched)
