@@ -16,7 +16,6 @@ from pathlib import Path
 from string import Template
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.record.events import read_events
 from rljob_runtime.report.display.document import document
 from rljob_runtime.report.display.history import RunHistory
 
@@ -30,7 +29,7 @@ def write_report(run_dir: Path) -> Path:
     if not source.is_file():
         raise ConfigError(f"{source} does not exist; name the folder of a run (rljob report DIR)")
     spec = run_dir / "rljob.yaml"
-    page = render(RunHistory.of(read_events(source)), spec.read_text() if spec.exists() else "")
+    page = render(RunHistory.read(source), spec.read_text() if spec.exists() else "")
     path = run_dir / "report.html"
     draft = path.with_suffix(".html.part")
     draft.write_text(page, encoding="utf-8")
