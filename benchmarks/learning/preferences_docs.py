@@ -62,6 +62,10 @@ def _pairs(runs: Sequence[Run]) -> str:
     for run in runs:
         first, half, last = (run["wins"][place] for place in (0, len(run["wins"]) // 2, -1))
         rows.append([*_held_out(run, _row(run["margin"])), *map(_share, (first, half, last))])
+    if len(runs) > 1:
+        ends = [[run["accuracy"][place][1:] for run in runs] for place in (0, -1)]
+        wins = [[run["wins"][p] for run in runs] for p in (0, len(runs[0]["wins"]) // 2, -1)]
+        rows.append(["all seeds", "", *(_share(_pooled(found)) for found in (*ends, *wins))])
     return table(heads, rows)
 
 
@@ -93,6 +97,11 @@ def _held_out(run: Run, figures: str) -> list[str]:
 def _share(found: Sequence[float]) -> str:
     share, stderr = found
     return f"{share:.1%} ± {1.96 * stderr:.1%}"
+
+
+def _pooled(shares: Sequence[Sequence[float]]) -> list[float]:
+    """Share and standard error of as many words of each run."""
+    return [mean(s for s, _ in shares), sum(e * e for _, e in shares) ** 0.5 / len(shares)]
 
 
 def _row(values: Sequence[float]) -> str:

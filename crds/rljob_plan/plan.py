@@ -100,6 +100,9 @@ def make_plan(job: RLJob, *, base_dir: Path) -> Plan:
     resolved = resolve(job)
     spec = resolved.spec
     parts: dict[str, Any] = {"notes": [*device_notes(job.spec), *evaluation_notes(job.spec)]}
+    if spec.has_pairs:
+        text = "spec.data.preferences: the reference computes each pair in the first epoch alone; "
+        parts["notes"].append(f"{text}later steps have no inference")
     try:
         shape = find_shape(spec.model, base_dir=base_dir)
     except InvalidJob as invalid:

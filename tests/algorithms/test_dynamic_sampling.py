@@ -148,6 +148,35 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
     )
 
 
+def test_where_nothing_can_be_left_over_what_is_too_many_is_drawn_first_in_the_next_step():
+    rounds = candidates(carries=False)
+    rounds.begin(1)
+    assert rounds.next_round(1).next_batch is None
+    rounds.selected(taken=8, kept=8, left_over=[], too_many=[6, 7])
+
+    rounds.begin(2)
+
+    now = rounds.next_round(2)
+    assert (now.filled, now.positions) == (0, (6, 7, *range(8, 14)))
+
+
+def test_steps_that_run_ahead_and_are_lost_are_all_drawn_again_but_for_the_one_that_was_trained_on():
+    rounds = candidates()
+    for step in (1, 2, 3):
+        rounds.begin(step)
+        rounds.next_round(step)
+        rounds.selected(taken=8, kept=8, left_over=[])
+        rounds.carried = [8 * step - 1]
+
+    assert rounds.state().open_prompts == []
+    rounds.start_over(trained=True)
+    rounds.trained([], [])
+
+    assert rounds.state().open_prompts == [7]
+    rounds.begin(2)
+    assert rounds.next_round(2).positions == (7, *range(8, 15))
+
+
 @given(data=st.data())
 def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
     rounds, drawn = candidates(steps=20, most_rounds=None), []
@@ -162,7 +191,7 @@ def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
             )
             taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
             rounds.selected(len(taken), sum(signals), [now.positions[i] for i in left_over])
-        assert rounds.filled == 8
+        assert rounds.now.filled == 8
         assert len(rounds.carried) < 8
 
     assert drawn == list(range(len(drawn)))
@@ -229,4 +258,4 @@ def test_a_step_that_is_full_at_its_deadline_is_not_short():
 
     stages.draw()
 
-    assert stages.candidates.filled == 8
+    assert stages.candidates.now.filled == 8

@@ -54,10 +54,6 @@ REFUSED = (
         (f"{FLOW}.maxStaleness", "uses up by running ahead", "use 2 or more, or mode: streaming"),
     ),
     (
-        ({REFILLING}, ASYNC, ANYWHERE),
-        (f"{PARAMS}.dynamicSampling", "which async cannot", "use flow.mode: streaming or sync"),
-    ),
-    (
         ({REFILLING}, PARTIAL, ANYWHERE),
         (f"{PARAMS}.dynamicSampling", "leaves some of them open", "leave one of both out"),
     ),

@@ -206,6 +206,15 @@ def test_plan_of_a_model_of_unknown_shape_is_no_failure(rljob, tmp_path):
     assert "note: .: a model of unknown shape; no resharding and memory" in result.stdout
 
 
+def test_plan_of_pairs_says_which_steps_have_no_inference():
+    file = PAPER.parent / "preferences" / "job.yaml"
+
+    result = CliRunner().invoke(app, ["plan", str(file)])
+
+    assert result.exit_code == 0
+    assert "the reference computes each pair in the first epoch alone" in result.stdout
+
+
 def test_run_refuses_by_name_what_it_cannot_do(job):
     changes = {
         "spec.accelerator": {"type": "ascend910b", "devicesPerNode": 8},

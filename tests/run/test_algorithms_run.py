@@ -66,6 +66,38 @@ def test_dapo_fills_each_step_with_groups_that_can_teach(
     assert len(asked) > 4 * PROMPTS
 
 
+def test_dapo_fills_steps_ahead_of_the_update_within_the_bound(
+    job_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    (tmp_path / "ledger.py").write_text(LEDGER.format(file=str(ledger), samples=SAMPLES, easy=EASY))
+    job = job_file(
+        steps=4,
+        rewards=[
+            {"name": "noted", "type": "python", "threshold": 1.0, "python": {"path": "ledger.py"}}
+        ],
+        algorithm={
+            "name": "dapo",
+            "params": {"dynamicSampling": {"maxRounds": 8, "whenShort": "stop"}},
+        },
+        accelerator={"type": "emulated", "devicesPerNode": 2},
+        placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+        flow={"mode": "async", "maxStaleness": 2},
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = finished.of_kind("step")
+    assert [sum(step["staleness"].values()) for step in steps] == [PROMPTS * SAMPLES] * 4
+    ages = {int(age) for step in steps for age in step["staleness"]}
+    assert 1 in ages and max(ages) <= 2
+    metrics = [step["metrics"] for step in steps]
+    assert metrics[0]["dynamic_sampling/left_over"] == PROMPTS - EASY
+    assert all(m["dynamic_sampling/rounds"] >= 1 for m in metrics)
+    assert all(m["pass_rate"] > 0 for m in metrics)
+
+
 def test_rloo_pays_for_the_kl_in_the_reward_and_the_price_adapts(
     job_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -67,12 +67,20 @@ def test_a_driver_killed_at_any_boundary_and_at_one_more_of_its_next_life_trains
     die_everywhere(job, whole, boundaries, tmp_path)
 
 
-@pytest.mark.parametrize("mode", ["sync", "streaming"])
+@pytest.mark.parametrize(
+    "flow",
+    [
+        {"mode": "sync"},
+        {"mode": "streaming"},
+        {"mode": "async"},
+        {"mode": "async", "maxStaleness": 3},
+    ],
+)
 def test_groups_left_over_by_dynamic_sampling_are_trained_on_once_wherever_the_driver_dies(
-    mode: str, boundaries: Boundaries, tmp_path: Path
+    flow: dict[str, Any], boundaries: Boundaries, tmp_path: Path
 ) -> None:
     params = {"dynamicSampling": {"whenShort": "go-on"}}
-    job = job_with({"mode": mode}, algorithm={"name": "dapo", "params": params}, steps=3)
+    job = job_with(flow, algorithm={"name": "dapo", "params": params}, steps=3)
     needed = job.spec.steps * job.spec.batch.global_batch_size
     teaching = [position for position in range(4 * needed) if position % 3]
 

@@ -4,7 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from whole_runs import run
+import yaml
+from whole_runs import Finished, run
 
 pytestmark = [pytest.mark.run]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "preferences"
@@ -27,3 +28,32 @@ def test_pairs_of_a_file_raise_the_margin_and_the_held_out_accuracy(tmp_path: Pa
     assert phases == {"reference", "compare", "update"}
     assert all("reward/mean" not in metrics for metrics in steps)
     assert all(metrics["tokens_per_second"] > 0 for metrics in steps)
+
+
+def weights(finished: Finished) -> bytes:
+    """After the last step."""
+    assert finished.code == 0, finished.output
+    return (finished.folder / "checkpoints/step-000006/model/model.safetensors").read_bytes()
+
+
+def test_a_run_that_reads_what_an_earlier_one_has_kept_of_the_reference_ends_with_its_bits(
+    tmp_path: Path,
+) -> None:
+    """Three epochs of two steps."""
+    job = yaml.safe_load((EXAMPLE / "job.yaml").read_text())
+    job["spec"] |= {"steps": 6, "evaluation": {"prompts": 8}, "checkpoint": {"every": 3}}
+    lines = (EXAMPLE / "pairs.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "pairs.jsonl").write_text("".join(lines[:40]))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job))
+    own = {"RLJOB_CACHE": str(tmp_path / "cache")}
+
+    computed = run(tmp_path / "job.yaml", tmp_path / "computed", environment=own)
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.rows")}
+    read = run(tmp_path / "job.yaml", tmp_path / "read", environment=own)
+    left = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.rows")}
+
+    assert weights(computed) == weights(read)
+    assert (
+        len(files) == 2 * 3
+    )  # of each device: the held-out pairs, and two steps of the first epoch
+    assert left == files

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from browser import MISSING, PROGRAM, Browser
+from page_data import page_data
 from shown_run import READY, shown
 from whole_runs import SMALL_JOB, DriverHere, Finished, free_port, run_while
 
@@ -136,7 +137,8 @@ def test_each_state_of_the_step_leaves_a_trace_on_the_device_that_was_named(
         assert json.loads(gzip.decompress(content))["traceEvents"]
     (update,) = (event for event in told if event["state"] == "update")
     assert any(operator["name"].startswith("aten::") for operator in update["operators"])
-    assert "rank-1-update.json.gz" in (finished.folder / "report.html").read_text()
+    traces = page_data(finished.folder / "report.html")["profiles"]
+    assert {trace["path"] for trace in traces} == {event["path"] for event in told}
 
 
 def everything_is_there(found: dict[str, Any], finished: Finished) -> None:

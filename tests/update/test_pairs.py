@@ -1,5 +1,7 @@
 """Pairs of the data through the dock: what the update and the compare states make of them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,10 +15,12 @@ from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms.kl_control import KlControl
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import NewRow
+from rljob_runtime.record.kept_logprobs import KeptLogprobs
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import evaluation_states, state_graph, training_states
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.worker.compare import Compare
+from rljob_runtime.worker.inference import Inference
 from rljob_runtime.worker.update import Update
 
 PAIRS, BETA = 8, 0.5
@@ -50,26 +54,31 @@ def reference(row):
 
 
 def put(dock, batch, states):
+    put_rows(dock, batch, states)
+    client = dock.client("reference", "reference-0")
+    found = client.claim(str(batch), timeout_seconds=10).rows
+    columns = Ragged.from_rows([reference(row) for row in found])
+    client.write(found, {"reference_logprobs": columns})
+
+
+def put_rows(dock, batch, states, order=range(PAIRS)):
+    """order: of the pairs, by their numbers."""
     prompts = np.random.default_rng(1).integers(0, 48, (PAIRS, 5), dtype=np.int32)
     rows = [
         NewRow(
-            uid=batch.row(pair, sample),
-            group=batch.group(pair),
-            group_index=pair,
+            uid=batch.row(place, sample),
+            group=batch.group(place),
+            group_index=place,
             columns={
                 "response": tokens(pair, sample),
                 "reward": np.asarray([1.0 - sample], dtype=np.float32),
             },
             group_columns={"prompt": prompts[pair]},
         )
-        for pair in range(PAIRS)
+        for place, pair in enumerate(order)
         for sample in range(2)
     ]
     dock.client("feed", "feeder").put_rows(str(batch), rows, total=len(rows), states=states)
-    client = dock.client("reference", "reference-0")
-    found = client.claim(str(batch), timeout_seconds=10).rows
-    columns = Ragged.from_rows([reference(row) for row in found])
-    client.write(found, {"reference_logprobs": columns})
 
 
 def on_devices(bench, spec, *, compares):
@@ -145,3 +154,87 @@ def test_an_update_from_pairs_tells_their_margin_and_moves_the_weights(both, spe
         found = report.metrics["pairs/margin"] / report.metrics["pairs/count"]
         assert found == pytest.approx(float(expected.mean()), abs=1e-5)
         assert any(not torch.equal(weights[name], start[name]) for name in start)
+
+
+class Counted:
+    """A model that counts its passes."""
+
+    def __init__(self, model):
+        self.model, self.passes = model, 0
+
+    def logprobs(self, samples, *, temperature):
+        self.passes += 1
+        return self.model.logprobs(samples, temperature=temperature)
+
+
+ORDERS = [[*range(PAIRS)], [5, 0, 3, 6, 1, 4, 7, 2], [*range(PAIRS)]]
+"""Of each epoch: in the second, each rank has pairs that the other has computed."""
+
+
+def asked(bench, spec, folders, *, meet=False):
+    """Three epochs on two ranks: the column by pair of each, and each rank's passes in it."""
+    states = training_states(spec)
+    columns, passes = [], []
+    with ForkedDock(state_graph(spec).states) as dock:
+        clients = [dock.client("reference", f"reference-{rank}") for rank in range(RANKS)]
+        views = [KeptLogprobs(folder=folder) for folder in folders]
+        for step, order in enumerate(ORDERS, start=1):
+            batch = BatchName(kind="train", step=step)
+            put_rows(dock, batch, states, order)
+
+            def run(rank, group, batch=batch):
+                counted: Any = Counted(bench.make_model())
+                Inference(
+                    model=counted,
+                    column="reference_logprobs",
+                    dock=clients[rank],
+                    ranks=UpdateRanks(everyone=group, passes_meet=meet),
+                    temperature=1.0,
+                    sizes=spec.batch,
+                    evaluation=None,
+                    pass_groups=spec.batch.micro_batch_size,
+                    timeout_seconds=30,
+                    kept=views[rank],
+                ).run(batch)
+                return counted.passes
+
+            passes.append(bench.on_ranks(RANKS, run))
+            client = dock.client("update", "reader")
+            rows = client.claim(str(batch), timeout_seconds=10).rows
+            read = client.read(rows, ["reference_logprobs"])["reference_logprobs"].rows()
+            found = zip(rows, read, strict=True)
+            columns.append({(order[r.group_index], r.sample): v.tobytes() for r, v in found})
+            client.acknowledge(rows)
+    return columns, passes
+
+
+def test_the_reference_computes_each_pair_in_the_first_epoch_alone(both, spec, tmp_path):
+    columns, passes = asked(both[0], spec, [tmp_path] * RANKS)
+    later, later_passes = asked(both[0], spec, [tmp_path] * RANKS)
+
+    assert len(columns[0]) == 2 * PAIRS
+    assert all(epoch == columns[0] for epoch in (*columns, *later))
+    assert passes == [[2, 2], [0, 0], [0, 0]]
+    assert later_passes == [[0, 0]] * 3
+
+
+def test_ranks_that_wait_for_each_other_compute_what_one_of_them_lacks(both, spec, tmp_path):
+    known, _ = asked(both[0], spec, [tmp_path / "full"] * RANKS)
+
+    columns, passes = asked(both[0], spec, [tmp_path / "full", tmp_path / "own"], meet=True)
+
+    assert passes == [[2, 2], [2, 2], [0, 0]]
+    assert columns[0] == columns[2] == known[0]
+
+
+def test_a_damaged_file_is_never_trained_on(both, spec, tmp_path):
+    columns, _ = asked(both[0], spec, [tmp_path] * RANKS)
+    for file in tmp_path.iterdir():
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 64
+        file.write_bytes(content)
+
+    again, passes = asked(both[0], spec, [tmp_path] * RANKS)
+
+    assert passes[0] == [2, 2]
+    assert again == columns

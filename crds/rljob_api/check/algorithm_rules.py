@@ -133,15 +133,10 @@ def overlong_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def dynamic_sampling_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Rounds of a step, each of which the step waits for."""
-    if not spec.algorithm.params.refills:
-        return
-    path, instead = f"{PATH}.dynamicSampling", "use flow.mode: streaming or sync"
-    if spec.flow.mode == "async":
-        yield Problem(path, f"draws prompts until a step is full, which async cannot; {instead}")
-    if spec.flow.partial_rollout is not None:
+    """Rounds of a step, each of which generates its groups to their end."""
+    if spec.algorithm.params.refills and spec.flow.partial_rollout is not None:
         yield Problem(
-            path,
+            f"{PATH}.dynamicSampling",
             "draws prompts until a step is full, and partialRollout leaves some of them open; leave one of "
             "both out",
         )

@@ -14,6 +14,7 @@ from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.spec.section import parse_quantity
 from rljob_api.topology.devices import (
     expert_degrees,
+    most_ahead,
     num_nodes,
     num_warehouses,
     open_prompts,
@@ -152,7 +153,7 @@ def update_share_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 def capacity_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """The dock holds a whole step, the steps that are generated ahead of it, and the open prompts."""
-    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    warehouses, steps = num_warehouses(spec), 1 + most_ahead(spec)
     prompts, going_on = held_prompts(spec), open_prompts(spec)
     held, capacity = prompts * group_bytes(spec), parse_quantity(spec.dock.capacity)
     needed = -(-held * 4 // 3)  # new rows and what is written to them leave a quarter free
@@ -204,7 +205,7 @@ def held_prompts(spec: RLJobSpec) -> int:
     """Prompts that the fullest warehouse keeps at most: of a step, of those generated ahead of it, and
     the open ones, which are there twice while they move to the next step's.
     """
-    warehouses, steps = num_warehouses(spec), 1 + spec.flow.most_ahead
+    warehouses, steps = num_warehouses(spec), 1 + most_ahead(spec)
     step, going_on = spec.batch.global_batch_size, open_prompts(spec)
     beside = (
         2 * step if spec.algorithm.params.refills else 0

@@ -204,6 +204,13 @@ def most_stale(spec: RLJobSpec) -> int:
     return max(spec.flow.most_stale, int(spec.algorithm.params.refills))
 
 
+def most_ahead(spec: RLJobSpec) -> int:
+    """Versions that the weights may be behind when generation begins a step's batch. Groups that dynamic
+    sampling leaves over for the next step are one older there, where the bound has room for it."""
+    ahead = spec.flow.most_ahead
+    return ahead - int(spec.algorithm.params.refills and ahead > 1)
+
+
 def off_policy(spec: RLJobSpec) -> bool:
     """Whether older weights than those that it trains may have drawn a sample."""
     return spec.flow.off_policy or spec.algorithm.params.refills

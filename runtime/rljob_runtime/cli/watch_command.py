@@ -52,23 +52,26 @@ def watch(
     if not web and (port is not None or host is not None):
         _say("--port and --host are for the page; add --web or leave them out")
         raise typer.Exit(ExitCode.INVALID)
-    with _watched(run, namespace, context) as found:
+    with _watched(run, namespace, context, web=web) as found:
         raise typer.Exit(_serve(found, host, port) if web else _show(found, wait))
 
 
 @contextlib.contextmanager
-def _watched(run: str, namespace: str | None, context: str | None) -> Iterator["WatchedRun"]:
+def _watched(
+    run: str, namespace: str | None, context: str | None, *, web: bool
+) -> Iterator["WatchedRun"]:
     directory = Path(run)
     if not directory.exists() and directory.name == run:
         with watched_job(run, namespace=namespace, context=context) as job:
             yield job
         return
+    from rljob_runtime.report.display.history import TAIL_BYTES
     from rljob_runtime.report.watch.runs import LocalRun
 
     if directory.is_file():
         _say(f"{directory} is a file; name the folder of a run")
         raise typer.Exit(ExitCode.INVALID)
-    yield LocalRun(directory)
+    yield LocalRun(directory) if web else LocalRun(directory, tail_bytes=TAIL_BYTES)
 
 
 def _show(run: "WatchedRun", patience_seconds: float) -> int:

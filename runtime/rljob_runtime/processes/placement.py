@@ -105,6 +105,7 @@ def place(
     workers: Workers,
     *,
     models: dict[str, Folder],
+    kept: Path | None,
     base_dir: Path,
     dock_directory: Path,
     run: DockAddress,
@@ -112,8 +113,9 @@ def place(
 ) -> Actors:
     """Start every worker and wait until each answers. Raises WorkerError naming who does not.
 
-    workers: where. models: directories by name. dock_directory: where warehouses put their sockets, on
-    whatever machine they are. run: the run's token and switchboard; the dock's servers are not there yet.
+    workers: where. models: directories by name. kept: folder of the reference's log-probs, None
+    without. dock_directory: where warehouses put their sockets, on whatever machine they are. run: the
+    run's token and switchboard; the dock's servers are not there yet.
     """
     graph = state_graph(job.spec)
     pool = DevicePool(workers=workers, per_node=job.spec.accelerator.devices_per_node)
@@ -130,7 +132,7 @@ def place(
     job_json = job.model_dump_json(by_alias=True)
     address = LiveAddress(dock.to_json(), Warehouses(list(dock.warehouses), workers.may_move))
     shared = (job_json, models["policy"], base_dir, address)
-    pool.arguments = ((job_json, models, address), num_threads)
+    pool.arguments = ((job_json, models, address, kept), num_threads)
     devices = [pool.hire(role) for role in roles]
     beside = workers.beside(home)
     feeder = workers.start(PromptFeeder, *shared, home=beside)

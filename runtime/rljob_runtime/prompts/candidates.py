@@ -5,14 +5,16 @@ kept is decided by the reward worker (`select_groups`).
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rljob_api.spec.algorithms.dapo import DAPOParams
+from rljob_api.topology.devices import most_ahead, most_stale
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.prompts.rounds import CandidateRound
-from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule
+from rljob_runtime.prompts.schedule import Asked, PromptState, Schedule, Scored, Updated
 from rljob_runtime.samples.batches import BatchName
 
 LOWEST_KEEP_RATE = 0.1
@@ -21,28 +23,47 @@ SMALLEST_SHARE = 4
 
 
 @dataclass(slots=True, kw_only=True)
+class Step:
+    """One that was begun. first_new, again: as `Candidates` had them before. filled: places of its batch,
+    drawn: prompts, kept: groups with a signal, left_over: those that are in the next step's batch."""
+
+    first_new: int = 0
+    again: list[int] = field(default_factory=list)
+    filled: int = 0
+    drawn: int = 0
+    kept: int = 0
+    rounds: int = 0
+    left_over: int = 0
+
+    @property
+    def keep_rate(self) -> float:
+        """Share of the candidates that had a signal."""
+        return self.kept / max(self.drawn, 1)
+
+
+@dataclass(slots=True, kw_only=True)
 class Candidates(Schedule):
     """The candidates of a run with dynamic sampling.
 
     prompts: of a step. replicas: that generate; a round has as many prompts for each. most_rounds: of a step,
-    None: no limit. first_new: position of the first prompt that was never drawn. again: positions that are
-    drawn once more, before new ones. carried: positions of the groups that lie in the next step's batch.
+    None: no limit. carries: whether groups that are too many go into the next step's batch; else their
+    prompts are drawn again. first_new: position of the first prompt that was never drawn. again: positions
+    that are drawn once more, before new ones. carried: positions of the groups that lie in the next step's
+    batch. under_way: steps that were begun and not trained on. last: the last one that was.
     """
 
     prompts: int
     steps: int
     most_rounds: int | None
     fills: bool
+    carries: bool = True
     replicas: int = 1
     first_new: int = 0
     again: list[int] = field(default_factory=list)
     carried: list[int] = field(default_factory=list)
     lives: int = 0
-    filled: int = 0
-    drawn: int = 0
-    kept: int = 0
-    rounds: int = 0
-    _begun: tuple[int, list[int]] = (0, [])
+    under_way: deque[Step] = field(default_factory=deque)
+    last: Step = field(default_factory=Step)
 
     @classmethod
     def of(cls, spec: ResolvedSpec) -> "Candidates | None":
@@ -56,72 +77,90 @@ class Candidates(Schedule):
             steps=spec.steps,
             most_rounds=None if chosen.when_short == "go-on" else chosen.max_rounds,
             fills=chosen.when_short == "fill",
+            carries=most_stale(spec) > most_ahead(spec),
         )
 
     in_rounds: ClassVar[bool] = True
 
+    lost_together: ClassVar[bool] = True
+
+    @property
+    def now(self) -> Step:
+        """The step that began last."""
+        return self.under_way[-1]
+
     def begin(self, step: int, *, attempt: int = 0, skipped: int = 0, replicas: int = 1) -> Asked:
         """With the groups that were left over. Positions count on by themselves, over what is skipped."""
         self.replicas = replicas
-        self._begun = (self.first_new, [*self.carried, *self.again])
-        self.filled, self.carried = len(self.carried), []
-        self.drawn = self.kept = self.rounds = 0
+        begun = Step(first_new=self.first_new, again=self._not_trained, filled=len(self.carried))
+        self.under_way.append(begun)
+        self.carried = []
         return Schedule.begin(self, step, attempt=self.lives)
 
     def next_round(self, step: int) -> CandidateRound | None:
         """The next round of the step; None: it is full, or has had all of its rounds."""
-        missing = self.prompts - self.filled
-        if missing == 0 or self.rounds == self.most_rounds:
+        now = self.now
+        missing = self.prompts - now.filled
+        if missing == 0 or now.rounds == self.most_rounds:
             return None
-        self.rounds += 1
-        last = self.rounds == self.most_rounds
-        first, positions = self.drawn, self._draw(self._wanted(missing))
-        self.drawn += len(positions)
+        now.rounds += 1
+        last = now.rounds == self.most_rounds
+        first, positions = now.drawn, self._draw(self._wanted(missing))
+        now.drawn += len(positions)
         follows = BatchName(kind="train", step=step + 1, attempt=self.lives)
         return CandidateRound(
-            rows=BatchName(kind="candidates", step=step, attempt=self.lives * 1000 + self.rounds),
+            rows=BatchName(kind="candidates", step=step, attempt=self.lives * 1000 + now.rounds),
             first=first,
             positions=positions,
             batch=BatchName(kind="train", step=step, attempt=self.lives),
-            filled=self.filled,
+            filled=now.filled,
             missing=missing,
-            next_batch=follows if step < self.steps else None,
+            next_batch=follows if self.carries and step < self.steps else None,
             fill=last and self.fills,
         )
 
-    def selected(self, taken: int, kept: int, left_over: Sequence[int]) -> None:
-        """What a round gave. taken: groups that went into the step's batch, kept: with a signal, left_over:
-        positions of those that went into the next step's."""
-        self.filled += taken
-        self.kept += kept
+    def selected(
+        self, taken: int, kept: int, left_over: Sequence[int], too_many: Sequence[int] = ()
+    ) -> None:
+        """As `Schedule`'s."""
+        self.now.filled += taken
+        self.now.kept += kept
+        self.now.left_over += len(left_over)
         self.carried += left_over
+        self.again += too_many
 
     def short(self, after: str) -> str:
         """Names what would change it."""
-        if self.filled == self.prompts:
+        now = self.now
+        if now.filled == self.prompts:
             return ""
         return (
-            f"{self.filled} of {self.prompts} groups have a signal after "
-            f"{after or f'{self.rounds} rounds'} of dynamic sampling ({self.drawn} drawn, "
-            f"{self.keep_rate:.0%} kept); the task is too easy or too hard for the model: change the "
+            f"{now.filled} of {self.prompts} groups have a signal after "
+            f"{after or f'{now.rounds} rounds'} of dynamic sampling ({now.drawn} drawn, "
+            f"{now.keep_rate:.0%} kept); the task is too easy or too hard for the model: change the "
             "data, raise batch.samplesPerPrompt or algorithm.params.dynamicSampling.maxRounds, or set "
             "whenShort: fill"
         )
 
     def start_over(self, *, trained: bool = False) -> None:
-        """The step's batches are lost: unless it was trained on, all of it is drawn again, and what was left
-        over for the next step in any case."""
-        if trained:
-            self.again = [*self.carried, *self.again]
-        else:
-            self.first_new, self.again = self._begun[0], list(self._begun[1])
-        self.carried = []
+        """The batches that are under way are lost: all but the oldest, where that was trained on all the
+        same, are drawn again, and what they left over."""
+        kept = [self.under_way.popleft()] if trained and self.under_way else []
+        state = self.state()
+        self.first_new, self.again = state.first_new_prompt, list(state.open_prompts)
+        self.carried, self.under_way = [], deque(kept)
         self.lives += 1  # a batch's name is never used again
 
+    def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
+        """The oldest step under way."""
+        self.last = self.under_way.popleft()
+
     def state(self) -> PromptState:
-        """What was left over is drawn again."""
-        again = [*self.carried, *self.again]
-        return PromptState(first_new_prompt=self.first_new, open_prompts=again)
+        """Of what was not trained on, and of what was left over, all is drawn again."""
+        if self.under_way:
+            oldest = self.under_way[0]
+            return PromptState(first_new_prompt=oldest.first_new, open_prompts=oldest.again)
+        return PromptState(first_new_prompt=self.first_new, open_prompts=self._not_trained)
 
     def restore(self, state: PromptState) -> None:
         """As `state` left it."""
@@ -129,26 +168,25 @@ class Candidates(Schedule):
 
     def roll_back(self, state: PromptState) -> None:
         """What was left over was drawn by weights that are undone."""
-        self.start_over(trained=True)
-
-    @property
-    def keep_rate(self) -> float:
-        """Share of the step's candidates that had a signal."""
-        return self.kept / max(self.drawn, 1)
+        self.start_over()
 
     def metrics(self) -> dict[str, float]:
-        """Of the last step."""
+        """Of the last step that was trained on."""
         return {
-            "dynamic_sampling/keep_rate": self.keep_rate,
-            "dynamic_sampling/rounds": float(self.rounds),
-            "dynamic_sampling/left_over": float(len(self.carried)),
+            "dynamic_sampling/keep_rate": self.last.keep_rate,
+            "dynamic_sampling/rounds": float(self.last.rounds),
+            "dynamic_sampling/left_over": float(self.last.left_over),
         }
+
+    @property
+    def _not_trained(self) -> list[int]:
+        return [*self.carried, *self.again]
 
     def _wanted(self, missing: int) -> int:
         """Prompts for so many groups, as many for each replica and at most a step's."""
         wanted = missing
-        if self.drawn:  # what is too many is not lost, and each round takes its time
-            wanted = math.ceil(missing / max(self.keep_rate, LOWEST_KEEP_RATE))
+        if self.now.drawn:  # what is too many is not lost, and each round takes its time
+            wanted = math.ceil(missing / max(self.now.keep_rate, LOWEST_KEEP_RATE))
             wanted = max(wanted, self.prompts // SMALLEST_SHARE)
         return min(-(-wanted // self.replicas) * self.replicas, self.prompts)
 

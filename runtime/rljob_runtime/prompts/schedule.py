@@ -83,9 +83,11 @@ class Schedule:
         """The next round that the step's batch needs; None: it needs no other."""
         return None
 
-    def selected(self, taken: int, kept: int, left_over: Sequence[int]) -> None:
+    def selected(
+        self, taken: int, kept: int, left_over: Sequence[int], too_many: Sequence[int] = ()
+    ) -> None:
         """What a round gave. taken: groups that went into the step's batch, kept: with a signal, left_over:
-        positions of those that went into the next step's."""
+        positions of those that went into the next step's, too_many: of those that no batch takes."""
 
     def short(self, after: str) -> str:
         """Why the batch is not full after all rounds, or so long; "" where it is."""

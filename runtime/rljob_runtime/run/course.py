@@ -57,7 +57,7 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
                 calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
             yield own.of_stage
         for report in own.reports("reward"):
-            schedule.selected(report.taken, report.kept, report.left_over)
+            schedule.selected(report.taken, report.kept, report.left_over, report.too_many)
         if time.monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
             raise WorkerError(f"step {step}: {missing}")
     if missing := schedule.short(""):

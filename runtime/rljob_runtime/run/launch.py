@@ -33,6 +33,7 @@ from rljob_runtime.record.copies import Copies
 from rljob_runtime.record.event_types import ProgressEvent, RunFinishedEvent, RunStartedEvent
 from rljob_runtime.record.events import EventLog
 from rljob_runtime.record.folders import folder_for_all
+from rljob_runtime.record.kept_logprobs import kept_folder
 from rljob_runtime.record.remote import EVENTS_NAME
 from rljob_runtime.record.run_facts import hints, run_facts
 from rljob_runtime.report.display.display import make_display
@@ -304,6 +305,9 @@ def _make_actors(
             name: folder_for_all(path, shared=request.shared_storage)
             for name, path in models.items()
         },
+        kept=kept_folder(
+            job, model=models["policy"], base_dir=request.base_dir, cache_dir=request.cache_dir
+        ),
         base_dir=request.base_dir,
         dock_directory=sockets,
         run=run,

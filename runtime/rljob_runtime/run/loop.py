@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rljob_api.topology.devices import updates_in_flight
+from rljob_api.topology.devices import most_ahead, updates_in_flight
 from rljob_runtime.errors import DockError
 from rljob_runtime.processes.calls import ended_of, results
 from rljob_runtime.processes.workers import Call
@@ -98,7 +98,7 @@ class Steps:
             done=driver.step,
             held=driver.stages.held,
             steps=spec.steps,
-            max_staleness=spec.flow.most_ahead,
+            max_staleness=most_ahead(spec),
             in_flight=updates_in_flight(spec),
             streams=spec.flow.mode == "streaming" and not driver.schedule.in_rounds,
         )
@@ -162,10 +162,13 @@ class Steps:
             calls = self.batches[number]
             self.halves[action] = Half(half(driver.schedule, stages, calls))
             self._go_on()
-            if (
-                self.run_ahead.max_staleness
-            ):  # asked later, devices would answer after the next batch
-                self._account(calls, what)
+            if not (what == "generate" and driver.schedule.in_rounds):
+                self._account_now(calls, what)
+
+    def _account_now(self, calls: BatchCalls, what: str) -> None:
+        """Where devices, asked later, would answer after the next batch."""
+        if self.run_ahead.max_staleness:
+            self._account(calls, what)
 
     def _account(self, calls: BatchCalls, what: str = "") -> None:
         actors, members = self.driver.actors, list(self.driver.actors.members)
@@ -201,10 +204,18 @@ class Steps:
             while action in self.halves and not self._unfinished(half):
                 if (waits := next(half.course, None)) is None:
                     del self.halves[action]
-                    what, number = action
-                    (self.run_ahead.generated if what == "generate" else self._updated)(number)
+                    self._ended(action)
                 else:
                     half.waits, half.stage = waits, ""
+
+    def _ended(self, action: Action) -> None:
+        what, number = action
+        if what == "update":
+            self._updated(number)
+            return
+        if self.driver.schedule.in_rounds:  # whose calls were not known before
+            self._account_now(self.batches[number], what)
+        self.run_ahead.generated(number)
 
     def _unfinished(self, half: Half) -> Waits:
         """What of its calls have not ended, by stage."""

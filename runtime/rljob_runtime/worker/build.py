@@ -24,6 +24,7 @@ from rljob_runtime.models.loading import read_scorer
 from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
+from rljob_runtime.record.kept_logprobs import KeptLogprobs
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     RolloutEngine,
@@ -67,13 +68,14 @@ from rljob_runtime.worker.update import Update
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceContext:
     """What a role's states are made in. models: directories by name: policy, and those that `model_paths`
-    names beside."""
+    names beside. kept: folder of the reference's log-probs, None where they are computed anew."""
 
     spec: ResolvedSpec
     role: DeviceRole
     models: Mapping[str, Path]
     dock: Callable[[], DockAddress]
     backend: Backend
+    kept: Path | None = None
 
     def client(self, state: str) -> DockClient:
         """The state's."""
@@ -362,6 +364,8 @@ def make_inference(
             temperature=temperature,
             resting=resting,
         )
+    if context.kept is not None:
+        made["reference"].kept = KeptLogprobs(folder=context.kept)
     if spec.teacher is not None:
         frozen, _ = _frozen(context, "teacher", met.teacher, dtype=spec.teacher.dtype)
         temperature = spec.rollout.temperature

@@ -18,12 +18,13 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.models.policy_model import PolicyModel
+from rljob_runtime.record.kept_logprobs import KeptLogprobs, name_of
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.samples.tensors import array_of, ragged_of
 from rljob_runtime.update.update_ranks import UpdateRanks
-from rljob_runtime.worker.agree import agreed
+from rljob_runtime.worker.agree import agreed, any_of
 from rljob_runtime.worker.micro_batches import score
 from rljob_runtime.worker.samples import read_samples
 from rljob_runtime.worker.share import claim_in_order
@@ -60,7 +61,8 @@ class Inference:
     column: what it writes: of each response token, or with `adapt`, of the last token of each sample that
     it makes. masked: whether responses hold tokens of others, which are read and not scored. pass_groups: of
     one forward pass. resting: the weights, where they lie on the host between uses. ready: called before each
-    pass; a reference that shares the policy's weights has them on the device then.
+    pass; a reference that shares the policy's weights has them on the device then. kept: what need not be
+    computed, where that may be.
     """
 
     model: PolicyModel
@@ -76,6 +78,7 @@ class Inference:
     masked: bool = False
     ledger: MemoryLedger | None = None
     resting: SwappedOut | None = None
+    kept: KeptLogprobs | None = None
     ready: Callable[[], None] = lambda: None
 
     def run(self, batch: BatchName) -> Span:
@@ -93,6 +96,8 @@ class Inference:
 
     def _run(self, batch: BatchName) -> Span:
         work = Work()
+        if self.kept is not None and self.ranks.leads:
+            self.kept.look()
         num_groups = self._num_groups(batch)
         parts = read_together(
             self.ranks,
@@ -101,15 +106,31 @@ class Inference:
             parts=-(-num_groups // self.pass_groups),
         )
         for part in work.each(parts):
-            self.ready()
-            scored = self._scored(self.adapt(part.samples) if self.adapt else part.samples)
+            samples = self.adapt(part.samples) if self.adapt else part.samples
+            scored = self._known(self.kept, samples) if self.kept else self._scored(samples)
             with agreed(self.ranks.together):
                 if self.ranks.leads:
                     self.dock.write(part.rows, {self.column: scored})
+        if self.kept is not None:
+            self.kept.keep()
         return work.span()
+
+    def _known(self, kept: KeptLogprobs, samples: SampleBatch) -> Ragged:
+        """As `_scored`, computed where a row is missing: of a pass all rows, on all ranks that it needs."""
+        names, found = list[bytes](), None
+        if self.ranks.leads:
+            prompts = [samples.prompts[group] for group in samples.group_of_B.tolist()]
+            both = zip(prompts, samples.responses, strict=True)
+            names = [name_of(array_of(prompt), array_of(response)) for prompt, response in both]
+            found = kept.find(names)
+        if any_of(self.ranks.together, self.ranks.leads and found is None):
+            scored = self._scored(samples)
+            found = kept.add(names, scored) if self.ranks.leads else None
+        return Ragged.from_rows(found or [])
 
     def _scored(self, samples: SampleBatch) -> Ragged:
         """What is written of each sample, float32."""
+        self.ready()
         scored_T = score(
             samples,
             self._infer,

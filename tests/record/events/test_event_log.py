@@ -7,10 +7,11 @@ import math
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from run_events import told_in
+from run_events import make_events, told_in
 
 from rljob_runtime.record.event_types import (
     CheckpointEvent,
@@ -23,7 +24,9 @@ from rljob_runtime.record.event_types import (
     StepEvent,
     WarningEvent,
 )
-from rljob_runtime.record.events import EventLog, cut_rewound, parse_event, plain
+from rljob_runtime.record.events import EventLog, cut_rewound, events_in, parse_event, plain
+
+BEFORE = (Path(__file__).parent / "events_of_before.jsonl").read_text().splitlines()
 
 
 def test_events_are_read_back_in_order(tmp_path: Path) -> None:
@@ -215,13 +218,49 @@ def test_a_field_that_is_not_as_its_type_says_is_as_if_it_were_not_there() -> No
 
 def test_lines_of_runs_before_events_had_types_are_read_whole() -> None:
     """What the runtime wrote before, a line a kind: no line and no field is lost."""
-    lines = (Path(__file__).parent / "events_of_before.jsonl").read_text().splitlines()
-
-    for line in lines:
+    for line in BEFORE:
         event = parse_event(line)
         assert event is not None, line
         written, before = plain(event), json.loads(line)
         assert {name: written.get(name) for name in before} == before
+
+
+@pytest.mark.parametrize("events", [make_events(steps=3), [*map(json.loads, BEFORE)]])
+def test_a_log_is_read_as_each_of_its_lines_is(events: list[dict[str, Any]]) -> None:
+    """What reads many lines fast says of each what the slow and thorough way says: whole, without a field,
+    with one of another type, cut."""
+    lines = [json.dumps(event, separators=(",", ":")) for event in events]
+    for event in events:
+        for name in event:
+            wrong = [{k: v for k, v in event.items() if k != name}]
+            wrong += [event | {name: value} for value in (None, "one", 1, 1.5, [1], {"a": [{}]})]
+            lines += [json.dumps(each, separators=(",", ":")) for each in wrong]
+    lines += [line[:-7] for line in lines] + [line.replace(":", ": ") for line in lines]
+
+    lines.append('{"time":1,"kind":"warning","message":"w","more":' + "[" * 9000 + "]" * 9000 + "}")
+
+    for line in lines:
+        expected = parse_event(line)
+        assert [*events_in([line.encode()])] == ([] if expected is None else [expected]), line
+
+
+def test_a_line_that_is_no_text_is_skipped() -> None:
+    lines = [b'{"time":1,"kind":"warning","message":"%s"}' % word for word in (b"\xff", b"w")]
+
+    assert [*events_in(lines)] == [WarningEvent(time=1.0, message="w")]
+
+
+def test_what_is_read_briefly_lacks_phases_docks_and_samples_alone() -> None:
+    lines = [json.dumps(each, separators=(",", ":")).encode() for each in make_events(steps=3)]
+    whole = [event for event in events_in(lines) if event.kind not in ("phase", "dock")]
+
+    brief = [*events_in(lines, brief=True)]
+
+    def without_samples(event: Event) -> Any:
+        return {name: value for name, value in plain(event).items() if name != "samples"}
+
+    assert [*map(without_samples, brief)] == [*map(without_samples, whole)]
+    assert all(not event.samples for event in brief if isinstance(event, StepEvent))
 
 
 def test_fields_that_are_new_or_wrong_are_left_out_and_the_event_stays() -> None:

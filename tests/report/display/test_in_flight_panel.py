@@ -9,7 +9,6 @@ from rich.console import Console
 from run_events import event_of, history_of
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.display.in_flight_figures import hidden, in_flight_table, in_flight_text
 from rljob_runtime.report.display.panels import reshard
 from rljob_runtime.report.display.plain import step_line
@@ -38,19 +37,25 @@ def in_flight_event(step: int, **changes: Any) -> Event:
 
 
 @pytest.fixture
-def run_of(events_of):
-    """A run's history whose weights came in flight after each step, just before the next one ended."""
+def told(events_of):
+    """Events of a run whose weights came in flight after each step, just before the next one ended."""
 
-    def of(*, steps: int = 3, **changes: Any) -> RunHistory:
+    def of(*, steps: int = 3, **changes: Any) -> list[Event]:
         found = []
         for event in events_of(steps=steps, every=None):
             if event["kind"] == "step":
                 told = in_flight_event(event["step"] - 1, time=event["time"], **changes)
                 found += [told] if event["step"] > 1 else []
             found.append(event)
-        return history_of(found)
+        return found
 
     return of
+
+
+@pytest.fixture
+def run_of(told):
+    """Its history."""
+    return lambda **options: history_of(told(**options))
 
 
 def test_the_table_has_what_was_hidden_drawn_and_stood_still(run_of) -> None:
@@ -123,11 +128,14 @@ def test_a_run_that_goes_back_forgets_versions_that_it_makes_again(run_of) -> No
     assert sorted(history.in_flight) == [1]
 
 
-def test_two_runs_compare_the_seconds_of_their_weights_in_flight(run_of) -> None:
-    a = Run("a", run_of(steps=8), {})
-    b = Run("b", run_of(steps=8, received_seconds=0.2, hidden_seconds=0.2), {})
+def test_two_runs_compare_the_seconds_of_their_weights_in_flight(told, tmp_path) -> None:
+    def run(name: str, **changes: float) -> Run:
+        (tmp_path / name).mkdir()
+        lines = "\n".join(map(json.dumps, told(steps=8, **changes)))
+        (tmp_path / name / "events.jsonl").write_text(lines)
+        return Run.of(tmp_path / name)
 
-    phases = diff_runs(a, b).phases
+    phases = diff_runs(run("a"), run("b", received_seconds=0.2, hidden_seconds=0.2)).phases
 
     assert phases["weights in flight"] == (0.4, 0.2)
     assert phases["weights in flight, behind generation"] == (0.3, 0.2)

@@ -164,7 +164,7 @@ def test_an_event_that_cannot_be_drawn_is_said_on_the_screen(events_of) -> None:
 
 def test_a_resumed_run_shows_its_earlier_steps(events_of) -> None:
     events = events_of(steps=10, total_steps=20, finished="interrupted")
-    display = LiveDisplay(terminal(), report=lambda: None, earlier=map(event_of, events))
+    display = LiveDisplay(terminal(), report=lambda: None, earlier=history_of(events))
     start = events[0] | {"resumed_from": 8, "time": events[-1]["time"]}
 
     display.on_event(event_of(start))
@@ -230,7 +230,7 @@ def test_no_color_is_honoured(events_of) -> None:
     assert not any(f"\x1b[{colour}m" in output for colour in range(30, 48))
 
 
-def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_ever_fewer_between(
+def test_a_display_of_a_long_run_keeps_its_first_and_its_last_steps_and_even_ones_between(
     events_of,
 ) -> None:
     history = history_of(events_of(steps=MOST_STEPS + 1, finished=None))

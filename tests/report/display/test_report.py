@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from browser import MISSING, PROGRAM, Browser
+from page_data import page_data
 from programs import needs
 from run_events import event_of, history_of
 
@@ -22,6 +23,12 @@ from rljob_runtime.report.display.report import write_report
 
 Event = dict[str, Any]
 HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror=alert(1)>'
+BROKEN_WORDS = """[...document.querySelectorAll('td:first-child')].filter((cell) => {
+    const text = document.createRange();
+    text.selectNodeContents(cell);
+    return !cell.firstElementChild && text.getClientRects().length > cell.textContent.split(/[ -]/).length;
+}).map((cell) => cell.textContent)"""
+"""Labels of tables with more lines than words."""
 
 
 def write_run(folder: Path, events: list[Event], spec: str = "kind: RLJob\n") -> Path:
@@ -60,14 +67,24 @@ class Page(html.parser.HTMLParser):
 
 
 def test_the_page_carries_everything_and_refers_to_nothing(tmp_path: Path, events_of) -> None:
-    page = Page(write_run(tmp_path, events_of(steps=20)).read_text(encoding="utf-8"))
+    report = write_run(tmp_path, events_of(steps=20))
+    page = Page(report.read_text(encoding="utf-8"))
 
     assert page.addresses == []
     assert len(page.scripts) == 3  # data, plotly, our own
-    data = json.loads(page.scripts[0])
+    data = page_data(report)
     assert data["name"] == "spell-backward-grpo"
     assert [entry["step"] for entry in data["samples"]] == list(range(1, 21))
     assert data["spec"] == "kind: RLJob\n"
+
+
+def test_a_page_of_a_run_as_long_as_the_quickstart_has_at_most_two_megabytes(
+    tmp_path: Path, events_of
+) -> None:
+    report = write_run(tmp_path, events_of(steps=120))
+
+    assert (tmp_path / "events.jsonl").stat().st_size > 500_000
+    assert report.stat().st_size <= 2_000_000
 
 
 def test_only_the_pages_own_scripts_may_run_and_nothing_may_be_fetched(
@@ -84,10 +101,12 @@ def test_only_the_pages_own_scripts_may_run_and_nothing_may_be_fetched(
 def test_texts_of_the_run_cannot_become_markup(tmp_path: Path, events_of) -> None:
     report = write_run(tmp_path, hostile(events_of(steps=3)), spec=HOSTILE)
 
-    page = Page(report.read_text(encoding="utf-8"))
+    text = report.read_text(encoding="utf-8")
+    page = Page(text)
 
     assert len(page.scripts) == 3
-    data = json.loads(page.scripts[0])
+    assert text.count("<script") == text.count("</script") == 3
+    data = page_data(report)
     assert data["samples"][0]["groups"][0]["prompt"] == HOSTILE
     assert data["spec"] == data["name"] == data["notices"][0]["text"] == HOSTILE
 
@@ -102,12 +121,17 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
     report = write_run(tmp_path, events)
     browser = Browser(tmp_path / "profile")
     try:
+        browser.resize(400, 800)
         browser.open(report.as_uri())
         browser.wait("document.documentElement.dataset.ready === 'true'")
+        unseen = browser.tell("[...plots.values()].filter((plot) => plot.due).length")
+        browser.tell("dispatchEvent(new Event('beforeprint'))")
         plots = browser.tell("document.querySelectorAll('.plot[id^=plot-]').length")
         drawn = browser.tell("document.querySelectorAll('.plot[id^=plot-].js-plotly-plot').length")
         rows = browser.tell("document.getElementById('dock-rows').className")
         title = browser.tell("document.title")
+        width = browser.tell("document.documentElement.scrollWidth")
+        broken = browser.tell(BROKEN_WORDS)
     finally:
         browser.close()
 
@@ -115,6 +139,9 @@ def test_a_browser_draws_the_page_without_an_error(tmp_path: Path, events_of, ca
     assert title != "owned"
     assert drawn == plots > 10
     assert rows == "js-plotly-plot"
+    assert unseen > 5  # they wait until somebody looks
+    assert width <= 400
+    assert broken == []
 
 
 def hostile(events: list[Event]) -> list[Event]:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from rljob_runtime.cli.main import app
 from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.report.display.report import write_report
 from rljob_runtime.report.watch.http_server import HttpServer
 from rljob_runtime.report.watch.live_document import LiveRun
 from rljob_runtime.report.watch.runs import LocalRun
@@ -249,6 +250,7 @@ def test_two_runs_curves_lie_over_each_other(browser, tmp_path) -> None:
     done = CliRunner().invoke(app, ["diff", *folders, "--json", "--html", str(page)])
     browser.open(page.as_uri())
     browser.wait(READY)
+    browser.tell("dispatchEvent(new Event('beforeprint'))")
 
     assert done.exit_code == 0 and json.loads(done.output)["steps"] == 40
     lines = browser.tell(
@@ -265,7 +267,31 @@ def test_two_runs_curves_lie_over_each_other(browser, tmp_path) -> None:
     heads = browser.tell("[...document.querySelectorAll('h1')].map((head) => head.textContent)")
     assert heads == [f"{run} {folder} 40 steps" for run, folder in zip("AB", folders, strict=True)]
     assert browser.tell("document.documentElement.scrollWidth") <= LAPTOP[0]
+    hidden = "document.getElementById('plot-entropy').data.map((line) => [line.name, line.visible])"
+    names = "document.getElementById('plot-entropy').previousElementSibling.children"
+    browser.tell(f"{names}[1].click()")
+    assert {*map(tuple, browser.tell(hidden))} == {("A", True), ("B", False)}
+    browser.tell(f"{names}[1].dispatchEvent(new MouseEvent('click', {{ detail: 2 }}))")
+    assert {*map(tuple, browser.tell(hidden))} == {("A", False), ("B", True)}
+    pressed = f"[...{names}].map((name) => name.ariaPressed)"
+    assert browser.tell(pressed) == ["false", "true"]
     assert browser.errors == []
+
+
+def test_a_browser_that_cannot_unpack_the_page_says_so(browser, tmp_path) -> None:
+    run = GrowingRun(tmp_path / "run", make_events(steps=1))
+    run.write()
+    report = write_report(run.folder)
+    old = browser.call(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream"
+    )
+
+    browser.open(report.as_uri())
+
+    browser.wait("document.getElementById('broken').checkVisibility()")
+    browser.call("Page.removeScriptToEvaluateOnNewDocument", **old)
+    browser.open(report.as_uri())
+    browser.wait(f"{READY} && document.getElementById('broken').hidden")
 
 
 @pytest.mark.parametrize("finished", [None, "failed"], ids=["goes on", "has failed"])

@@ -7,7 +7,7 @@ import pytest
 from run_events import history_of, make_events
 
 from rljob_runtime.report.display.document import document
-from rljob_runtime.report.watch import live_document
+from rljob_runtime.report.watch import follow, live_document
 from rljob_runtime.report.watch.live_document import ENTRY_IDS, LiveRun
 from rljob_runtime.report.watch.runs import LocalRun
 
@@ -153,3 +153,19 @@ def test_what_is_wrong_is_told_and_what_is_there_is_shown(growing) -> None:
     assert (waiting["trouble"], waiting["age"]) == (f"waiting for {run.file}", None)
     assert (begun["trouble"], begun["over"], begun["age"]) == ("", False, 5.0)
     assert reader.document["name"] == "spell-backward-grpo"
+
+
+def test_a_long_run_is_shown_before_all_of_it_is_read(growing, monkeypatch) -> None:
+    monkeypatch.setattr(live_document, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(follow, "FILE_PIECE_BYTES", 40_000)
+    run = growing(steps=20)
+    run.write()
+    reader = Reader(LiveRun(LocalRun(run.folder)))
+
+    first = reader.look()
+    shown = reader.document["status"]["step"]
+    while reader.look()["trouble"]:
+        pass
+
+    assert (first["trouble"], first["over"]) == ("its earlier steps are still being read", False)
+    assert 0 < shown < reader.document["status"]["step"] == 20

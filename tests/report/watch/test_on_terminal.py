@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from rljob_runtime.children.process_start import start_of
 from rljob_runtime.cli.main import app
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.record.event_types import Event
 from rljob_runtime.report.display.display import Display, display_after
+from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.watch.on_terminal import Watch
 from rljob_runtime.report.watch.runs import SILENT_SECONDS, LocalRun
 
@@ -56,7 +56,7 @@ class Terminal:
     def text(self) -> str:
         return Text.from_ansi(self.console.file.getvalue()).plain
 
-    def _display(self, earlier: Sequence[Event]) -> Display:
+    def _display(self, earlier: RunHistory) -> Display:
         return display_after(earlier, report=self._run.report, console=self.console)
 
     def _sleep(self, seconds: float) -> None:

@@ -2,8 +2,10 @@
 
 import contextlib
 import gzip
+import hashlib
 import http.client
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -86,7 +88,21 @@ def test_a_login_brings_a_cookie_that_opens_the_page(server) -> None:
     code, _, _ = server.ask("GET", "/live", cookie)
 
     assert code == 200
-    assert b"Plotly" in page and b'id="data"' in page
+    assert b'data-live="plotly.js?' in page and b'id="data"' in page
+
+
+def test_a_browser_asks_once_for_the_library(server) -> None:
+    cookie = {"Cookie": cookie_of(server)}
+    _, _, page = server.ask("GET", "/", cookie)
+    [address] = re.findall(r'data-live="(plotly\.js\?[0-9a-f]+)"', page.decode())
+
+    code, headers, library = server.ask("GET", f"/{address}", cookie)
+    stranger, _, _ = server.ask("GET", f"/{address}")
+
+    assert (code, stranger) == (200, 401)
+    assert headers["Cache-Control"] == "private, max-age=31536000, immutable"
+    assert hashlib.sha256(library).hexdigest().startswith(address.split("?")[1])
+    assert len(page) < 100_000
 
 
 def test_the_cookie_is_kept_from_scripts_and_other_sites_and_is_not_the_token(server) -> None:

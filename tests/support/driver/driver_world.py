@@ -164,7 +164,8 @@ class World:
         taken, left_over = select_groups(signals, missing=now.missing, fill=False)
         self.put(now.batch, [now.positions[i] for i in taken])
         if now.next_batch is None:
-            return RewardReport(taken=len(taken), kept=sum(signals))
+            too_many = [now.positions[i] for i in left_over]
+            return RewardReport(taken=len(taken), kept=sum(signals), too_many=too_many)
         kept = [now.positions[i] for i in left_over]
         self.put(now.next_batch, kept)
         return RewardReport(taken=len(taken), kept=sum(signals), left_over=kept)

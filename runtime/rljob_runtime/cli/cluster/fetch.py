@@ -8,7 +8,6 @@ from pathlib import Path
 from rljob_runtime.cli.cluster.job_facts import Manifest, ending, phase, run_folder
 from rljob_runtime.errors import ConfigError, NotThere
 from rljob_runtime.record.event_types import ProfileEvent
-from rljob_runtime.record.events import read_events
 from rljob_runtime.record.profiles.traces import NAME
 from rljob_runtime.report.display.history import RunHistory
 
@@ -48,7 +47,7 @@ def fetch(job: Manifest, folder: Path, *, read: Read) -> None:
     origin = json.dumps(job, indent=2).encode()
     for name, content in ((ORIGIN, origin), (SPEC, spec), (EVENTS, events)):
         _write(folder / name, content)
-    for trace in RunHistory.of(read_events(folder / EVENTS)).profiles:
+    for trace in RunHistory.read(folder / EVENTS, tail_bytes=0).profiles:
         if _lacks(folder, trace):
             with contextlib.suppress(NotThere):
                 _write(folder / trace.path, read(f"{source}/{trace.path}"))

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from rljob_api.check.load import load_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, findings_of, ok, warn
@@ -15,6 +17,10 @@ from rljob_runtime.record.checksums import check_files
 from rljob_runtime.record.remote import EVENTS_NAME
 
 SPEC_NAME = "rljob.yaml"
+
+
+class Anything(msgspec.Struct):
+    """An object, of which no field is read."""
 
 
 def examine_run(folder: Path) -> list[Finding]:
@@ -48,7 +54,7 @@ def _events(folder: Path) -> Iterator[Finding]:
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
-                events += isinstance(json.loads(line), dict)
+                events += _is_object(line)
             except ValueError:
                 torn.append(number)
     yield ok(f"{events} events in {file.stat().st_size / 1e6:.1f} MB")
@@ -56,6 +62,15 @@ def _events(folder: Path) -> Iterator[Finding]:
         places = ", ".join(map(str, torn[:8]))
         remedy = "none is needed: a writer that was killed leaves one, and readers pass it over"
         yield warn(f"{len(torn)} lines are torn (line {places})", remedy)
+
+
+def _is_object(line: bytes) -> bool:
+    """Raises ValueError for what is no JSON. msgspec is ten times faster, and stricter."""
+    try:
+        msgspec.json.decode(line, type=Anything)
+    except msgspec.MsgspecError:
+        return isinstance(json.loads(line), dict)
+    return True
 
 
 def _checkpoints(folder: Path) -> Iterator[Finding]:

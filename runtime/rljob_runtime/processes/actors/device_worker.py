@@ -44,6 +44,7 @@ class DeviceWorker:
         job_json: str,
         models: dict[str, Folder],
         dock: LiveAddress,
+        kept: Path | None,
         role: DeviceRole,
         num_threads: int,
     ) -> None:
@@ -55,7 +56,7 @@ class DeviceWorker:
         self._spec = ResolvedJob.model_validate_json(job_json).spec
         needed = models if role.update_rank is not None else {"policy": models["policy"]}
         self._models = {name: folder.here() for name, folder in needed.items()}
-        self._dock = dock
+        self._dock, self._kept = dock, kept
         self._backend = open_backend(self._spec.accelerator, rank=role.rank)
         self._backend.set_up(seed=self._spec.seed, num_threads=num_threads)
         self._recorder = Recorder(self._spec.profile, role.rank, self._backend.profiler)
@@ -90,6 +91,7 @@ class DeviceWorker:
                 models=self._models,
                 dock=self._dock,
                 backend=self._backend,
+                kept=self._kept,
             )
             self._states = make_states(
                 context,

@@ -67,7 +67,7 @@ class RewardReport:
     groups_with_signal: groups whose rewards differ. shown: groups as text, for the report; token_columns:
     what their tokens are told from, none where they are not.
     Of candidates, taken: groups put into the step's batch, kept: that have a signal, left_over: positions of
-    those put into the next step's.
+    those put into the next step's, too_many: of those that have a signal and no batch.
     """
 
     totals: list[float] = field(default_factory=list)
@@ -84,6 +84,7 @@ class RewardReport:
     taken: int = 0
     kept: int = 0
     left_over: list[int] = field(default_factory=list)
+    too_many: list[int] = field(default_factory=list)
     span: Span | None = None
 
 
@@ -160,9 +161,12 @@ class RewardWorker:
         signals = [group.signal for group in scored]
         taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
         self._put(now.batch, now.filled, [scored[i] for i in taken])
-        if now.next_batch is not None:
+        positions = [scored[i].position for i in left_over]
+        if now.next_batch is None:
+            report.too_many = positions
+        else:
             self._put(now.next_batch, 0, [scored[i] for i in left_over])
-            report.left_over = [scored[i].position for i in left_over]
+            report.left_over = positions
         report.taken, report.kept, report.span = len(taken), sum(signals), work.span()
         return report
 

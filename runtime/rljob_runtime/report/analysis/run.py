@@ -11,7 +11,7 @@ from rljob_api.check.load import read_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.record.events import read_events
+from rljob_runtime.record.events import BriefStep
 from rljob_runtime.report.analysis.advice import advise
 from rljob_runtime.report.analysis.evidence import evidence_of
 from rljob_runtime.report.analysis.remedies import Advice
@@ -21,7 +21,7 @@ from rljob_runtime.report.analysis.step_figures import (
     median_figures,
     step_figures,
 )
-from rljob_runtime.report.display.history import RunHistory
+from rljob_runtime.report.display.history import TAIL_BYTES, RunHistory
 
 LEFT_OUT = 1
 """Steps at the beginning, in which engines and processes start."""
@@ -66,8 +66,7 @@ def analyze_run(folder: Path) -> Analysis:
     events, job_file = folder / "events.jsonl", folder / "rljob.yaml"
     if not events.is_file():
         raise ConfigError(f"{folder} holds no events.jsonl; name the folder of a run")
-    history = RunHistory.of(read_events(events))
-    numbers = looked_at(history)
+    history, numbers = _end_of(events)
     found = median_figures([step_figures(history, step) for step in numbers])
     parts = parts_of(found)
     why_none, advice = "", list[Advice]()
@@ -84,6 +83,19 @@ def analyze_run(folder: Path) -> Analysis:
         advice=advice,
         why_none=why_none,
     )
+
+
+def _end_of(log: Path) -> tuple[RunHistory, list[int]]:
+    """A history with all details of the steps that are looked at, which it names, and of the two before."""
+    tail_bytes = TAIL_BYTES
+    while True:
+        history = RunHistory.read(log, tail_bytes=tail_bytes)
+        numbers = looked_at(history)
+        before = sorted(step for step in history.steps if step < numbers[0])[-2:]
+        brief = any(isinstance(history.steps[s], BriefStep) for s in (*before, *numbers))
+        if not brief:
+            return history, numbers
+        tail_bytes *= 4
 
 
 def looked_at(history: RunHistory) -> list[int]:

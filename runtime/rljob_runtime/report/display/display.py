@@ -1,13 +1,13 @@
 """The seam between a run and what shows it, and the choice between the two displays."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
 
 from rljob_runtime.record.event_types import Event
-from rljob_runtime.record.events import read_events
+from rljob_runtime.report.display.history import TAIL_BYTES, RunHistory
 from rljob_runtime.report.display.plain import PlainDisplay
 from rljob_runtime.report.display.terminal import LiveDisplay
 
@@ -30,17 +30,17 @@ def make_display(run_dir: Path, *, console: Console | None = None) -> Display:
     report = run_dir / REPORT_NAME
     events = run_dir / "events.jsonl"
     return display_after(
-        read_events(events) if events.exists() else [],
+        RunHistory.read(events, tail_bytes=TAIL_BYTES) if events.exists() else RunHistory(),
         report=lambda: str(report) if report.exists() else None,
         console=console,
     )
 
 
 def display_after(
-    earlier: Iterable[Event], *, report: Callable[[], str | None], console: Console | None = None
+    earlier: RunHistory, *, report: Callable[[], str | None], console: Console | None = None
 ) -> Display:
     """A live display on a terminal, plain lines elsewhere; NO_COLOR and TERM=dumb are honoured through
-    rich. earlier: events that it takes up silently."""
+    rich. earlier: what it takes up silently."""
     console = console or Console()
     if not console.is_terminal or console.is_dumb_terminal:
         return PlainDisplay(console.file, report=report, earlier=earlier)

@@ -90,7 +90,6 @@ def _area(seconds: list[float], counts: list[int], kind: str, state: str, number
         "y": counts,
         "yaxis": f"y{number}",
         "name": kind,
-        "legendgroup": kind,
         "showlegend": number == "",
         "stackgroup": state,
         "mode": "lines",

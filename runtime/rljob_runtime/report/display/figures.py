@@ -5,7 +5,7 @@ replaces them by those of the light or dark theme. Titles stand in the page, not
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ Values = list[float | None]
 Told = Mapping[int, Mapping[str, Any]]
 """Figures by name, of each step."""
 SMOOTH_FROM = 30
+FLAT = 1e-9
+"""Of a curve whose values differ by no more than this share of them."""
 MAX_POINTS = 2000
 AXES = {"y": "yaxis", "y2": "yaxis2"}
 
@@ -96,21 +98,26 @@ def lines(chart: Chart, history: RunHistory) -> Figure | None:
     drawn = [line for curve in curves if (line := line_of(told, curve)).steps]
     if not drawn:
         return None
+    if all(line.curve.axis == "y2" for line in drawn):
+        drawn = [line._replace(curve=replace(line.curve, axis="y")) for line in drawn]
     traces: list[Figure] = []
     axes: dict[str, list[Line]] = {}
     for line in drawn:
         traces += [*band_traces(told, line), *line_traces(line)]
         axes.setdefault(line.curve.axis, []).append(line)
-    layout = {AXES[axis]: axis_layout(on_axis) for axis, on_axis in axes.items()}
+    layout = {
+        AXES[axis]: axis_layout(on_axis, from_zero=chart.from_zero)
+        for axis, on_axis in axes.items()
+    }
     if "yaxis2" in layout:
         layout["yaxis2"] |= {"overlaying": "y", "side": "right", "showgrid": False}
     if chart.unit:
         layout["yaxis"]["ticksuffix"] = chart.unit
     if chart.unit == "B":
         layout["yaxis"]["tickformat"] = ".3~s"
-    if chart.from_zero:
-        layout["yaxis"]["rangemode"] = "tozero"
-    return figure_of(history, traces, **layout)
+    figure = figure_of(history, traces, **layout)
+    figure["layout"]["showlegend"] = len(curves) > 1  # which one it is that the run tells
+    return figure
 
 
 def shares(chart: Chart, history: RunHistory) -> Figure | None:
@@ -218,8 +225,8 @@ def share_range(traces: Sequence[Figure]) -> list[float]:
     return [max(-0.02, low - 0.03), min(1.02, high + 0.03)]
 
 
-def axis_layout(drawn: Sequence[Line]) -> Figure:
-    """Options of an axis: ticks as percent, `5.5k`, `4e-7` or plain; room around a flat line."""
+def axis_layout(drawn: Sequence[Line], *, from_zero: bool = False) -> Figure:
+    """Options of an axis: ticks as percent, `5.5k`, `4e-7` or plain; of a flat line its value alone."""
     if drawn[0].curve.band:
         return {}
     finite = [value for line in drawn for value in line.values if value is not None]
@@ -230,9 +237,12 @@ def axis_layout(drawn: Sequence[Line]) -> Figure:
     else:
         ticks = ".3~s" if largest >= 1000 else ".2~e" if 0 < largest < 0.001 else ".3~g"
     layout: Figure = {"tickformat": ticks, "tickmode": "auto"}
-    if low == high:
-        half = abs(low) / 2 or 0.5
-        layout["range"] = [low - half, high + half]
+    if from_zero and largest:
+        layout["rangemode"] = "tozero"
+    elif high - low <= FLAT * largest:
+        middle, half = (low + high) / 2, largest / 20 or 0.01
+        layout |= {"range": [middle - half, middle + half], "tickmode": "linear"}
+        layout |= {"tick0": middle, "dtick": 4 * half}
     return layout
 
 

@@ -1,14 +1,16 @@
 """What is known of a run, folded from its events. Shared by both displays and the report.
 
-Pure: no clock, no I/O. A resumed run's later steps replace the earlier ones.
+Pure, but for `RunHistory.read`. A resumed run's later steps replace the earlier ones.
 """
 
-import copy
 import math
+import pickle
 import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 from rljob_runtime.record.event_types import (
     AlarmEvent,
@@ -31,6 +33,7 @@ from rljob_runtime.record.event_types import (
     StepEvent,
     WarningEvent,
 )
+from rljob_runtime.record.events import events_in, lines_until, uncollected
 from rljob_runtime.report.display.totals import (
     BusyTotals,
     DockTotals,
@@ -54,11 +57,13 @@ PHASES = (
 )
 Z95 = 1.96
 MOST_STEPS = 2000
-"""That a display of a run that goes on keeps, of which the first few are always there."""
+"""That are kept, of which the first few are always there."""
 FIRST_STEPS = 10
 MOST_SNAPSHOTS = 100
 """The latest checkpoints among settled steps, to which a run can go back with right sums."""
-
+TAIL_BYTES = 16 * 2**20
+"""Of a log, in which the last steps are told: two thousand of two devices, twenty of a thousand."""
+T = TypeVar("T")
 
 NOT_BEGUN = RunStartedEvent(time=0.0, name="run", steps=0)
 """In place of the first event while there is none."""
@@ -109,6 +114,25 @@ class RunHistory:
         for event in events:
             history.add(event)
         return history
+
+    @classmethod
+    def read(cls, log: Path, *, tail_bytes: float = math.inf) -> "RunHistory":
+        """The history of a log, in bounded memory: thinned as it is read. Of what lies before its last bytes
+        neither phases, docks nor samples are taken. Raises OSError."""
+        history = cls()
+        with log.open("rb") as lines:
+            start = max(0.0, log.stat().st_size - tail_bytes)
+            early = events_in(lines_until(lines, int(start)), brief=True)
+            history.take(chain(early, events_in(lines)))
+        return history
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Fold many events in and thin out."""
+        with uncollected():
+            for event in events:
+                self.add(event)
+                if isinstance(event, StepEvent):
+                    self.thin()
 
     def add(self, event: Event) -> None:
         """Fold one event in. Unknown kinds change nothing."""
@@ -169,14 +193,15 @@ class RunHistory:
                 self.reshards[step] = replace(reshard, memory=None)
 
     def thin(self) -> None:
-        """Of more than MOST_STEPS steps drop every other one of the earlier half: curves stay curves, and a
-        display of a long run stays small. What is summed over the run stays, and reshards that held more than
-        they may."""
+        """Of more than MOST_STEPS steps drop some of the earlier half, so that the others are evenly spaced:
+        curves stay curves, and a display of a long run stays small. What is summed over the run stays, and
+        reshards that held more than they may."""
         while len(self.steps) > MOST_STEPS:
             early = sorted(self.steps)[: MOST_STEPS // 2]
             self._settle(early[-1])
             first = self._first_of_life()
-            for step in early[FIRST_STEPS::2]:
+            stride = 2 ** math.ceil(math.log2(early[-1] / (MOST_STEPS // 4)))
+            for step in (step for step in early[FIRST_STEPS:] if step % stride):
                 del self.steps[step]
                 if step != first:
                     del self.done[step]
@@ -199,7 +224,7 @@ class RunHistory:
                 worker.close_spans()
             told.step = stop
             if stop in self.checkpoints:
-                self.snapshots[stop] = copy.deepcopy(told)
+                self.snapshots[stop] = _copy(told)
         for step in sorted(self.snapshots)[:-MOST_SNAPSHOTS]:
             del self.snapshots[step]
 
@@ -223,8 +248,11 @@ class RunHistory:
             for step in [s for s in by_step if s > to]:
                 del by_step[step]
         if self.settled.step > to:
-            found = self.snapshots.get(max(self.snapshots, default=-1), Totals())
-            self.settled = copy.deepcopy(found)
+            self.settled = _copy(self.snapshots.get(max(self.snapshots, default=-1), Totals()))
+        if self.finished and (self.finished.step or 0) > to:
+            self.finished = None
+        self.warnings = [e for e in self.warnings if (e.step or 0) <= to]
+        self.reward_errors = [e for e in self.reward_errors if e.step <= to]
         self.resizes = [e for e in self.resizes if e.step <= to]
         self.profiles = [e for e in self.profiles if e.step <= to]
         self.best = [e for e in self.best if e.step <= to]
@@ -333,14 +361,14 @@ class RunHistory:
 
     def step_totals(self, *, until: float = math.inf) -> StepTotals:
         """Sums over all steps up to this one, as the next ones."""
-        totals = copy.deepcopy(self.settled.steps)
+        totals = _copy(self.settled.steps)
         for step in self._unsettled(self.steps, until):
             totals.add(self.steps[step])
         return totals
 
     def dock_totals(self, *, until: float = math.inf) -> DockTotals:
         """Of the dock."""
-        totals = copy.deepcopy(self.settled.docks)
+        totals = _copy(self.settled.docks)
         for step in self._unsettled(self.docks, until):
             totals.add(self.docks[step], seconds=self.seconds(step) or 0.0)
         return totals
@@ -348,7 +376,7 @@ class RunHistory:
     def busy_totals(self, *, since: float, until: float, last: float = math.inf) -> BusyTotals:
         """Of workers, between two times (unix seconds) and up to step `last`. Once steps are settled, since
         must be that of `life`."""
-        totals = copy.deepcopy(self.settled.busy)
+        totals = _copy(self.settled.busy)
         steps = self._unsettled(self.phases, last)
         totals.add((p for step in steps for p in self.phases[step]), since=since, until=until)
         return totals
@@ -380,6 +408,12 @@ class RunHistory:
     def errors(self) -> int:
         """Rewards that failed: their samples counted 0."""
         return sum(event.count for event in self.reward_errors)
+
+
+def _copy(totals: T) -> T:
+    """Deep, by pickle: ten times faster than by `copy`."""
+    copied: T = pickle.loads(pickle.dumps(totals))
+    return copied
 
 
 def is_over_bound(reshard: ReshardEvent) -> bool:

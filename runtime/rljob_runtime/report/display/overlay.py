@@ -18,7 +18,7 @@ from rljob_runtime.report.display.figures import (
     steps_axis,
 )
 from rljob_runtime.report.display.history import RunHistory
-from rljob_runtime.report.display.report import page_of, script_json
+from rljob_runtime.report.display.report import page_of
 from rljob_runtime.report.display.run_diff import RunDiff
 
 COLOURS = {"A": "@generate", "B": "@reward-phase"}
@@ -40,7 +40,7 @@ def render_overlay(diff: RunDiff) -> str:
         ["plots.js", "overlay.js"],
         template="overlay.html",
         title=f"{html.escape(diff.a.name)} and {html.escape(diff.b.name)} · rljob diff",
-        data=script_json(shown),
+        data=shown,
         live="",
     )
 

@@ -1,6 +1,6 @@
 """Progress as plain lines, for logs and pipes: one short line a step, no control characters."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import IO
 
 from rljob_runtime.record.event_types import (
@@ -52,7 +52,7 @@ STEP_COLUMNS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 class PlainDisplay:
     """Writes a line for each event that matters to `stream`; progress lines come 2 s apart.
 
-    report: path of the report if there is one, asked at the end. earlier: events before a resume.
+    report: path of the report if there is one, asked at the end. earlier: what came before a resume.
     """
 
     def __init__(
@@ -60,11 +60,11 @@ class PlainDisplay:
         stream: IO[str],
         *,
         report: Callable[[], str | None],
-        earlier: Iterable[Event] = (),
+        earlier: RunHistory | None = None,
     ) -> None:
         self._stream = stream
         self._report = report
-        self._history = RunHistory.of(earlier)
+        self._history = earlier or RunHistory()
         self._history.forget_details(before=self._history.step)
         self._progress_time = float("-inf")
 

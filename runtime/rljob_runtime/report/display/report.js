@@ -63,7 +63,7 @@ function tile(place, label, big, under) {
 }
 
 function change(before, after) {
-  return before === undefined ? [after] : [make("span", "from", before), make("span", "arrow", "→"), after];
+  return before === undefined ? [after] : [make("span", "from", before), make("span", "arrow", "→"), make("wbr"), after];
 }
 
 function accuracyTile(result) {
@@ -261,7 +261,7 @@ function dataPath(pairs) {
 function waited(state) {
   const pairs = Object.entries(state.waits).sort((a, b) => b[1] - a[1]);
   const whom = pairs.map(([name, value]) => `${name} ${seconds(value)}`).join(", ");
-  return seconds(state.wait_seconds + (state.waits.room || 0)) + (whom && ` (${whom})`);
+  return make("div", "", seconds(state.wait_seconds + (state.waits.room || 0)), make("div", "under", whom));
 }
 
 function copies(warehouse) {
@@ -325,9 +325,9 @@ function reshard() {
   const add = (title, told) => {
     const rows = told.map((r) => {
       const show = units[r.unit];
-      return [r.label, r.note, show(r.median), show(r.largest), show(r.last)];
+      return [make("div", "", r.label, make("span", "note", r.note)), show(r.median), show(r.largest), show(r.last)];
     });
-    if (told.length) byId("reshard-card").append(make("h3", "", title), table(["", "", "median", "largest", "last"], rows, 2));
+    if (told.length) byId("reshard-card").append(make("h3", "", title), table(["", "median", "largest", "last"], rows, 1));
   };
   add("Over all reshards of the run", data.reshard);
   add("Weights that came while devices generated", data.inFlight);
@@ -382,7 +382,7 @@ const PARTS = [
 function show(changed) {
   Object.assign(data, changed);
   for (const [draw, names] of PARTS) if (names.some((name) => name in changed)) draw();
-  document.documentElement.dataset.ready = "true";
+  shown();
 }
 
-if (!isLive) show(JSON.parse(byId("data").textContent));
+if (!isLive) unpacked("data").then((text) => show(JSON.parse(text))).catch(broken);

@@ -5,8 +5,10 @@ Called by `rljob diff`. Reads the runs' folders alone.
 
 import math
 import statistics
+from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,15 @@ from rich.table import Table
 from rich.text import Text
 
 from rljob_runtime.errors import ConfigError
-from rljob_runtime.record.events import read_events
+from rljob_runtime.record.event_types import (
+    AlarmEvent,
+    Event,
+    InFlightEvent,
+    PhaseEvent,
+    RunStartedEvent,
+    StepEvent,
+)
+from rljob_runtime.record.events import events_in
 from rljob_runtime.report.display.history import RunHistory, gain95
 from rljob_runtime.report.display.totals import number
 from rljob_runtime.report.display.wording import figure, percent, seconds_of
@@ -32,13 +42,47 @@ LAST_STEPS = 10
 """Steps at the end of what both have done that a mean is taken over, at most a quarter of them."""
 
 
-@dataclass(frozen=True, slots=True)
+class Row(Mapping[str, float]):
+    """Numbers by name, eight bytes each: those of all steps are compared, however many there are."""
+
+    __slots__ = ("_places", "_values")
+
+    def __init__(self, told: Mapping[str, float | None]) -> None:
+        self._places = _places(*told)
+        self._values = array("d", map(number, told.values()))
+
+    def __getitem__(self, name: str) -> float:
+        return self._values[self._places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def is_same(self, other: "Row") -> bool:
+        """In every bit."""
+        same = self._values.tobytes() == other._values.tobytes()
+        return same and self._places is other._places
+
+
+@cache
+def _places(*names: str) -> dict[str, int]:
+    return {name: place for place, name in enumerate(names)}
+
+
+@dataclass(slots=True)
 class Run:
-    """A run's folder, read. spec: its job's fields as `path → value`."""
+    """A run's folder, read. spec: its job's fields as `path → value`. Of all steps: metrics; seconds, of
+    phases and of the `step`; in_flight, seconds by the row of the phases."""
 
     name: str
-    history: RunHistory
+    log: Path
     spec: Mapping[str, Any]
+    history: RunHistory = field(default_factory=RunHistory)
+    metrics: dict[int, Row] = field(default_factory=dict)
+    seconds: dict[int, Row] = field(default_factory=dict)
+    in_flight: dict[int, Row] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> "Run":
@@ -50,7 +94,44 @@ class Run:
             spec = yaml.safe_load(job.read_text()) if job.is_file() else {}
         except yaml.YAMLError as error:
             raise ConfigError(f"{job} is no YAML: {error}; mend it, or move it away") from None
-        return cls(str(folder), RunHistory.of(read_events(events)), dict(_fields(spec or {})))
+        run = cls(str(folder), events, dict(_fields(spec or {})))
+        with events.open("rb") as lines:
+            run.history.take(run._told(events_in(lines, brief=True)))
+        return run
+
+    def step_seconds(self, steps: Sequence[int]) -> dict[int, Mapping[str, float]]:
+        """Of these steps and of their phases. Runs of before told phases in their own events alone."""
+        lacking = {step for step in steps if len(self.seconds[step]) == 1}
+        history = RunHistory()
+        with self.log.open("rb") as lines:
+            history.take(
+                event
+                for event in (events_in(lines) if lacking else ())
+                if isinstance(event, RunStartedEvent | AlarmEvent)
+                or (isinstance(event, PhaseEvent) and event.step in lacking)
+            )
+        return {step: {**self._took(step), **history.phase_seconds(step)} for step in steps}
+
+    def _took(self, step: int) -> dict[str, float]:
+        return {name: x for name, x in self.seconds[step].items() if name == "step" or x > 0}
+
+    def _told(self, events: Iterable[Event]) -> Iterator[Event]:
+        """The events, taken up."""
+        for event in events:
+            if isinstance(event, StepEvent):
+                self.metrics[event.step] = Row(event.metrics)
+                self.seconds[event.step] = Row({"step": event.seconds} | event.phases)
+            elif isinstance(event, InFlightEvent):
+                told = {name: getattr(event, key) for name, key in IN_FLIGHT.items()}
+                self.in_flight[event.step] = Row(told)
+            yield event
+            if isinstance(event, RunStartedEvent | AlarmEvent):
+                self._forget(after=self.history.step)
+
+    def _forget(self, *, after: int) -> None:
+        for by_step in (self.metrics, self.seconds, self.in_flight):
+            for step in [step for step in by_step if step > after]:
+                del by_step[step]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +175,7 @@ class RunDiff:
 
 def diff_runs(a: Run, b: Run) -> RunDiff:
     """Compare run b with run a."""
-    both = sorted(a.history.steps.keys() & b.history.steps.keys())
+    both = sorted(a.metrics.keys() & b.metrics.keys())
     averaged = both[len(both) - max(1, min(LAST_STEPS, len(both) // 4)) :] if both else []
     return RunDiff(
         a=a,
@@ -102,8 +183,8 @@ def diff_runs(a: Run, b: Run) -> RunDiff:
         spec=_spec_diff(a.spec, b.spec),
         steps=len(both),
         averaged=len(averaged),
-        metrics=list(_metrics(a.history, b.history, both, averaged)),
-        phases=_phases(a.history, b.history, averaged),
+        metrics=list(_metrics(a.metrics, b.metrics, both, averaged)),
+        phases=_phases(a, b, averaged),
         accuracies=list(_accuracies(a.history, b.history)),
     )
 
@@ -171,29 +252,23 @@ def _spec_diff(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[An
 
 
 def _metrics(
-    a: RunHistory, b: RunHistory, both: list[int], averaged: list[int]
+    a: Mapping[int, Row], b: Mapping[int, Row], both: list[int], averaged: list[int]
 ) -> Iterator[MetricDiff]:
-    def value(history: RunHistory, step: int, name: str) -> float:
-        return number(history.steps[step].metrics.get(name))
-
-    of_a, of_b = ({n for step in both for n in h.steps[step].metrics} for h in (a, b))
+    of_a, of_b = ({name for step in both for name in rows[step]} for rows in (a, b))
+    differ = [step for step in both if not a[step].is_same(b[step])]
     for name in sorted(of_a & of_b):
-        parted = (s for s in both if not _same(value(a, s, name), value(b, s, name)))
-        means = [_mean(value(history, step, name) for step in averaged) for history in (a, b)]
-        yield MetricDiff(name, means[0], means[1], next(parted, None))
+        pairs = ((s, a[s].get(name, math.nan), b[s].get(name, math.nan)) for s in differ)
+        parted = next((step for step, x, y in pairs if not _same(x, y)), None)
+        means = [_mean(rows[s].get(name, math.nan) for s in averaged) for rows in (a, b)]
+        yield MetricDiff(name, means[0], means[1], parted)
 
 
-def _phases(a: RunHistory, b: RunHistory, averaged: list[int]) -> dict[str, tuple[float, float]]:
+def _phases(a: Run, b: Run, averaged: list[int]) -> dict[str, tuple[float, float]]:
     found: dict[str, list[list[float]]] = {"step": [[], []]}
-    for side, history in enumerate((a, b)):
-        for step in averaged:
-            found["step"][side].append(history.steps[step].seconds)
-            for name, seconds in history.phase_seconds(step).items():
-                found.setdefault(name, [[], []])[side].append(seconds)
-            for name, field in IN_FLIGHT.items():
-                if step in history.in_flight:
-                    seconds = number(getattr(history.in_flight[step], field))
-                    found.setdefault(name, [[], []])[side].append(seconds)
+    for side, run in enumerate((a, b)):
+        for step, seconds in run.step_seconds(averaged).items():
+            for name, value in [*seconds.items(), *run.in_flight.get(step, {}).items()]:
+                found.setdefault(name, [[], []])[side].append(value)
     return {name: (_mean(x), _mean(y)) for name, (x, y) in found.items() if x or y}
 
 

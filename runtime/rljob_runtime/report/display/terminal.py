@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -21,7 +21,7 @@ STATUS_STYLES = {"succeeded": "bold green", "failed": "bold red", "interrupted":
 class LiveDisplay:
     """Draws the run's state on `console` until `run_finished`, then prints what it came to.
 
-    report: path of the report if there is one, asked at the end. earlier: events before a resume.
+    report: path of the report if there is one, asked at the end. earlier: what came before a resume.
     Lines that others print meanwhile appear above the screen.
     """
 
@@ -30,14 +30,14 @@ class LiveDisplay:
         console: Console,
         *,
         report: Callable[[], str | None],
-        earlier: Iterable[Event] = (),
+        earlier: RunHistory | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._console = console
         self._report = report
         self._clock = clock
         self._palette = Palette.for_console(console)
-        self._history = RunHistory.of(earlier)
+        self._history = earlier or RunHistory()
         self._history.forget_details(before=self._history.step)
         self._live: Live | None = None
         self._lock = threading.Lock()  # the drawing thread reads what the driver writes

@@ -135,7 +135,8 @@ class StepTotals:
 
     def add(self, event: StepEvent) -> None:
         """Take up a step."""
-        self.staleness.update(event.staleness)
+        for behind, rows in event.staleness.items():
+            self.staleness[behind] += rows
         speed = number(event.metrics.get("tokens_per_second"))
         if math.isfinite(speed):
             self.speeds += speed

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rljob_runtime.record.event_types import Event
-from rljob_runtime.record.events import events_in
+from rljob_runtime.record.events import events_in, uncollected
 
 PIECE_BYTES = 16 * 2**20
 FILE_PIECE_BYTES = 2**20
@@ -42,10 +42,12 @@ Read = Callable[[int], Piece | None]
 
 
 class Follower:
-    """Gives each event once. A line without its end waits for it; lines that are no event are left out."""
+    """Gives each event once. A line without its end waits for it; lines that are no event are left out.
+    brief_bytes: of the log's beginning, of which phases, docks and samples are left out."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: Read, *, brief_bytes: float = 0) -> None:
         self._read = read
+        self._brief_bytes = brief_bytes
         self._identity: str | None = None
         self._offset = 0
         self._torn = b""
@@ -59,7 +61,7 @@ class Follower:
                 afresh = self._identity is not None
                 self._identity, self._torn = piece.identity, b""
                 if self._offset:
-                    self._offset = 0
+                    self._offset, self._brief_bytes = 0, 0
                     continue
             self._offset += len(piece.data)
             more = self._offset < piece.size and bool(piece.data)
@@ -71,7 +73,8 @@ class Follower:
 
     def _whole(self, data: bytes) -> list[Event]:
         *lines, self._torn = (self._torn + data).split(b"\n")
-        return list(events_in(lines))
+        with uncollected():
+            return list(events_in(lines, brief=self._offset < self._brief_bytes))
 
 
 def read_file(path: Path) -> Read:

@@ -90,4 +90,5 @@ async def _send(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 async def _add_headers(_: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(HEADERS)
+    for name, value in HEADERS.items():
+        response.headers.setdefault(name, value)

@@ -29,6 +29,8 @@ ENTRY_IDS = {
 }
 """Lists that come entry by entry, and what tells their entries apart."""
 LEAST_SECONDS = 0.5
+MOST_SECONDS = 2.0
+"""Of reading before what is read by then is shown, of a long run that is looked at for the first time."""
 SHARE = 5
 """A document that took a second to make is made again after so many: the run has the processor first."""
 
@@ -92,7 +94,7 @@ class LiveRun:
         self._run, self._clock = run, clock
         self._name = uuid.uuid4().hex
         self._lock = threading.Lock()
-        self._next = 0.0
+        self._next, self._more = 0.0, False
         self._pulse, self._history = Pulse(), RunHistory()
         self._standing = Standing(over=False)
         self._document = LiveDocument()
@@ -124,7 +126,8 @@ class LiveRun:
         if began >= self._next:
             self._read_on()
             spent = time.monotonic() - began
-            self._next = began + spent + max(LEAST_SECONDS, SHARE * spent)
+            rest = 0.0 if self._more else max(LEAST_SECONDS, SHARE * spent)
+            self._next = began + spent + rest
 
     def _read_on(self) -> None:
         try:
@@ -135,19 +138,21 @@ class LiveRun:
             self._standing = Standing(over=False, text=f"this run cannot be shown: {error!r}")
 
     def _take_news(self) -> None:
-        changed = not self._document.version
-        more = True
-        while more:
+        changed, began = not self._document.version, time.monotonic()
+        self._more = True
+        while self._more:
             news = self._run.news()
             self._pulse.add(news)
             if news.afresh:
                 self._history = RunHistory()
-            for event in news.events:
-                self._history.add(event)
-                self._history.thin()
+            self._history.take(news.events)
             changed = changed or news.afresh or bool(news.events)
-            more = news.more
+            self._more = news.more
+            if time.monotonic() - began > MOST_SECONDS:
+                break
         self._standing = self._run.standing(self._pulse, self._clock())
+        if self._more:
+            self._standing = Standing(over=False, text="its earlier steps are still being read")
         if changed:
             self._document.take(document(self._history, self._run.spec()))
 

@@ -1,17 +1,17 @@
 """`rljob watch` on the terminal: what `rljob run` shows, of a run that somebody else started."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rljob_api.spec.exit_codes import ExitCode
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.event_types import Event
-from rljob_runtime.record.events import cut_rewound
 from rljob_runtime.report.display.display import Display
+from rljob_runtime.report.display.history import RunHistory
 from rljob_runtime.report.watch.runs import Pulse, Standing, WatchedRun
 
-DisplayOf = Callable[[Sequence[Event]], Display]
-"""A display that has taken up these events silently."""
+DisplayOf = Callable[[RunHistory], Display]
+"""A display that has taken up this history silently."""
 EXIT_CODES = {
     "succeeded": ExitCode.DONE,
     "failed": ExitCode.FAILED,
@@ -40,6 +40,7 @@ class Watch:
         self._sleep, self._clock = sleep, clock
         self._pulse = Pulse()
         self._display: Display | None = None
+        self._earlier, self._last = RunHistory(), list[Event]()
 
     def until_the_end(self) -> int:
         """Show the run until it has ended; its exit code. Raises RljobError where it never begins,
@@ -70,21 +71,31 @@ class Watch:
             self._sleep(self._run.pause_seconds)
 
     def _show(self) -> None:
-        events, afresh, more = list[Event](), False, True
+        more = True
         while more:
             news = self._run.news()
             self._pulse.add(news)
-            events = news.events if news.afresh else events + news.events
-            afresh, more = afresh or news.afresh, news.more
-        if not events:
-            return
-        if self._display is None or afresh:
+            events, more = news.events, news.more
+            if news.afresh:
+                self._begin_anew()
+            if self._display is None:
+                events = self._take_up([*self._last, *events], more=more)
             if self._display is not None:
-                self._display.close()
-            *earlier, last = cut_rewound(events)
-            self._display, events = self._display_of(earlier), [last]
-        for event in events:
-            self._display.on_event(event)
+                for event in events:
+                    self._display.on_event(event)
+
+    def _take_up(self, events: list[Event], *, more: bool) -> list[Event]:
+        """All but the last event go into the history that the display begins with, once all are there."""
+        self._earlier.take(events[:-1])
+        self._last = events[-1:]
+        if self._last and not more:
+            self._display = self._display_of(self._earlier)
+        return self._last
+
+    def _begin_anew(self) -> None:
+        if self._display is not None:
+            self._display.close()
+        self._display, self._earlier, self._last = None, RunHistory(), []
 
     def _code(self, standing: Standing) -> int:
         finished = self._pulse.finished

@@ -3,6 +3,7 @@
 `LocalRun` is a folder of this machine; `watched` has a job's. Used by `on_terminal` and `watched_page`.
 """
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -71,14 +72,17 @@ class WatchedRun(Protocol):
 
 
 class LocalRun:
-    """A run's folder on this machine, which need not be there yet."""
+    """A run's folder on this machine, which need not be there yet. tail_bytes: what of its log is read with
+    all details; see `RunHistory.read`."""
 
     pause_seconds = 0.25
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, tail_bytes: float = math.inf) -> None:
         self.place = str(folder)
         self._folder = folder
-        self._follower = Follower(read_file(folder / EVENTS))
+        log = folder / EVENTS
+        size = log.stat().st_size if log.exists() else 0
+        self._follower = Follower(read_file(log), brief_bytes=size - tail_bytes)
 
     def news(self) -> News:
         return self._follower.news()

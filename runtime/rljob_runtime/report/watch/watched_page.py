@@ -15,12 +15,15 @@ from aiohttp import web
 
 from rljob_runtime.errors import RljobError
 from rljob_runtime.record.profiles.traces import NAME
-from rljob_runtime.report.display.report import render_live, render_login
+from rljob_runtime.report.display.report import LIBRARY, plotly, render_live, render_login
 from rljob_runtime.report.watch.http_server import SILENT_SECONDS, short_body, shows
 from rljob_runtime.report.watch.live_document import LiveRun
 
 GZIP_FROM_BYTES = 2048
 HTML, JSON = "text/html; charset=utf-8", "application/json"
+SCRIPT = "text/javascript; charset=utf-8"
+KEPT = "private, max-age=31536000, immutable"
+"""Cache-Control of the library, whose address in the page has its hash."""
 
 
 class Page:
@@ -35,6 +38,7 @@ class Page:
         """What can be asked for."""
         return [
             web.get("/", self._html),
+            web.get(f"/{LIBRARY}", self._library),
             web.get("/live", self._live),
             web.post("/login", self._login),
             web.get(f"/{{name:{NAME.pattern}}}", self._trace),
@@ -43,6 +47,12 @@ class Page:
     async def _html(self, request: web.Request) -> web.Response:
         """The page, or the form for the token."""
         return await asyncio.to_thread(_packed, request, _rendered(self._knows(request)), HTML)
+
+    async def _library(self, request: web.Request) -> web.Response:
+        self._admit(request)
+        response = await asyncio.to_thread(_packed, request, plotly().encode(), SCRIPT)
+        response.headers["Cache-Control"] = KEPT
+        return response
 
     async def _live(self, request: web.Request) -> web.Response:
         self._admit(request)
