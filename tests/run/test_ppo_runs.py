@@ -113,6 +113,29 @@ def test_a_policy_comes_to_please_a_reward_model_on_ranks_of_its_own(
     assert after > before
 
 
+def test_candidates_of_dynamic_sampling_are_chosen_by_a_reward_model(
+    job_file: Callable[..., Path], reward_model: Path, tmp_path: Path
+) -> None:
+    reward = {"path": str(reward_model), "parallelism": {"tensor": 2}}
+    sampling = {"signal": "reward", "maxRounds": 8, "whenShort": "stop"}
+    job = job_file(
+        steps=3,
+        rewards=[{"name": "liked", "type": "model", "model": reward}],
+        algorithm={"name": "dapo", "params": {"dynamicSampling": sampling}},
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = step_metrics(finished)
+    assert len(steps) == 3
+    for metrics in steps.values():
+        assert metrics["reward/liked"] == metrics["reward/mean"] != 0
+    scored = [e for e in finished.of_kind("phase") if e["name"] == "reward-model"]
+    rounds = sum(metrics["dynamic_sampling/rounds"] for metrics in steps.values())
+    assert len(scored) >= rounds > 3
+
+
 VOWELS = """
 def reward(prompt, response, answer):
     return float(sum(letter in "aeiou" for letter in response))

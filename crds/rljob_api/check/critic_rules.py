@@ -42,12 +42,6 @@ def reward_model_rule(spec: RLJobSpec) -> Iterator[Problem]:
             f"spec.rewards[{index}].model",
             f"is a second reward model beside that of spec.rewards[{models[0]}]; keep one",
         )
-    if models and spec.algorithm.params.refills:
-        yield Problem(
-            f"spec.rewards[{models[0]}].model",
-            "does not go with dynamicSampling, whose candidates meet rewards before any model scores them; "
-            "leave one of both out",
-        )
     for index in models[:1]:
         model = spec.rewards[index].model
         assert model is not None, "it was looked for"

@@ -45,7 +45,8 @@ class Step:
 class Candidates(Schedule):
     """The candidates of a run with dynamic sampling.
 
-    prompts: of a step. replicas: that generate; a round has as many prompts for each. most_rounds: of a step,
+    prompts: of a step. replicas: that generate, scorers: of a reward model; a round has as many prompts for
+    each. most_rounds: of a step,
     None: no limit. carries: whether groups that are too many go into the next step's batch; else their
     prompts are drawn again. first_new: position of the first prompt that was never drawn. again: positions
     that are drawn once more, before new ones. carried: positions of the groups that lie in the next step's
@@ -57,6 +58,7 @@ class Candidates(Schedule):
     most_rounds: int | None
     fills: bool
     carries: bool = True
+    scorers: int = 1
     replicas: int = 1
     first_new: int = 0
     again: list[int] = field(default_factory=list)
@@ -78,6 +80,7 @@ class Candidates(Schedule):
             most_rounds=None if chosen.when_short == "go-on" else chosen.max_rounds,
             fills=chosen.when_short == "fill",
             carries=most_stale(spec) > most_ahead(spec),
+            scorers=(spec.reward_model and spec.reward_model.parallelism.data) or 1,
         )
 
     in_rounds: ClassVar[bool] = True
@@ -188,7 +191,8 @@ class Candidates(Schedule):
         if self.now.drawn:  # what is too many is not lost, and each round takes its time
             wanted = math.ceil(missing / max(self.now.keep_rate, LOWEST_KEEP_RATE))
             wanted = max(wanted, self.prompts // SMALLEST_SHARE)
-        return min(-(-wanted // self.replicas) * self.replicas, self.prompts)
+        each = math.lcm(self.replicas, self.scorers)
+        return min(-(-wanted // each) * each, self.prompts)
 
     def _draw(self, count: int) -> tuple[int, ...]:
         """Positions, those that are drawn again first."""

@@ -11,10 +11,9 @@ from rljob_runtime.errors import WorkerError
 from rljob_runtime.processes.workers import Call
 from rljob_runtime.prompts.schedule import Schedule
 from rljob_runtime.run.stages import BatchCalls, Stages
-from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES
+from rljob_runtime.samples.flow import INFERENCE_STATES, TRAINING_STATES, evaluation_states
 
 Waits = dict[str, list[Call]]
-ROUND = ("feed", "generate", "reward")
 
 
 def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Waits]:
@@ -22,7 +21,7 @@ def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterato
     if schedule.in_rounds:
         yield from rounds(schedule, stages, calls)
         return
-    order = [stage for stage in ROUND if stage == "feed" or stage in stages.job.spec.states]
+    order = ["feed", *(s for s in ("generate", "reward") if s in stages.job.spec.states)]
     for together in [[s] for s in order if s != "reward"] if _one_by_one(stages) else [order]:
         stages.start(calls, together)
         yield {stage: calls.of_stage[stage] for stage in together if stage != "reward"}
@@ -31,12 +30,13 @@ def generation(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterato
 def update(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Waits]:
     """Until it is trained on."""
     states = stages.job.spec.states
-    scoring = [stage for stage in states if stage in INFERENCE_STATES]
+    passed = evaluation_states(stages.job.spec) if schedule.in_rounds else ()
+    scoring = [stage for stage in states if stage in INFERENCE_STATES and stage not in passed]
     training = [stage for stage in states if stage in TRAINING_STATES]
     if not _one_by_one(stages):
         order = [[*scoring, *training]]
     else:
-        rewards = ["reward"] if "reward" in states and not schedule.in_rounds else []
+        rewards = ["reward"] if "reward" in states and "reward" not in passed else []
         order = [[*scoring, *rewards], training]
     for together in order:
         stages.start(calls, together)
@@ -48,10 +48,11 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
     missing after the last round, or the batch is not full by flow.stageTimeoutSeconds."""
     step, seconds = calls.batch.step, stages.job.spec.flow.stage_timeout_seconds
     deadline = time.monotonic() + seconds
+    order = ["feed", *evaluation_states(stages.job.spec)]
     while (now := schedule.next_round(step)) is not None:
         calls.beside += [now.rows, *([now.next_batch] if now.next_batch else [])]
         own = BatchCalls(batch=now.rows, now=now)
-        for together in [[s] for s in ROUND] if _one_by_one(stages) else [[*ROUND]]:
+        for together in [[s] for s in order] if _one_by_one(stages) else [order]:
             stages.start(own, together)
             for stage in together:
                 calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])

@@ -269,6 +269,9 @@ class Stages:
                 return [actors.feeder.feed_candidates(now, self.held)]
             if stage == "reward":
                 return [worker.select(now) for worker in actors.rewards[:1]]
+            if stage in INFERENCE_STATES:
+                groups = range(now.first, now.first + len(now.positions))
+                return [worker.infer(stage, batch, groups) for worker in actors.updating()]
             now = None
         if stage == "feed":
             if now:

@@ -9,8 +9,6 @@ from rljob_runtime.dock.graph import State, StateGraph
 
 MODEL_SCORE = "model_score"
 """Column of the reward model's scores, one a sample."""
-EVALUATION_STATES = ("generate", "reward")
-"""Those that candidates of dynamic sampling pass."""
 INFERENCE_STATES = ("reward-model", "reference", "teacher", "values")
 """Those in which models score samples, on the update devices."""
 TRAINING_STATES = ("critic", "update")
@@ -63,7 +61,8 @@ def state_graph(spec: ResolvedSpec) -> StateGraph:
 
 
 def evaluation_states(spec: ResolvedSpec) -> tuple[str, ...]:
-    """Those that held-out prompts pass; of pairs, `compare` says how well the policy tells them apart."""
+    """Those that held-out prompts pass, and candidates of dynamic sampling; of pairs, `compare` says how well
+    the policy tells them apart."""
     if spec.has_pairs:
         return ("reference", "compare")
     return tuple(s for s in spec.states if s in ("generate", "reward-model", "reward"))

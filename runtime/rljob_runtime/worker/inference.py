@@ -81,24 +81,27 @@ class Inference:
     kept: KeptLogprobs | None = None
     ready: Callable[[], None] = lambda: None
 
-    def run(self, batch: BatchName) -> Span:
-        """Write the column for the share, as its responses come. Raises DeviceMemoryError."""
+    def run(self, batch: BatchName, groups: range | None = None) -> Span:
+        """Write the column for the share, as its responses come. groups: that the batch has; None: those of a
+        step or an evaluation. Raises DeviceMemoryError."""
+        groups = groups or range(self._num_prompts(batch))
         if self.resting is None:
-            return self._run(batch)
+            return self._run(batch, groups)
         if self.ledger is not None:
             self.ledger.require(MemoryKind.REFERENCE_WEIGHTS, self.resting.num_bytes)
         self.resting.back()
         self.resting.ready()
         try:
-            return self._run(batch)
+            return self._run(batch, groups)
         finally:
             self.resting.release()  # the host has them still
 
-    def _run(self, batch: BatchName) -> Span:
+    def _run(self, batch: BatchName, groups: range) -> Span:
         work = Work()
         if self.kept is not None and self.ranks.leads:
             self.kept.look()
-        num_groups = self._num_groups(batch)
+        replica, replicas = self.ranks.share
+        num_groups = sum(group % replicas == replica for group in groups)
         parts = read_together(
             self.ranks,
             lambda: self._claims(batch, num_groups),
@@ -146,12 +149,9 @@ class Inference:
         with torch.no_grad():
             return self.model.logprobs(samples, temperature=self.temperature).logprobs_T
 
-    def _num_groups(self, batch: BatchName) -> int:
-        """Of the share."""
+    def _num_prompts(self, batch: BatchName) -> int:
         held_out = self._held_out(batch)
-        prompts = held_out.prompts if held_out else self.sizes.global_batch_size
-        replica, replicas = self.ranks.share
-        return len(range(replica, prompts, replicas))
+        return held_out.prompts if held_out else self.sizes.global_batch_size
 
     def _held_out(self, batch: BatchName) -> EvaluationSet | None:
         if batch.kind != "eval" or self.evaluation is None:

@@ -146,10 +146,11 @@ class DeviceWorker:
             self._states.end_generation()
             return report
 
-    def infer(self, state: str, batch: BatchName) -> "Span":
-        """Score this device's replica's share in the state reference, teacher, values or reward-model."""
+    def infer(self, state: str, batch: BatchName, groups: range | None = None) -> "Span":
+        """Score this device's replica's share in the state reference, teacher, values or reward-model.
+        groups: of a round, which the batch has."""
         with self._watched(state, batch):
-            return self._states.inference[state].run(batch)
+            return self._states.inference[state].run(batch, groups)
 
     def compare(self, batch: BatchName) -> "CompareReport":
         """Compare the pairs of this device's replica's share."""

@@ -20,7 +20,6 @@ from rljob_runtime.prompts.rounds import CandidateRound, Round
 from rljob_runtime.record.folders import Folder
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
-    EVALUATION_STATES,
     evaluation_states,
     training_states,
     written_bytes,
@@ -83,7 +82,8 @@ class PromptFeeder:
     def feed_candidates(self, now: CandidateRound, version: int) -> int:
         """Put a round's prompts of dynamic sampling; otherwise as `feed`."""
         sizes, rows = self._spec.batch, list[NewRow]()
-        reserve = written_bytes(self._spec, states=EVALUATION_STATES)
+        states = evaluation_states(self._spec)
+        reserve = written_bytes(self._spec, states=states)
         prompts = self._source.train_at(now.positions)
         for place, (position, prompt) in enumerate(
             zip(now.positions, prompts, strict=True), now.first
@@ -100,7 +100,7 @@ class PromptFeeder:
                 )
                 for sample in range(sizes.samples_per_prompt)
             ]
-        self._dock.put_rows(str(now.rows), rows, total=len(rows), states=EVALUATION_STATES)
+        self._dock.put_rows(str(now.rows), rows, total=len(rows), states=states)
         return len(rows)
 
     def drop(self, batch: BatchName) -> int:

@@ -36,10 +36,10 @@ from rljob_runtime.record.shown_tokens import Response, shown_tokens
 from rljob_runtime.record.spans import Span, Work
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import (
-    EVALUATION_STATES,
     MODEL_SCORE,
     OUTCOME,
     RESPONSE_MASK,
+    evaluation_states,
     state_graph,
     written_bytes,
 )
@@ -189,7 +189,8 @@ class RewardWorker:
     def _put(self, batch: BatchName, first: int, groups: Sequence[ScoredGroup]) -> None:
         """Put groups into a step's batch, from this place on."""
         sizes = self._spec.batch
-        later = tuple(n for n in state_graph(self._spec).names if n not in EVALUATION_STATES)
+        passed = evaluation_states(self._spec)
+        later = tuple(n for n in state_graph(self._spec).names if n not in passed)
         reserve = written_bytes(self._spec, states=later)
         rows = [
             row
