@@ -133,7 +133,7 @@ def test_candidates_of_dynamic_sampling_are_chosen_by_a_reward_model(
         assert metrics["reward/liked"] == metrics["reward/mean"] != 0
     scored = [e for e in finished.of_kind("phase") if e["name"] == "reward-model"]
     rounds = sum(metrics["dynamic_sampling/rounds"] for metrics in steps.values())
-    assert len(scored) >= rounds > 3
+    assert len(scored) >= rounds
 
 
 VOWELS = """
