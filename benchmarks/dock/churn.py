@@ -46,7 +46,7 @@ import sys, time
 sys.path[:] = {path}
 from benchmarks.dock.churn import STATES, LocalDock
 with LocalDock(STATES, warehouses=2, replicas=2) as dock:
-    print(dock._sockets.name, *[p.pid for p in dock._processes.values()], flush=True)
+    print(dock._sockets.path, *[p.pid for p in dock._processes.values()], flush=True)
     time.sleep(600)
 """
 
@@ -194,7 +194,7 @@ def measure_leftovers(figures: Figures) -> None:
     """Files in /dev/shm and the sockets' folder: after a normal end, and after deaths."""
     before = _shared_files()
     with LocalDock(STATES, warehouses=WAREHOUSES, replicas=2) as dock:
-        folder = Path(dock._sockets.name)
+        folder = dock._sockets.path
         for role in list(dock._configs):
             dock.kill(role)
             dock.start(role)

@@ -59,6 +59,26 @@ def test_who_waits_for_a_rank_whose_death_no_connection_tells_finds_it_gone() ->
     assert "Failed: reshard rank 0: rank 1 is gone" in failed.value.reasons[0]
 
 
+def test_a_port_that_another_process_takes_is_not_its_rank() -> None:
+    def wait(rank: int) -> str:
+        presence = met()
+        if rank == 1:
+            os._exit(3)
+        other = presence._addresses[1]
+        assert presence.lost() == [1]
+        with (
+            socket.create_server((other.host, other.port)),
+            pytest.raises(WorkerError, match="reshard rank 0: rank 1 is gone"),
+        ):
+            presence.await_all([pending(Endless())], [1])
+        return "heard"
+
+    with pytest.raises(RanksFailed) as failed:
+        on_ranks(2, lambda rank: pytest.fail(wait(rank)), seconds=60, grace_seconds=40)
+
+    assert "Failed: heard" in failed.value.reasons[0]
+
+
 def test_who_waits_for_others_hears_why_a_rank_does_not_go_on() -> None:
     def wait(rank: int) -> str:
         presence = met()

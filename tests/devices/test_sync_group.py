@@ -165,11 +165,11 @@ def test_members_hear_why_one_of_them_does_not_go_on() -> None:
 
 def test_who_left_a_group_keeps_no_socket_of_it() -> None:
     groups = meet(2)
-    before = groups[0]._presence._silent([1])
+    before = groups[0]._presence._lost()
 
     groups[1].close()
 
-    assert (before, groups[0]._presence._silent([1])) == ([], [1])
+    assert (before, groups[0]._presence.lost()) == ([], [1])
 
 
 def test_a_problem_of_one_member_is_known_to_all() -> None:

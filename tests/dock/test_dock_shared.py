@@ -480,7 +480,7 @@ def test_another_machine_is_read_over_tcp_even_where_sharing_is_required(
 
 def test_a_restarted_warehouse_is_mapped_anew_and_leaves_no_socket() -> None:
     with ForkedDock(GRAPH.states, shared_memory="required") as dock:
-        folder = Path(dock._sockets.name)
+        folder = dock._sockets.path
         client = dock.client("use", "u")
         put(client, "a")
         (first,) = folder.glob("warehouse-*")

@@ -1,5 +1,5 @@
-"""The command line: validate, plan, run, report, stacks, analyze, diff, export, watch; of a cluster: status,
-logs, doctor.
+"""The command line: validate, plan, run, report, stacks, analyze, diff, export, watch, clean; of a cluster:
+status, logs, doctor.
 
 `--help` imports typer alone, checks and plans pydantic; torch and Ray are imported by `run`, once the
 job is valid, and torch by `export`.
@@ -9,6 +9,7 @@ import typer
 
 from rljob_api.spec.exit_codes import MEANING, ExitCode
 from rljob_runtime.cli.analyze_command import analyze
+from rljob_runtime.cli.clean_command import clean
 from rljob_runtime.cli.cluster.cluster_commands import logs, status
 from rljob_runtime.cli.diff_command import diff
 from rljob_runtime.cli.doctor.doctor_command import doctor
@@ -21,7 +22,7 @@ from rljob_runtime.cli.validate_command import validate
 from rljob_runtime.cli.watch_command import watch
 
 COMMANDS = (
-    validate, plan, run, report, stacks, analyze, diff, export, watch, status, logs, doctor,
+    validate, plan, run, report, stacks, analyze, diff, export, watch, clean, status, logs, doctor,
 )  # fmt: skip
 """In the order of the help."""
 

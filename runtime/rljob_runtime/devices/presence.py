@@ -1,11 +1,13 @@
 """Which ranks are gone, and who does not go on: for waits of collectives that would not hear it themselves.
 
-Called by the reshard's `exchange` and by `sync_group`. Each rank keeps a socket at which its system answers
-for as long as the process lives, and where a rank that gives up says why. Who is there at the start is asked
-and told later; others could not be told apart from those that are gone.
+Called by the reshard's `exchange` and by `sync_group`. Each rank keeps a connection to every other one, which
+ends with the other's process or host, and over which a rank that gives up says why. Nobody is connected to
+anew: a port whose process has ended may soon be another's. Whom no connection reaches at the start is neither
+asked nor told later; it could not be told apart from who is gone.
 """
 
 import secrets
+import selectors
 import socket
 import threading
 import time
@@ -26,9 +28,10 @@ ANSWER_SECONDS = 2.0
 one after the other."""
 AT_ONCE = 32
 LOOK_SECONDS = 1.0
-"""From one look to the next at those whom a rank waits for."""
-SILENT_LOOKS = 3
-"""In a row, after which a rank is gone: a busy system may miss one."""
+GONE_SECONDS = 3.0
+"""How long a rank is gone before who waits for it gives up: what it sent before may still be on its way."""
+PROBE_SECONDS, PROBES = 2, 3
+"""Of a silent connection, whose host may be gone."""
 SECRET_BYTES, NUMBER_BYTES, MOST_BYTES = 32, 4, 4096
 
 
@@ -57,17 +60,17 @@ class Presence:
     def __init__(self, rank: int, share: Share, *, name: str, where: str) -> None:
         self._rank, self._where, host = rank, where, _own_host()
         self._socket = socket.create_server((host, 0), backlog=BACKLOG)
+        self._socket.settimeout(ANSWER_SECONDS)
         port, secret = self._socket.getsockname()[1], secrets.token_hex(SECRET_BYTES // 2)
         self._addresses = share(Address(host, port, secret, name))
         self.names = [address.name for address in self._addresses]
         self._changed = threading.Condition()
         self._told, self.gave_up, self._closed = "", False, False
+        self._gone: dict[int, float] = {}
         self._works: Works | None = None
         self._last: Future[None] = Future()
+        self._links = self._connected()
         threading.Thread(target=self._listen, name="presence", daemon=True).start()
-        others = [rank for rank in range(len(self._addresses)) if rank != self._rank]
-        absent = self._silent(self._silent(others))
-        self._others = [rank for rank in others if rank not in absent]
 
     @classmethod
     def of_world(cls, where: str) -> "Presence":
@@ -86,9 +89,12 @@ class Presence:
         self._closed = True
         if self._works is not None:
             self._works.put(None)
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # else the thread's wait would go on
-        self._socket.close()
+        for each in (
+            *self._links.values(),
+            self._socket,
+        ):  # which wakes the thread, that closes them
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def await_all(self, pending: Sequence[Pending], ranks: Iterable[int]) -> None:
         """Wait for what is on its way, whose own deadlines hold. ranks: from whom it comes.
@@ -99,13 +105,10 @@ class Presence:
         if not pending:
             return
         end = self._begin(pending)
-        awaited = [rank for rank in self._others if rank in set(ranks)]
-        silent = dict.fromkeys(awaited, 0)
+        awaited = set(ranks)
         while not self._ended(end):
-            looked, awaited = awaited[:AT_ONCE], awaited[AT_ONCE:] + awaited[:AT_ONCE]
-            quiet = self._silent(looked)
-            silent |= {rank: silent[rank] + 1 if rank in quiet else 0 for rank in looked}
-            gone = [rank for rank, looks in silent.items() if looks >= SILENT_LOOKS]
+            until = time.monotonic() - GONE_SECONDS
+            gone = [rank for rank in self._lost() if rank in awaited and self._gone[rank] < until]
             if gone and not end.done():
                 names = "; ".join(f"{self.names[rank]} is gone" for rank in gone)
                 raise WorkerError(f"{self._where}: {names}")
@@ -130,15 +133,20 @@ class Presence:
         """All others that this rank does not go on; not after another rank said the same to all."""
         if self._told:
             return
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(lambda rank: self._say(self._addresses[rank], why), self._others))
+        own = self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
+        for rank, link in self._links.items():
+            with suppress(OSError):  # who is gone needs not hear it
+                link.sendall((self._addresses[rank].secret.encode() + own)[:MOST_BYTES])
+                link.shutdown(socket.SHUT_WR)
 
     def lost(self) -> list[int]:
-        """Ranks whose process or host does not answer; after `ANSWER_SECONDS` maybe none."""
-        deadline = time.monotonic() + ANSWER_SECONDS
-        while not (found := self._silent(self._others)) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        return found
+        """Ranks whose process or host is gone; after `ANSWER_SECONDS` maybe none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._gone, ANSWER_SECONDS)
+        return self._lost()
+
+    def _lost(self) -> list[int]:
+        return sorted(self._gone.copy())
 
     def _begin(self, pending: Sequence[Pending]) -> "Future[None]":
         """Waits in a thread: a wait cannot be ended from outside. No pool's, which would be awaited when
@@ -176,38 +184,69 @@ class Presence:
                 raise WorkerError(f"{self._where}: {self._told}")
         return end.done()
 
-    def _silent(self, ranks: Iterable[int]) -> list[int]:
-        ranks = list(ranks)
+    def _connected(self) -> dict[int, socket.socket]:
+        """A connection to each other rank that can be reached, by rank."""
+        others = [rank for rank in range(len(self._addresses)) if rank != self._rank]
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            there = list(pool.map(_answers, (self._addresses[rank] for rank in ranks)))
-        return [rank for rank, answers in zip(ranks, there, strict=True) if not answers]
-
-    def _say(self, address: Address, why: str) -> None:
-        said = address.secret.encode() + self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
-        try:
-            with socket.create_connection((address.host, address.port), ANSWER_SECONDS) as link:
-                link.sendall(said[:MOST_BYTES])
-        except OSError:
-            return  # who is gone needs not hear it
+            links = pool.map(_connection, (self._addresses[rank] for rank in others))
+            return {
+                rank: link for rank, link in zip(others, links, strict=True) if link is not None
+            }
 
     def _listen(self) -> None:
-        own = self._addresses[self._rank].secret.encode()
-        while True:
-            try:
-                link, _ = self._socket.accept()
-            except OSError:  # such as no descriptor left
-                if self._closed:
-                    return
+        """Notes whose connection ends, and what others say, until this one is closed."""
+        said: dict[socket.socket, bytes] = {}
+        ranks = {link: rank for rank, link in self._links.items()}
+        with selectors.DefaultSelector() as waiting:
+            for own in (self._socket, *ranks):
+                waiting.register(own, selectors.EVENT_READ)
+            while not self._closed:
+                for key, _ in waiting.select():
+                    if not isinstance(one := key.fileobj, socket.socket):
+                        continue
+                    if one is self._socket:
+                        if (link := self._accepted()) is not None:
+                            said[link] = b""
+                            waiting.register(link, selectors.EVENT_READ)
+                        continue
+                    more = _read(one)
+                    if one in said:
+                        said[one] += more
+                        if more and len(said[one]) < MOST_BYTES:
+                            continue
+                        self._hear(said.pop(one))
+                    elif more:  # nobody speaks on a connection to it
+                        continue
+                    else:
+                        self._note_gone(ranks[one])
+                    waiting.unregister(one)
+                    one.close()
+            for own in (self._socket, *said, *ranks):
+                own.close()
+
+    def _accepted(self) -> socket.socket | None:
+        try:
+            return self._socket.accept()[0]
+        except OSError:  # such as no descriptor left
+            if not self._closed:
                 time.sleep(LOOK_SECONDS)
-                continue
-            said = _heard(link)
-            if not secrets.compare_digest(said[:SECRET_BYTES], own):
-                continue
-            rank = int.from_bytes(said[SECRET_BYTES:][:NUMBER_BYTES], "big")
-            why = said[SECRET_BYTES + NUMBER_BYTES :].decode(errors="replace")
-            with self._changed:
-                self._told = self._told or f"{self.names[rank]} gave up: {why}"
-                self._changed.notify_all()
+            return None
+
+    def _note_gone(self, rank: int) -> None:
+        with self._changed:
+            self._gone[rank] = time.monotonic()
+            self._changed.notify_all()
+
+    def _hear(self, said: bytes) -> None:
+        """What one said that may have given up; a stranger's words are none."""
+        own = self._addresses[self._rank].secret.encode()
+        if not secrets.compare_digest(said[:SECRET_BYTES], own):
+            return
+        rank = int.from_bytes(said[SECRET_BYTES:][:NUMBER_BYTES], "big")
+        why = said[SECRET_BYTES + NUMBER_BYTES :].decode(errors="replace")
+        with self._changed:
+            self._told = self._told or f"{self.names[rank]} gave up: {why}"
+            self._changed.notify_all()
 
 
 def _work_off(works: Works) -> None:
@@ -215,28 +254,26 @@ def _work_off(works: Works) -> None:
         work()
 
 
-def _heard(link: socket.socket) -> bytes:
-    """All that comes over a connection until it ends, at most for `ANSWER_SECONDS`."""
-    said, deadline = b"", time.monotonic() + ANSWER_SECONDS
-    with link:
-        while len(said) < MOST_BYTES and (left := deadline - time.monotonic()) > 0:
-            link.settimeout(left)
-            try:
-                more = link.recv(MOST_BYTES)
-            except OSError:
-                break
-            if not more:
-                break
-            said += more
-    return said
-
-
-def _answers(address: Address) -> bool:
+def _read(link: socket.socket) -> bytes:
+    """What has come over a connection; nothing where it has ended."""
     try:
-        socket.create_connection((address.host, address.port), ANSWER_SECONDS).close()
+        return link.recv(MOST_BYTES)
     except OSError:
-        return False
-    return True
+        return b""
+
+
+def _connection(address: Address) -> socket.socket | None:
+    """To a rank, which its system asks for life while nothing is said; None where it is not reached."""
+    try:
+        link = socket.create_connection((address.host, address.port), ANSWER_SECONDS)
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, PROBE_SECONDS)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE_SECONDS)
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+    except OSError:
+        return None
+    return link
 
 
 def _own_host() -> str:

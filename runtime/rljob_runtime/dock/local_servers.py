@@ -5,11 +5,11 @@ import secrets
 import select
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any, Self
 
+from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.graph import State, StateGraph
@@ -50,12 +50,12 @@ class LocalDock:
             controllers=dict(zip(graph.names, places[warehouses:], strict=True)),
             shared_memory=shared_memory,
         )
-        self._sockets = tempfile.TemporaryDirectory(prefix="rljob-dock-")
+        self._sockets = OwnedFolder("dock")
         shared = {
             "graph": graph.to_json(),
             "token": token,
             "host": "127.0.0.1",
-            "shared_directory": None if shared_memory == "none" else self._sockets.name,
+            "shared_directory": None if shared_memory == "none" else str(self._sockets.path),
         }
         self._configs: dict[str, dict[str, Any]] = {}
         for i, (_, port) in enumerate(self.address.warehouses):
@@ -125,7 +125,7 @@ class LocalDock:
             assert process.stdout is not None, "a server without its output"
             process.stdout.close()
         self._processes.clear()
-        self._sockets.cleanup()
+        self._sockets.close()
         self._ports.close()
 
     def _launch(self, role: str) -> None:

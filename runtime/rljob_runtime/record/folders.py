@@ -5,13 +5,13 @@ Ray's object store; the store spills to disk what it cannot hold.
 """
 
 import functools
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.errors import DeadlineError
 
 PIECE_BYTES = 8 * 2**20
@@ -36,7 +36,7 @@ class Folder:
 
     def here(self) -> Path:
         """Where this process finds the files; fetched once."""
-        return _fetched(self) if self.pieces else self.path
+        return _fetched(self).path if self.pieces else self.path
 
     def copy_to(self, target: Path, *, seconds: float = FETCH_SECONDS) -> None:
         """Write the files that travelled into `target`. Raises DeadlineError when not all came in time."""
@@ -66,10 +66,10 @@ def folder_for_all(path: Path, *, shared: bool) -> Folder:
 
 
 @functools.lru_cache(maxsize=4)
-def _fetched(folder: Folder) -> Path:
-    target = Path(tempfile.mkdtemp(prefix="rljob-folder-"))
-    folder.copy_to(target)
-    return target
+def _fetched(folder: Folder) -> OwnedFolder:
+    owned = OwnedFolder("folder")
+    folder.copy_to(owned.path)
+    return owned
 
 
 def _pieces(path: Path) -> Iterator[Piece]:

@@ -6,7 +6,6 @@ Made by the CLI, carried out by `launch`.
 import contextlib
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Literal
 
 from rljob_api.spec.rljob import CLUSTER_ONLY, RLJob
 from rljob_api.topology.resolved import ResolvedJob
+from rljob_runtime.children.owned_folders import OwnedFolder, remove_abandoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,12 +48,14 @@ class RunRequest:
 
 @contextlib.contextmanager
 def dock_directory(request: RunRequest) -> Iterator[Path]:
-    """The folder of the dock's sockets; one of the run's own is removed at the end."""
+    """The folder of the dock's sockets; one of the run's own is removed at the end. Before, those that killed
+    runs have left."""
+    remove_abandoned()
     if request.dock_directory is not None:
         yield request.dock_directory.absolute()
         return
-    with tempfile.TemporaryDirectory(prefix="rljob-dock-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    with OwnedFolder("dock") as folder:
+        yield folder.path
 
 
 def spec_digest(job: ResolvedJob) -> str:

@@ -38,6 +38,7 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "runtime/rljob_runtime/devices/presence.py": {
         "Presence._listen": "a daemon thread that hears the other ranks until its socket is closed",
+        "Presence._accepted": "its socket has a timeout",
         "Presence.await_all": "it is done: `_ended` said so",
         "Presence._begin.wait": "bounded by its group's timeout",
         "_work_off": "a daemon thread, for the next wait; `close` ends it",

@@ -6,7 +6,6 @@ is separated.
 """
 
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rljob_api.topology.elastic import DevicePlace
 from rljob_api.topology.resolved import ResolvedJob
+from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.processes.actors.addresses import LiveAddress, own_host
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.rounds import Round
@@ -192,9 +192,9 @@ class DeviceWorker:
         if folder is not None:
             self._states.save(folder)
             return Folder(folder)
-        with tempfile.TemporaryDirectory(prefix="rljob-checkpoint-") as own:
-            self._states.save(Path(own))
-            return folder_for_all(Path(own), shared=False)
+        with OwnedFolder("checkpoint") as own:
+            self._states.save(own.path)
+            return folder_for_all(own.path, shared=False)
 
     def load(self, checkpoint: Folder) -> None:
         """Read model and optimizer from a checkpoint."""

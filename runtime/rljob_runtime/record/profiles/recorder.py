@@ -5,14 +5,13 @@ A profiler that fails never ends a run: the trace then says what went wrong.
 
 import gzip
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from rljob_api.spec.profile import Profile
+from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.devices.backend import Profiler
 from rljob_runtime.record.profiles.traces import Trace, top_operators
 
@@ -80,8 +79,8 @@ class Recorder:
 
     def _exported(self, profiler: Profiler) -> bytes:
         """The trace; a byte more than may be kept of one that is too large."""
-        with tempfile.TemporaryDirectory(prefix="rljob-profile-") as folder:
-            file = Path(folder) / "trace.json"
+        with OwnedFolder("profile") as folder:
+            file = folder.path / "trace.json"
             profiler.export_chrome_trace(str(file))
             with file.open("rb") as trace:
                 return trace.read(self.most_bytes + 1)

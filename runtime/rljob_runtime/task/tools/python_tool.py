@@ -12,11 +12,11 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import IO
 
+from rljob_runtime.children.owned_folders import OwnedFolder
 from rljob_runtime.task.tools.answers import Failed, TookTooLong
 from rljob_runtime.task.tools.restricted import NOT_RESTRICTED
 
@@ -37,13 +37,13 @@ def run_python(code: str, *, timeout_seconds: float, memory_bytes: int) -> str:
         "memory_bytes": memory_bytes,
         "cpu_seconds": math.ceil(timeout_seconds) + 1,
     }
-    with tempfile.TemporaryDirectory(prefix="rljob-call-") as folder:
+    with OwnedFolder("call") as folder:
         process = subprocess.Popen(
             [sys.executable, "-I", "-W", "ignore", str(PROGRAM)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            cwd=folder,
+            cwd=folder.path,
             env={},
             start_new_session=True,
         )
