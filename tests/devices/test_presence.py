@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,18 @@ class Failed:
 
 def pending(work: Any) -> Pending:
     return Pending(torch.empty(0), [cast(dist.Work, work)])
+
+
+def taken(host: str, port: int) -> socket.socket:
+    """The port of a process that has ended, once its system lets go of it."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return socket.create_server((host, port))
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def met() -> Presence:
@@ -67,7 +80,7 @@ def test_a_port_that_another_process_takes_is_not_its_rank() -> None:
         other = presence._addresses[1]
         assert presence.lost() == [1]
         with (
-            socket.create_server((other.host, other.port)),
+            taken(other.host, other.port),
             pytest.raises(WorkerError, match="reshard rank 0: rank 1 is gone"),
         ):
             presence.await_all([pending(Endless())], [1])
@@ -77,6 +90,24 @@ def test_a_port_that_another_process_takes_is_not_its_rank() -> None:
         on_ranks(2, lambda rank: pytest.fail(wait(rank)), seconds=60, grace_seconds=40)
 
     assert "Failed: heard" in failed.value.reasons[0]
+
+
+def test_who_gave_up_and_left_is_not_taken_for_the_one_that_is_gone() -> None:
+    def wait(rank: int) -> str:
+        presence = met()
+        if rank == 1:
+            presence.tell("rank 2 is gone")
+            presence.close()
+            dist.barrier()
+            return ""
+        dist.barrier()
+        if rank == 2:
+            threading.Event().wait(0.5)
+            presence.close()
+            return ""
+        return presence.give_up(RuntimeError("Connection closed by peer"))
+
+    assert on_ranks(3, wait)[0] == "rank 2 is gone; Connection closed by peer"
 
 
 def test_who_waits_for_others_hears_why_a_rank_does_not_go_on() -> None:

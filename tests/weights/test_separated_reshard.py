@@ -167,7 +167,7 @@ def test_who_dies_is_named_by_the_others_and_those_meet_again(
     with pytest.raises(RanksFailed) as caught:
         on_ranks(4, device, seconds=120, grace_seconds=60)
 
-    assert set(caught.value.reasons) == {3}
+    assert set(caught.value.reasons) == {3}, str(caught.value)
 
 
 @pytest.mark.parametrize("rollout", [{}, {"tensor": 2}], ids=["whole models", "shared models"])

@@ -67,6 +67,7 @@ class Presence:
         self._changed = threading.Condition()
         self._told, self.gave_up, self._closed = "", False, False
         self._gone: dict[int, float] = {}
+        self._gave_up: set[int] = set()
         self._works: Works | None = None
         self._last: Future[None] = Future()
         self._links = self._connected()
@@ -108,7 +109,8 @@ class Presence:
         awaited = set(ranks)
         while not self._ended(end):
             until = time.monotonic() - GONE_SECONDS
-            gone = [rank for rank in self._lost() if rank in awaited and self._gone[rank] < until]
+            with self._changed:
+                gone = [r for r in self._lost() if r in awaited and self._gone[r] < until]
             if gone and not end.done():
                 names = "; ".join(f"{self.names[rank]} is gone" for rank in gone)
                 raise WorkerError(f"{self._where}: {names}")
@@ -130,9 +132,8 @@ class Presence:
         return text
 
     def tell(self, why: str) -> None:
-        """All others that this rank does not go on; not after another rank said the same to all."""
-        if self._told:
-            return
+        """All others that this rank does not go on; also after another one did, so that nobody takes it for
+        gone when it leaves."""
         own = self._rank.to_bytes(NUMBER_BYTES, "big") + why.encode()
         for rank, link in self._links.items():
             with suppress(OSError):  # who is gone needs not hear it
@@ -140,13 +141,14 @@ class Presence:
                 link.shutdown(socket.SHUT_WR)
 
     def lost(self) -> list[int]:
-        """Ranks whose process or host is gone; after `ANSWER_SECONDS` maybe none."""
+        """Ranks whose process or host is gone, without those that gave up before; after `ANSWER_SECONDS`
+        maybe none."""
         with self._changed:
-            self._changed.wait_for(lambda: self._gone, ANSWER_SECONDS)
-        return self._lost()
+            self._changed.wait_for(self._lost, ANSWER_SECONDS)
+            return self._lost()
 
     def _lost(self) -> list[int]:
-        return sorted(self._gone.copy())
+        return sorted(self._gone.keys() - self._gave_up)
 
     def _begin(self, pending: Sequence[Pending]) -> "Future[None]":
         """Waits in a thread: a wait cannot be ended from outside. No pool's, which would be awaited when
@@ -201,21 +203,22 @@ class Presence:
             for own in (self._socket, *ranks):
                 waiting.register(own, selectors.EVENT_READ)
             while not self._closed:
-                for key, _ in waiting.select():
-                    if not isinstance(one := key.fileobj, socket.socket):
+                ready = [key.fileobj for key, _ in waiting.select()]
+                for one in sorted(ready, key=ranks.__contains__):  # what is said, then who is gone
+                    if not isinstance(one, socket.socket):
                         continue
                     if one is self._socket:
                         if (link := self._accepted()) is not None:
                             said[link] = b""
                             waiting.register(link, selectors.EVENT_READ)
                         continue
-                    more = _read(one)
+                    more, ended = _read(one)
                     if one in said:
                         said[one] += more
-                        if more and len(said[one]) < MOST_BYTES:
+                        if not ended and len(said[one]) < MOST_BYTES:
                             continue
                         self._hear(said.pop(one))
-                    elif more:  # nobody speaks on a connection to it
+                    elif not ended:  # nobody speaks on a connection to it
                         continue
                     else:
                         self._note_gone(ranks[one])
@@ -245,6 +248,7 @@ class Presence:
         rank = int.from_bytes(said[SECRET_BYTES:][:NUMBER_BYTES], "big")
         why = said[SECRET_BYTES + NUMBER_BYTES :].decode(errors="replace")
         with self._changed:
+            self._gave_up.add(rank)
             self._told = self._told or f"{self.names[rank]} gave up: {why}"
             self._changed.notify_all()
 
@@ -254,12 +258,20 @@ def _work_off(works: Works) -> None:
         work()
 
 
-def _read(link: socket.socket) -> bytes:
-    """What has come over a connection; nothing where it has ended."""
+def _read(link: socket.socket) -> tuple[bytes, bool]:
+    """What has come over a connection, and whether it has ended."""
+    said = b""
+    link.setblocking(False)
     try:
-        return link.recv(MOST_BYTES)
+        while len(said) < MOST_BYTES and (more := link.recv(MOST_BYTES)):
+            said += more
+        return said, len(said) < MOST_BYTES
+    except BlockingIOError:
+        return said, False
     except OSError:
-        return b""
+        return said, True
+    finally:
+        link.settimeout(ANSWER_SECONDS)
 
 
 def _connection(address: Address) -> socket.socket | None:
