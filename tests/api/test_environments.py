@@ -65,14 +65,8 @@ def test_a_game_of_textarena_has_its_name_and_its_own_arguments(job) -> None:
             "whose prompts have no answers",
         ),
         ({"spec.rollout.tools": [CALC]}, PATH, "and spec.rollout.tools exclude each other"),
-        ({"spec.rollout.engine": "vllm"}, PATH, "needs spec.rollout.engine torch, not vllm"),
         ({"spec.rollout.engine": "acme.fast"}, PATH, "has no answers of the game"),
         ({"spec.update.engine": "acme.fast"}, PATH, "would train on the tokens of the game"),
-        (
-            {"spec.rollout.parallelism.tensor": 2, "spec.accelerator.devicesPerNode": 2},
-            PATH,
-            "needs a whole model on each device that generates",
-        ),
         (
             {"spec.flow.partialRollout": {"budgetTokens": 16}},
             PATH,

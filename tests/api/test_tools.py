@@ -54,14 +54,8 @@ def test_a_job_without_tools_says_nothing_of_them(job) -> None:
             "is 3600, but a whole stage of a step has 3600 s",
         ),
         (TOOLS | {"spec.data.stop": ["\n", "<calc"]}, "spec.data.stop[1]", "in the tags of tool"),
-        (TOOLS | {"spec.rollout.engine": "vllm"}, PATH, "need spec.rollout.engine torch, not vllm"),
         (TOOLS | {"spec.rollout.engine": "acme.fast"}, PATH, "the protocol of a package's engine"),
         (TOOLS | {"spec.update.engine": "acme.fast"}, PATH, "would train on the tokens of tools"),
-        (
-            TOOLS | {"spec.rollout.parallelism.tensor": 2, "spec.accelerator.devicesPerNode": 2},
-            PATH,
-            "need a whole model on each device that generates",
-        ),
         (
             TOOLS | {"spec.flow.partialRollout": {"budgetTokens": 16}},
             PATH,

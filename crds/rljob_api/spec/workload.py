@@ -158,8 +158,7 @@ class Data(Section):
     """A data source of an installed package."""
 
     environment: Environment | None = Field(default=None, exclude_if=lambda played: played is None)
-    """Games, one a prompt, that samples play turn by turn. For engine `torch` with a whole model on each
-    device."""
+    """Games, one a prompt, that samples play turn by turn. For the engines `torch` and `vllm`."""
 
     preferences: PreferenceData | None = Field(
         default=None, exclude_if=lambda preferences: preferences is None

@@ -11,6 +11,8 @@ from rljob_runtime.task.environments.environment import Moved, Outcome
 class GameTurns:
     """The games of one call of `generate`, one a sample."""
 
+    follows = Moved
+
     def __init__(self, games: GameSettings, sampling: Sampling) -> None:
         self._games, self._sampling = games, sampling
 

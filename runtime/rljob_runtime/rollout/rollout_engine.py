@@ -17,8 +17,7 @@ from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.devices.memory_ledger import MemoryLedger
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.task.environments.conversation import Conversation
-from rljob_runtime.task.environments.environment import GameSeed, Outcome
-from rljob_runtime.task.environments.game_pool import GamePool
+from rljob_runtime.task.environments.environment import GameSeed, Moved, Outcome
 from rljob_runtime.task.tools.answers import Answer, ToolCall
 from rljob_runtime.task.tools.call_format import CallFormat
 
@@ -36,6 +35,30 @@ class ToolRunner(Protocol):
 
     def most_seconds(self, calls: int) -> float:
         """By when one of so many calls is answered for certain."""
+        ...
+
+
+class PlayedGame(Protocol):
+    """A sample's game: an `OpenGame`."""
+
+    def move(self, text: str, done: Callable[[Moved], None]) -> None:
+        """Make a move; `done` gets what follows, once, in another thread."""
+        ...
+
+    def close(self) -> None:
+        """The sample has ended, and its game goes on no more."""
+        ...
+
+    def most_seconds(self) -> float:
+        """By when what follows a move is there for certain."""
+        ...
+
+
+class GameRunner(Protocol):
+    """What plays games: a `GamePool`."""
+
+    def begin(self, game: GameSeed) -> PlayedGame:
+        """A game of its own, which begins with its first move."""
         ...
 
 
@@ -70,7 +93,7 @@ class GameSettings:
     """The games that samples play. most_turns: of a sample."""
 
     form: Conversation
-    pool: GamePool
+    pool: GameRunner
     most_turns: int
     idle: Idle = field(default_factory=Idle)
 
@@ -81,7 +104,7 @@ class Sampling:
 
     max_response_length: of the whole response, tokens that are there already among them. stopped:
     called with the ids of the response, or of its last turn, after each token when given; True ends the
-    response or the turn. tools, games: None where samples have one turn; engines but `torch` have none.
+    response or the turn. tools, games: None where samples have one turn; engines of packages have none.
     """
 
     temperature: float

@@ -15,6 +15,7 @@ from rljob_runtime.errors import ConfigError
 from rljob_runtime.extensions import check_members, load, rollout_use
 from rljob_runtime.models.config import read_config
 from rljob_runtime.rollout.rollout_engine import RolloutEngine, RolloutSetup
+from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -81,6 +82,7 @@ def make_vllm(setup: RolloutSetup) -> RolloutEngine:
         seed=setup.spec.seed,
         truncates=rollout.top_p < 1 or rollout.top_k > 0,
         tensor=rollout.parallelism.tensor,
+        replica=setup.groups[Purpose.REPLICA] if setup.groups is not None else None,
         int8=rollout.quantization == "int8",
         kv_cache_bytes=parse_quantity(rollout.kv_cache_memory) if rollout.kv_cache_memory else None,
     )

@@ -19,16 +19,15 @@ from rljob_runtime.models.fused.fused_weights import New, floats, tensors_in
 from rljob_runtime.models.weight_stream import checked
 from rljob_runtime.models.weights import WeightsDigest, stored_weights, weights_checksum
 from rljob_runtime.rollout.cache_layout import choose_layout, layer_items, new_cache
-from rljob_runtime.rollout.game_turns import GameTurns
 from rljob_runtime.rollout.generation import Generation
 from rljob_runtime.rollout.model_share import ModelShare, WholeModel
 from rljob_runtime.rollout.parallel_rollout.rank_share import RankShare
+from rljob_runtime.rollout.partners import begin_turns
 from rljob_runtime.rollout.prompts import RowPrompts, SharedPrompts
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, RolloutEngine, Sampling
+from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.rollout.slots import Slots
-from rljob_runtime.rollout.tool_turns import ToolTurns
-from rljob_runtime.rollout.turns import Turns
 from rljob_runtime.rollout.waiting import Waiting, check_lengths
 
 Quantization = Literal["none", "int8"]
@@ -93,15 +92,6 @@ def _check_transformers(
         ) from reason
 
 
-def _turns(sampling: Sampling) -> Turns | None:
-    """Of samples with tools or games."""
-    if sampling.tools is not None:
-        return Turns(ToolTurns(sampling.tools, sampling), sampling)
-    if sampling.games is not None:
-        return Turns(GameTurns(sampling.games, sampling), sampling)
-    return None
-
-
 def _check_cache(tokens: int, max_length: int) -> None:
     if tokens < max_length:
         raise ConfigError(
@@ -139,6 +129,7 @@ class TorchRollout:
         self._tokens = max_sequences * max_length if cache_tokens is None else cache_tokens
         _check_cache(self._tokens, max_length)
         self._dtype, self._device, self._ledger = dtype, device, ledger
+        self._replica = groups[Purpose.REPLICA] if groups is not None else None
         new = New(dtype=dtype, device=device, int8=quantization == "int8")
         self._share: ModelShare = (
             WholeModel(path, new=new, max_length=max_length)
@@ -198,7 +189,7 @@ class TorchRollout:
             sampling=sampling,
             eos=torch.tensor(sampling.eos_ids, dtype=torch.int64, device=self._device),
             count=self._count,
-            turns=_turns(sampling),
+            turns=begin_turns(sampling, self._replica),
         )
 
     def _count(self, tokens: int) -> None:

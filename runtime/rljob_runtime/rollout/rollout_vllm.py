@@ -5,21 +5,27 @@ Made by the device worker for `rollout.engine: vllm`. What is vLLM's own stays i
 is verified by the log-probs of `sync_probe` instead. Runs do not repeat bitwise: a token's log-prob depends
 on what else is in the batch.
 
+A sample of several turns is a request a turn, whose prefix vLLM finds in its cache.
+
 A trap: on CPU vLLM packs the head apart from the embedding but reloads only the embedding where the
 two are tied, so it is told that they are not, and gets the tensor under both names.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.tensor_files import HEAD
 from rljob_runtime.models.weights import check_weights, read_weights
+from rljob_runtime.rollout.partners import begin_turns
 from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.turns import Turns
 from rljob_runtime.rollout.vllm_limits import (
     kv_cache_bytes_of,
     refuse_long,
@@ -44,8 +50,9 @@ class VllmRollout:
     by default enough for max_sequences of max_length. threads: torch threads of this process, None
     leaves them. tensor: consecutive ranks of the default process group share the model; they make the
     engine together, and call everything but `sleep` and `wake` together, `generate` with the same groups
-    and its samples taken to the end. int8: its linear layers hold their matrices in 8 bits. Raises
-    ConfigError if vLLM is not installed or cannot run the model.
+    and its samples taken to the end. replica: these ranks, where samples have several turns. int8: its
+    linear layers hold their matrices in 8 bits. Raises ConfigError if vLLM is not installed or cannot run
+    the model.
     """
 
     def __init__(
@@ -60,9 +67,11 @@ class VllmRollout:
         kv_cache_bytes: int | None = None,
         threads: int | None = None,
         tensor: int = 1,
+        replica: ProcessGroup | None = None,
         int8: bool = False,
     ) -> None:
         self.version = 0
+        self._replica = replica
         self._asleep = False
         self._max_length = max_length
         self._truncates = truncates
@@ -100,19 +109,20 @@ class VllmRollout:
         """
         refuse_sampling(sampling, self._truncates)
         refuse_long(groups, sampling, self._max_length)
-        unfinished = {uid: group for group in groups for uid in group.uids}
+        call = _Call(sampling, begin_turns(sampling, self._replica))
         try:
-            for group in groups:
-                for uid, seed in zip(group.uids, group.seeds, strict=True):
-                    self._add(uid, group.prefix, _parameters(sampling, seed, group))
-            while unfinished:
-                finished = self._step(sampling, unfinished)
+            self._ask(call, groups)
+            while call.asked or call.pending:
+                finished: list[Generated] = []
+                if call.turns is not None and call.pending:
+                    going_on, finished = call.turns.answered(wait=not call.asked)
+                    self._ask(call, going_on)
+                if call.asked:
+                    finished += self._step(call)
                 if finished:
-                    for sample in finished:
-                        del unfinished[sample.uid]
                     yield finished
         finally:  # the caller may leave early
-            self._engine.abort_request(sorted(unfinished))
+            self._engine.abort_request(sorted(call.asked))
 
     def probe(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         """Log-probs at temperature 1 of each sequence's tokens from the second on, natural log.
@@ -182,29 +192,75 @@ class VllmRollout:
     def _add(self, uid: str, token_ids: Sequence[int], parameters: "SamplingParams") -> None:
         self._engine.add_request(uid, {"prompt_token_ids": list(token_ids)}, parameters)
 
-    def _step(self, sampling: Sampling, groups: Mapping[str, PromptGroup]) -> list[Generated]:
-        """One forward pass; the samples that it ended. groups: of each sample."""
-        ended: list[RequestOutput] = []
+    def _ask(self, call: "_Call", groups: Iterable[PromptGroup]) -> None:
+        """A request for each sample's turn."""
+        for group in groups:
+            for uid, seed in zip(group.uids, group.seeds, strict=True):
+                request = f"{uid} {len(group.begun)}"
+                call.asked[request] = _Asked(group=group, uid=uid, seed=seed)
+                self._add(request, group.prefix, _parameters(call.sampling, seed, group))
+
+    def _step(self, call: "_Call") -> list[Generated]:
+        """One forward pass; the samples that it ended."""
+        ended: list[tuple[PromptGroup, int, Generated]] = []
         aborted: list[str] = []
         for output in self._engine.step():
-            if output.finished:
-                ended.append(output)
-            elif _stopped(output, sampling, groups[output.request_id]):
-                ended.append(output)
-                aborted.append(output.request_id)
+            request = output.request_id
+            stopped = call.stopped(output)
+            if stopped and not output.finished:
+                aborted.append(request)
+            elif not output.finished:
+                continue
+            asked = call.asked.pop(request)
+            made = _generated(output, asked, stopped, call.sampling, self.version)
+            ended.append((asked.group, asked.seed, made))
         if aborted:
             self._engine.abort_request(aborted)
-        return [
-            _generated(output, sampling, groups[output.request_id], self.version)
-            for output in ended
-        ]
+        return call.turns.take(ended) if call.turns else [made for *_, made in ended]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Of which sample a request is."""
+
+    group: PromptGroup
+    uid: str
+    seed: int
+
+
+class _Call:
+    """One of `generate`. asked: requests that have not ended, by vLLM's name."""
+
+    def __init__(self, sampling: Sampling, turns: Turns | None) -> None:
+        self.sampling, self.turns = sampling, turns
+        self.asked: dict[str, _Asked] = {}
+
+    @property
+    def pending(self) -> int:
+        """Samples that wait for what follows a turn."""
+        return 0 if self.turns is None else self.turns.pending
+
+    def stopped(self, output: "RequestOutput") -> bool:
+        """Whether the turn so far ends by its text, or with a call."""
+        if not _is_watched(self.sampling):
+            return False
+        group, ids = self.asked[output.request_id].group, list(output.outputs[0].token_ids)
+        turn = group.begun[group.turn :] + ids
+        if self.sampling.stopped is not None and self.sampling.stopped(turn):
+            return True
+        return self.turns is not None and self.turns.may_end(lambda row: turn, ids[-1:]) == [True]
+
+
+def _is_watched(sampling: Sampling) -> bool:
+    """Whether each token may end a turn that vLLM would go on with."""
+    return sampling.stopped is not None or sampling.tools is not None
 
 
 def _parameters(sampling: Sampling, seed: int, group: PromptGroup) -> "SamplingParams":
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    watched = sampling.stopped is not None
+    kind = RequestOutputKind
     return SamplingParams(
         temperature=0.0 if sampling.greedy else sampling.temperature,
         top_p=1.0 if sampling.greedy else sampling.top_p,
@@ -217,27 +273,20 @@ def _parameters(sampling: Sampling, seed: int, group: PromptGroup) -> "SamplingP
         logprobs=0,  # of the sampled token alone
         flat_logprobs=True,
         detokenize=False,
-        output_kind=RequestOutputKind.CUMULATIVE if watched else RequestOutputKind.FINAL_ONLY,
+        output_kind=kind.CUMULATIVE if _is_watched(sampling) else kind.FINAL_ONLY,
     )
 
 
-def _stopped(output: "RequestOutput", sampling: Sampling, group: PromptGroup) -> bool:
-    """Whether the response so far ends by its text."""
-    if sampling.stopped is None:
-        return False
-    return sampling.stopped(group.begun + list(output.outputs[0].token_ids))
-
-
 def _generated(
-    output: "RequestOutput", sampling: Sampling, group: PromptGroup, version: int
+    output: "RequestOutput", asked: _Asked, stopped: bool, sampling: Sampling, version: int
 ) -> Generated:
     completion = output.outputs[0]
     token_ids = list(completion.token_ids)
-    stopped = completion.finish_reason != "length" or _stopped(output, sampling, group)
+    stopped = stopped or completion.finish_reason != "length"
     return Generated(
-        uid=output.request_id,
+        uid=asked.uid,
         token_ids=token_ids,
         logprobs=list(completion.logprobs.logprobs),
-        finish=group.finish(stopped, len(token_ids), sampling),
+        finish=asked.group.finish(stopped, len(token_ids), sampling),
         version=version,
     )

@@ -11,6 +11,8 @@ from rljob_runtime.task.tools.call_format import Call
 class ToolTurns:
     """The tools of one call of `generate`."""
 
+    follows = Answer
+
     def __init__(self, tools: ToolSettings, sampling: Sampling) -> None:
         self._tools, self._sampling = tools, sampling
 

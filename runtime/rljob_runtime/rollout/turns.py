@@ -1,9 +1,10 @@
 """Samples of several turns: those that wait for what follows a turn, and what they have so far.
 
-Made for each call of the `torch` rollout engine of a job with tools or a game. A sample whose turn ends, and
+Made for each call of `generate` of a job with tools or a game. A sample whose turn ends, and
 is not its last one, leaves the running batch; the others go on. Once it is known what follows, the sample
 comes back behind it, as a group of its own that was begun: its prefix is computed again, by the weights of
-then. Whom the policy talks with is a `Partner`: `tool_turns` or `game_turns`.
+then. Whom the policy talks with is a `Partner`: `tool_turns` or `game_turns`. Devices that share a model
+take the same steps: the first of them asks, and what it hears, and when, all of them hear.
 """
 
 import queue
@@ -12,10 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+from torch.distributed import ProcessGroup
+
+from rljob_runtime.devices.collectives import broadcast_bytes
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.rollout.rollout_engine import Finish, Generated, Idle, PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_engine import (
+    Finish,
+    Generated,
+    Idle,
+    PlayedGame,
+    PromptGroup,
+    Sampling,
+)
 from rljob_runtime.task.environments.environment import Outcome
-from rljob_runtime.task.environments.game_pool import OpenGame
 from rljob_runtime.task.tools.answers import ToolCall
 
 
@@ -32,7 +43,7 @@ class OpenSample:
     turns: int = 0
     calls: list[ToolCall] = field(default_factory=list)
     calling: str = ""
-    game: OpenGame | None = None
+    game: PlayedGame | None = None
     outcome: Outcome | None = None
 
     def add_turn(self, made: Generated) -> None:
@@ -70,7 +81,9 @@ class OpenSample:
 
 
 class Partner(Protocol):
-    """Whom the policy talks with."""
+    """Whom the policy talks with. follows: the type of what follows a turn."""
+
+    follows: type[Any]
 
     @property
     def idle(self) -> Idle:
@@ -104,10 +117,14 @@ class Partner(Protocol):
 
 
 class Turns:
-    """The open samples of one call of `generate`."""
+    """The open samples of one call of `generate`. replica: the devices that share the model, which all have
+    the same samples; None for one alone."""
 
-    def __init__(self, partner: Partner, sampling: Sampling) -> None:
-        self._partner, self._sampling = partner, sampling
+    def __init__(
+        self, partner: Partner, sampling: Sampling, replica: ProcessGroup | None = None
+    ) -> None:
+        self._partner, self._sampling, self._replica = partner, sampling, replica
+        self._shared: TypeAdapter[Any] = TypeAdapter(list[tuple[str, partner.follows]] | str)  # type: ignore[arg-type,name-defined]
         self._open: dict[str, OpenSample] = {}
         self._waiting: set[str] = set()
         self._said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
@@ -167,6 +184,23 @@ class Turns:
         return sample.whole(uid, finish)
 
     def _arrived(self, *, wait: bool) -> list[tuple[str, Any]]:
+        """What the first device of the replica hears; its error is one of all."""
+        if self._replica is None:
+            return self._heard(wait=wait)
+        heard = b""
+        if self._replica.rank() == 0:
+            try:
+                heard = self._shared.dump_json(self._heard(wait=wait))
+            except WorkerError as error:
+                heard = self._shared.dump_json(str(error))
+        found: list[tuple[str, Any]] | str = self._shared.validate_json(
+            broadcast_bytes(heard, self._replica)
+        )
+        if isinstance(found, str):
+            raise WorkerError(found)
+        return found
+
+    def _heard(self, *, wait: bool) -> list[tuple[str, Any]]:
         found = []
         if wait:
             most, what = self._partner.late([self._open[uid] for uid in self._waiting])

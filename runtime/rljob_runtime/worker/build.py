@@ -25,6 +25,7 @@ from rljob_runtime.models.lora import WithoutAdapters
 from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.record.kept_logprobs import KeptLogprobs
+from rljob_runtime.rollout.partners import Nobody
 from rljob_runtime.rollout.rollout_engine import (
     GameSettings,
     RolloutEngine,
@@ -123,8 +124,8 @@ def make_states(context: DeviceContext, *, meet: Callable[[], DeviceRanks]) -> D
         port=port,
         in_flight=_in_flight(context, replica, port, vocab_size=tokenizer.vocab_size),
         tokenizer=tokenizer,
-        tools=_tools(spec, tokenizer) if rollout else None,
-        games=_games(spec, tokenizer) if rollout else None,
+        tools=_tools(spec, tokenizer, asks=replica.leads) if replica else None,
+        games=_games(spec, tokenizer, asks=replica.leads) if replica else None,
     )
 
 
@@ -216,23 +217,25 @@ def _generate(context: DeviceContext, replica: RolloutReplica) -> Generate:
     )
 
 
-def _tools(spec: RLJobSpec, tokenizer: Tokenizer) -> ToolSettings | None:
+def _tools(spec: RLJobSpec, tokenizer: Tokenizer, *, asks: bool) -> ToolSettings | None:
+    """asks: whether the device asks for its replica."""
     if not spec.rollout.tools:
         return None
     return ToolSettings(
         form=CallFormat(tokenizer, spec.rollout.tools),
-        pool=ToolPool(spec.rollout.tools),
+        pool=ToolPool(spec.rollout.tools) if asks else Nobody(),
         most_turns=spec.most_turns,
     )
 
 
-def _games(spec: RLJobSpec, tokenizer: Tokenizer) -> GameSettings | None:
+def _games(spec: RLJobSpec, tokenizer: Tokenizer, *, asks: bool) -> GameSettings | None:
+    """As `_tools`."""
     played = [environment for _, environment in environments(spec)]
     if not played:
         return None
     return GameSettings(
         form=Conversation(tokenizer, chat=spec.data.chat),
-        pool=GamePool(played),
+        pool=GamePool(played) if asks else Nobody(),
         most_turns=spec.most_turns,
     )
 

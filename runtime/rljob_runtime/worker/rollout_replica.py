@@ -4,10 +4,11 @@ Called by the generate states. Passes of replicas that share experts meet: these
 and a failure of one is a failure of all of them.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+
+from pydantic import TypeAdapter
 
 from rljob_runtime.devices.collectives import broadcast_bytes, rank_of
 from rljob_runtime.errors import DockError
@@ -16,6 +17,8 @@ from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Rollout
 from rljob_runtime.rollout.rollout_grid import Purpose
 from rljob_runtime.rollout.rollout_groups import RolloutGroups
 from rljob_runtime.worker.agree import agreed, any_of
+
+GROUPS = TypeAdapter(list[PromptGroup])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +74,9 @@ class RolloutReplica:
 
 def pack(groups: Sequence[PromptGroup]) -> bytes:
     """As JSON."""
-    return json.dumps([asdict(group) for group in groups]).encode()
+    return GROUPS.dump_json(list(groups), by_alias=True)
 
 
 def unpack(content: bytes) -> list[PromptGroup]:
     """What `pack` took."""
-    return [PromptGroup(**fields) for fields in json.loads(content)]
+    return GROUPS.validate_json(content)
