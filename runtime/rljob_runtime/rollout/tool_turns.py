@@ -33,10 +33,10 @@ class ToolTurns:
         self, sample: OpenSample, made: Generated, said: Callable[[Answer], None]
     ) -> Finish | None:
         """Make the call of the turn; a turn without one, and the last one, end the sample."""
-        call = self._call(made)
+        call = self._call(sample, made)
         if call is None:
             return made.finish
-        if sample.turns == self._tools.most_turns:
+        if len(sample.ends) == self._tools.most_turns:
             return "turns"
         sample.calling = call.tool
         self._tools.pool.call(call.tool, call.text, said)
@@ -56,7 +56,7 @@ class ToolTurns:
         what = f"none of {len(waiting)} calls of tools (spec.rollout.tools) was answered"
         return self._tools.pool.most_seconds(len(waiting)), what
 
-    def _call(self, made: Generated) -> Call | None:
+    def _call(self, sample: OpenSample, made: Generated) -> Call | None:
         if made.finish != "stop" or made.token_ids[-1] in self._sampling.eos_ids:
             return None
-        return self._tools.form.call(made.token_ids)
+        return self._tools.form.call(sample.turn_ids)

@@ -32,24 +32,57 @@ from rljob_runtime.task.tools.answers import ToolCall
 
 @dataclass(slots=True, kw_only=True)
 class OpenSample:
-    """A sample as far as it has come. tokens: drawn and put; drawn: which are which; logprobs, versions:
-    of the drawn ones. calling: the tool that it waits for. game: that it plays."""
+    """A sample as far as it has come. group: as it was asked for, with this sample alone. tokens: drawn and
+    put; drawn: which are which; ends: where the policy's turns ended; turn: where its newest begins.
+    logprobs, versions: of those that are drawn now. calling: the tool that it waits for. game: that it
+    plays."""
 
     group: PromptGroup
-    tokens: list[int] = field(default_factory=list)
-    drawn: list[bool] = field(default_factory=list)
+    tokens: list[int]
+    drawn: list[bool]
+    ends: list[int]
+    turn: int
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    turns: int = 0
     calls: list[ToolCall] = field(default_factory=list)
     calling: str = ""
     game: PlayedGame | None = None
     outcome: Outcome | None = None
 
+    @classmethod
+    def of(cls, group: PromptGroup, uid: str, seed: int) -> "OpenSample":
+        """One of a group, as it goes on."""
+        return cls(
+            group=replace(group, uids=[uid], seeds=[seed]),
+            tokens=list(group.begun),
+            drawn=list(group.drawn) or [True] * len(group.begun),
+            ends=list(group.ends),
+            turn=group.turn,
+            outcome=group.outcome,
+        )
+
+    @property
+    def turn_ids(self) -> list[int]:
+        """Of the newest turn."""
+        return self.tokens[self.turn :]
+
+    def earlier_turns(self) -> list[list[int]]:
+        """What the policy drew in each turn but the newest, which has ended."""
+        starts = [0, *self.ends[:-1]]
+        return [
+            [
+                token
+                for place, token in enumerate(self.tokens[start:end], start)
+                if self.drawn[place]
+            ]
+            for start, end in zip(starts, self.ends[:-1], strict=False)
+        ]
+
     def add_turn(self, made: Generated) -> None:
-        """What the policy drew."""
-        self.turns += 1
+        """What the policy drew: a turn, or as much of it as there was room for."""
         self.tokens += made.token_ids
+        if made.finish == "stop":
+            self.ends.append(len(self.tokens))
         self.drawn += [True] * len(made.token_ids)
         self.logprobs += made.logprobs
         self.versions += made.versions
@@ -58,9 +91,12 @@ class OpenSample:
         """What was put behind it."""
         self.tokens += ids
         self.drawn += [False] * len(ids)
+        self.turn = len(self.tokens)
 
     def whole(self, uid: str, finish: Finish) -> Generated:
-        """The sample, ended."""
+        """What was made of the sample now: its end, or up to its budget."""
+        first = len(self.group.begun)
+        cut = finish != "budget" and (not self.ends or self.ends[-1] <= self.turn)
         changes = [
             (place, version)
             for place, version in enumerate(self.versions)
@@ -68,13 +104,14 @@ class OpenSample:
         ]
         return Generated(
             uid=uid,
-            token_ids=self.tokens,
+            token_ids=self.tokens[first:],
             logprobs=self.logprobs,
             finish=finish,
             version=self.versions[0],
             switches=changes,
-            drawn=self.drawn,
-            turns=self.turns,
+            drawn=self.drawn[first:],
+            turns=len(self.ends) - len(self.group.ends) + cut,
+            ends=self.ends,
             calls=self.calls,
             outcome=self.outcome,
         )
@@ -140,9 +177,7 @@ class Turns:
         them; what follows in the others is asked for."""
         found = []
         for group, seed, made in ended:
-            sample = self._open.pop(made.uid, None) or OpenSample(
-                group=replace(group, uids=[made.uid], seeds=[seed])
-            )
+            sample = self._open.pop(made.uid, None) or OpenSample.of(group, made.uid, seed)
             sample.add_turn(made)
             finish = self._ask(sample, made)
             if finish is not None:
@@ -166,7 +201,11 @@ class Turns:
                 ended.append(self._ended(self._open.pop(uid), uid, finish))
                 continue
             sample.add_put(ids)
-            going_on.append(sample.group.behind(sample.tokens))
+            behind = sample.group.behind(sample.tokens)
+            if behind.budget is not None and behind.budget <= 0:
+                ended.append(self._ended(self._open.pop(uid), uid, "budget"))
+            else:
+                going_on.append(behind)
         return going_on, ended
 
     def _ask(self, sample: OpenSample, made: Generated) -> Finish | None:

@@ -8,21 +8,40 @@ still grow; which ones, and which go on in the next step's pool, is decided by `
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
 from rljob_runtime.prompts.open_groups import OpenGroups
-from rljob_runtime.prompts.pool_rows import POOL_STATES, OpenGroup, batch_rows, pool_rows, read_pool
+from rljob_runtime.prompts.pool_rows import (
+    POOL_STATES,
+    OpenGroup,
+    OpenSample,
+    batch_rows,
+    pool_rows,
+    read_pool,
+)
 from rljob_runtime.prompts.rounds import Round
-from rljob_runtime.record.reports import GenerateReport
+from rljob_runtime.record.reports import GameFigures, GenerateReport, ToolFigures
 from rljob_runtime.record.spans import Span
-from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling
+from rljob_runtime.rollout.rollout_engine import (
+    GameSettings,
+    Generated,
+    PromptGroup,
+    Sampling,
+    ToolSettings,
+)
 from rljob_runtime.samples.batches import BatchName
 from rljob_runtime.samples.flow import state_graph, written_bytes
 from rljob_runtime.samples.seeds import derive_seed
+from rljob_runtime.task.environments.environment import Outcome
+from rljob_runtime.task.environments.game_columns import game_of, outcome_of, outcome_row
+from rljob_runtime.worker.generate import game_figures, tool_figures
 from rljob_runtime.worker.rollout_replica import RolloutReplica
+
+Figures = TypeVar("Figures", ToolFigures, GameFigures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +74,7 @@ class PartialRollout:
         with replica.agreed():
             if work:
                 work.put_going_on()
-        return work.report(started) if work else GenerateReport(span=Span.since(started))
+        return work.report(started, sampling) if work else GenerateReport(span=Span.since(started))
 
     def _begin(self, batch: BatchName, now: Round, share: tuple[int, int]) -> "_Work":
         """The share's groups; those that are complete already are in the batch."""
@@ -83,7 +102,8 @@ class PartialRollout:
 
 @dataclass(slots=True, kw_only=True)
 class _Work:
-    """One step's groups of one replica. members: place of each sample in pool and group by its uid."""
+    """One step's groups of one replica. members: place of each sample in pool and group by its uid. made:
+    samples, and parts of them, in this step."""
 
     dock: DockClient
     spec: ResolvedSpec
@@ -92,7 +112,7 @@ class _Work:
     groups: dict[int, OpenGroup]
     choice: OpenGroups
     members: dict[str, tuple[int, int]] = field(init=False)
-    new_tokens: int = 0
+    made: list[Generated] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.members = {
@@ -118,9 +138,12 @@ class _Work:
         for made in ended:
             place, number = self.members[made.uid]
             sample = self.groups[place].samples[number]
-            sample.add(made.token_ids, made.logprobs, made.versions)
-            self.new_tokens += len(made.token_ids)
-            if made.finish == "stop" or made.finish == "length":
+            sample.add(made.token_ids, made.logprobs, made.versions, made.drawn)
+            sample.ends = made.ends
+            if made.outcome is not None:
+                sample.outcome = outcome_row(made.outcome).tobytes()
+            self.made.append(made)
+            if made.finish != "budget":
                 sample.end = made.finish
                 if self.groups[place].complete:
                     complete.append(place)
@@ -154,20 +177,31 @@ class _Work:
         taken = [self.groups[place] for place in going_on]
         self._put(self.now.next_pool, rows, self.now.next_groups, POOL_STATES, taken)
 
-    def report(self, started: float) -> GenerateReport:
-        """Sums over what was trained on, and what was made."""
+    def report(self, started: float, sampling: Sampling) -> GenerateReport:
+        """Sums over what was trained on; of calls and moves, over those that were made."""
         trained = [self.groups[place] for place in self.choice.trained]
         samples = [sample for group in trained for sample in group.samples]
         return GenerateReport(
             samples=len(samples),
             prompt_tokens=sum(len(group.prompt) * len(group.samples) for group in trained),
-            response_tokens=self.new_tokens,
-            sample_tokens=sum(len(sample.tokens) for sample in samples),
-            lengths=Counter(len(sample.tokens) for sample in samples),
+            response_tokens=sum(len(made.logprobs) for made in self.made),
+            sample_tokens=sum(len(sample.logprobs) for sample in samples),
+            lengths=Counter(len(sample.logprobs) for sample in samples),
             clipped=sum(sample.end == "length" for sample in samples),
             going_on=len(self.groups) - len(trained),
+            tools=self._tools(samples, sampling.tools) if sampling.tools else None,
+            games=self._games(samples, sampling.games) if sampling.games else None,
             span=Span.since(started),
         )
+
+    def _tools(self, trained: Sequence[OpenSample], tools: ToolSettings) -> ToolFigures:
+        return _of_trained(tool_figures(self.made, tools), trained)
+
+    def _games(self, trained: Sequence[OpenSample], games: GameSettings) -> GameFigures:
+        errors = sum(bool(outcome_of(sample.outcome)[1]) for sample in trained)
+        done = sum(sample.end == "stop" for sample in trained) - errors
+        figures = _of_trained(game_figures(self.made, games), trained)
+        return replace(figures, done=done, errors=errors)
 
     @property
     def _later_states(self) -> tuple[str, ...]:
@@ -192,19 +226,41 @@ class _Work:
     def _prompt_group(
         self, group: OpenGroup, numbers: Sequence[int], budget: int | None
     ) -> PromptGroup:
+        begun = group.samples[numbers[0]]  # whose lists grow when the sample ends
+        played = self.spec.data.environment is not None
         return PromptGroup(
             group=group.rows[0].group,
             token_ids=group.prompt,
             uids=[group.rows[number].uid for number in numbers],
             seeds=[self._seed(group, group.rows[number].sample) for number in numbers],
-            begun=list(group.samples[numbers[0]].tokens),  # it grows when the sample ends
+            begun=list(begun.tokens),
+            drawn=list(begun.drawn),
+            ends=list(begun.ends),
+            turn=begun.turn,
             budget=budget,
+            game=game_of(group.columns["task"]) if played else None,
+            outcome=_so_far(begun.outcome) if begun.outcome else None,
         )
 
     def _seed(self, group: OpenGroup, sample: int) -> int:
         """The seed that the sample has in a run that finishes every sample in its step."""
         step, index = divmod(group.position, self.spec.batch.global_batch_size)
         return derive_seed(self.spec.seed, "train", step + 1, index, sample)
+
+
+def _so_far(outcome: bytes) -> Outcome:
+    """Of a game that goes on."""
+    return Outcome(reward=outcome_of(outcome)[0], done=False)
+
+
+def _of_trained(figures: Figures, samples: Sequence[OpenSample]) -> Figures:
+    """With what these have, which have ended."""
+    return replace(
+        figures,
+        tokens=sum(len(sample.tokens) - len(sample.logprobs) for sample in samples),
+        turns=sum(sample.turns for sample in samples),
+        cut=sum(sample.end == "turns" for sample in samples),
+    )
 
 
 def _take_nothing(_: Sequence[Generated]) -> None:

@@ -1,6 +1,6 @@
 """Samples of several turns with real vLLM: a request a turn, and what is trained on is what was drawn."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class OneMove:
     def __init__(self) -> None:
         self.moves: list[str] = []
 
-    def begin(self, game: GameSeed) -> "OneMove":
+    def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> "OneMove":
         return OneMove()
 
     def move(self, text: str, done: Callable[[Moved], None]) -> None:

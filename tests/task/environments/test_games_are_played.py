@@ -44,6 +44,18 @@ def test_a_game_goes_on_until_it_says_that_it_is_done(
     assert all(m.seconds > 0 and not m.error for m in found)
 
 
+def test_a_game_is_played_on_behind_the_moves_that_were_made_elsewhere(
+    environment: MakeEnvironment, pools: Pools
+) -> None:
+    dice = environment("acme.dice")
+    (alone,) = begun(pools(dice), dice, 5)
+    expected = [m.observation for m in moved(alone, "a", "b", "c")]
+
+    other = pools(dice).begin(GameSeed(environment=dice, seed=5), ["a", "b"])
+
+    assert [m.observation for m in moved(other, "c")] == expected[2:]
+
+
 def test_games_of_one_seed_are_the_same_however_their_moves_mix(
     environment: MakeEnvironment, pools: Pools
 ) -> None:

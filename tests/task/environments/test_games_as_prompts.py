@@ -100,6 +100,6 @@ def test_an_outcome_fits_its_column_whatever_the_error_says() -> None:
     row = outcome_row(outcome)
 
     assert len(row) <= OUTCOME_BYTES
-    reward, error = outcome_of(row)
+    reward, error = outcome_of(row.tobytes())
     assert reward == -1.25e-7
     assert error.startswith('\U0001f40d "\\ ')

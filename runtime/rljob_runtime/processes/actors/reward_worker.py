@@ -237,7 +237,7 @@ class RewardWorker:
                 for result, score in zip(results, scores, strict=True)
             ]
         if self._game is not None:
-            outcomes = [outcome_of(row) for row in columns[OUTCOME].rows()]
+            outcomes = [outcome_of(row.tobytes()) for row in columns[OUTCOME].rows()]
             results = [
                 with_score(result, self._game, reward, error=error)
                 for result, (reward, error) in zip(results, outcomes, strict=True)

@@ -33,7 +33,7 @@ def outcome_row(outcome: Outcome | None) -> NDArray[np.uint8]:
     return np.frombuffer(text, dtype=np.uint8)
 
 
-def outcome_of(row: NDArray[Any]) -> tuple[float, str]:
-    """The reward of a sample's game and its error, empty where there is none."""
-    kept = json.loads(row.tobytes())
+def outcome_of(content: bytes) -> tuple[float, str]:
+    """The reward of a sample's game and its error, empty where there is none, from that column."""
+    kept = json.loads(content)
     return float(kept["reward"]), str(kept["error"])

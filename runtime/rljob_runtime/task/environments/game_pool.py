@@ -26,9 +26,9 @@ class GamePool:
     def __init__(self, environments: Sequence[Environment]) -> None:
         self._tables = {_key(environment): _Table(environment) for environment in environments}
 
-    def begin(self, game: GameSeed) -> "OpenGame":
-        """A game of its own, which begins with its first move."""
-        return self._tables[_key(game.environment)].begin(game.seed)
+    def begin(self, game: GameSeed, moves: Sequence[str] = ()) -> "OpenGame":
+        """A game of its own, in which these moves were made; it is played until there with its next one."""
+        return self._tables[_key(game.environment)].begin(game.seed, moves)
 
     def close(self) -> None:
         """End all processes; moves on their way are not answered."""
@@ -64,10 +64,10 @@ class _Table:
         self._seats[0].player()
         self._turn = itertools.count()
 
-    def begin(self, seed: int) -> OpenGame:
+    def begin(self, seed: int, moves: Sequence[str]) -> OpenGame:
         number = next(self._turn)
         seat = self._seats[number % len(self._seats)]
-        return OpenGame(seat, Session(name=str(number), seed=seed))
+        return OpenGame(seat, Session(name=str(number), seed=seed, moves=list(moves)))
 
     def close(self) -> None:
         for seat in self._seats:

@@ -20,7 +20,7 @@ CHILD = "rljob_runtime.task.environments.game_child"
 @dataclass(slots=True, kw_only=True)
 class Session:
     """A game as far as it has come. moves: those that were made; seen: what was seen after each, the first
-    observation before them."""
+    observation before them, none of it where no process has played it yet."""
 
     name: str
     seed: int
@@ -88,13 +88,13 @@ class Player:
                 moved = self._move(session, text) or Moved(error="its game was lost")
             if moved.error:
                 return moved
-            if session.seen and moved.observation != session.seen[number]:
+            if number == len(session.seen):
+                session.seen.append(moved.observation)
+            elif moved.observation != session.seen[number]:
                 return Moved(
                     error=f"seed {session.seed} and the same {number} moves gave another observation when "
                     "they were played again; a game must follow from both alone"
                 )
-            if not session.seen:
-                session.seen.append(moved.observation)
         return None
 
     def _move(self, session: Session, text: str) -> Moved | None:
