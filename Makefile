@@ -73,6 +73,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) -m benchmarks.run.ablation --quick
 	$(PY) -m benchmarks.run.partial_rollout --quick
 	$(PY) -m benchmarks.run.analyze --quick
+	$(PY) -m benchmarks.run.combinations --quick
 	$(PY) -m benchmarks.engines.precision --quick
 	$(PY) -m benchmarks.learning.algorithms --quick
 	$(PY) -m benchmarks.learning.pretrained --quick

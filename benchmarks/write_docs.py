@@ -1,5 +1,5 @@
-"""Write docs/benchmarks.md, its pictures and docs/quickstart.md from the files in `benchmarks/measured/`, and
-the paper's models in docs/resharding.md from their plans.
+"""Write docs/benchmarks.md, its pictures, docs/quickstart.md and docs/combinations.md from the files in
+`benchmarks/measured/`, and the paper's models in docs/resharding.md from their plans.
 
 `--check` compares instead. Nothing on those pages is typed by hand but the words around the tables.
 """
@@ -17,6 +17,7 @@ from benchmarks.learning.staleness_docs import staleness_parts, staleness_pictur
 from benchmarks.reshard.docs import peaks_picture, reshard_parts
 from benchmarks.reshard.paper import with_table
 from benchmarks.run.ablation_docs import ablation_parts, ablation_picture
+from benchmarks.run.combinations_docs import combinations_page
 from benchmarks.run.flow_docs import busy_parts
 from benchmarks.support.tables import side_by_side
 
@@ -152,9 +153,14 @@ def _notes() -> dict[str, list[str]]:
     return found
 
 
+def _measured(subject: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads((MEASURED / f"{subject}.json").read_text())
+    return document
+
+
 def quickstart() -> str:
     """The page of the quickstart's seeds."""
-    document = json.loads((MEASURED / "quickstart.json").read_text())
+    document = _measured("quickstart")
     rows = [
         "| seed | before | after | gain | minutes, all | minutes, training | response tokens/s |",
         "|---|---|---|---|---|---|---|",
@@ -208,6 +214,7 @@ def main() -> None:
         resharding: with_table(resharding.read_text()),
         ROOT / "docs" / "benchmarks.md": benchmarks(),
         ROOT / "docs" / "quickstart.md": quickstart(),
+        ROOT / "docs" / "combinations.md": combinations_page(_measured("combinations")),
     }
     for subject, (name, draw) in PICTURES.items():
         file = MEASURED / f"{subject}.json"
