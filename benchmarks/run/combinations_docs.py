@@ -1,7 +1,7 @@
 """docs/combinations.md, from what `combinations.py` found."""
 
-from collections import Counter
 from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 HEAD = """# What goes with what
@@ -21,14 +21,15 @@ def combinations_page(document: Mapping[str, Any]) -> str:
     ran: list[Mapping[str, Any]] = document["ran"]
     whole, count = document["combinations"], sum(refused.values())
     done = [one for one in ran if not one["problem"]]
-    seen = Counter(pair for one in done for pair in _pairs(one["parts"]))
+    seen = {pair for one in done for pair in _pairs(one["parts"])}
+    pairs = sum(len(one) * len(other) for one, other in combinations(axes.values(), 2))
     parts = [
         HEAD,
         _table(["", "parts"], [[axis, "; ".join(names)] for axis, names in axes.items()]),
         f"## Refused\n\n{count} of {whole} combinations ({count / whole:.1%}), before anything starts:",
         _table(["combinations", "reason"], [[str(n), why] for why, n in refused.items()]),
         f"## Run\n\n{len(done)} of the {document['chosen']} jobs that have every pair ran three steps, and "
-        f"{len(seen)} pairs met in them:",
+        f"{len(seen)} of {pairs} pairs of parts met in them (`--runs {len(ran)}`):",
         _table(
             [*axes, "seconds", ""],
             [[*one["parts"], f"{one['seconds']:.0f}", one["problem"] or "done"] for one in ran],
@@ -41,7 +42,7 @@ def combinations_page(document: Mapping[str, Any]) -> str:
 
 
 def _pairs(parts: list[str]) -> list[tuple[str, str]]:
-    return [(one, other) for place, one in enumerate(parts) for other in parts[place + 1 :]]
+    return list(combinations(parts, 2))
 
 
 def _table(head: list[str], rows: list[list[str]]) -> str:

@@ -9,12 +9,10 @@ import pytest
 import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
-from tool_samples import CALC, Echo, Held, drawn_ids, how, turns_of
+from tool_samples import CALC, Echo, Held, both_logprobs, how, turns_of
 
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tools.call_format import CallFormat
 from rljob_runtime.task.tools.tool_pool import ToolPool
 
@@ -39,18 +37,7 @@ def test_drawn_tokens_have_the_logprobs_that_training_finds_behind_the_answers(
     found = run(engine_of(model[1]), groups, how(Echo()))
 
     assert sum(len(sample.calls) for sample in found.values()) > 10
-    policy = load_policy(model[1], dtype=torch.float32)
-    samples = [found[uid] for group in groups for uid in group.uids]
-    batch = SampleBatch(
-        prompts=[torch.tensor(group.token_ids) for group in groups],
-        group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
-        responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
-        whole=[torch.tensor(sample.token_ids) for sample in samples],
-        drawn=[torch.tensor(sample.drawn) for sample in samples],
-    )
-    with torch.no_grad():
-        trained = policy.logprobs(batch, temperature=1.0).logprobs_T
-    rolled = torch.tensor([x for sample in samples for x in sample.logprobs])
+    trained, rolled = both_logprobs(model[1], groups, found)
     torch.testing.assert_close(trained, rolled, atol=1e-4, rtol=0)
 
 

@@ -9,12 +9,10 @@ import torch
 from game_samples import AFTER, BEFORE, Echo, Echoes, Letters, games_of, how, stopped
 from rollouts import run
 from syllables import ENDS
-from tool_samples import drawn_ids
+from tool_samples import both_logprobs
 
 from rljob_runtime.errors import WorkerError
-from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_torch import TorchRollout
-from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import Moved
 
@@ -51,19 +49,8 @@ def test_drawn_tokens_have_the_logprobs_that_training_finds_behind_the_observati
 
     found = run(engine_of(model), groups, how(Echoes()))
 
-    samples = [found[uid] for group in groups for uid in group.uids]
-    assert sum(sample.turns > 1 for sample in samples) > 10
-    batch = SampleBatch(
-        prompts=[torch.tensor(group.token_ids) for group in groups],
-        group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
-        responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
-        whole=[torch.tensor(sample.token_ids) for sample in samples],
-        drawn=[torch.tensor(sample.drawn) for sample in samples],
-    )
-    with torch.no_grad():
-        policy = load_policy(model, dtype=torch.float32)
-        trained = policy.logprobs(batch, temperature=1.0).logprobs_T
-    rolled = torch.tensor([x for sample in samples for x in sample.logprobs])
+    assert sum(sample.turns > 1 for sample in found.values()) > 10
+    trained, rolled = both_logprobs(model, groups, found)
     torch.testing.assert_close(trained, rolled, atol=1e-4, rtol=0)
 
 

@@ -9,12 +9,10 @@ import pytest
 import torch
 from rollouts import make_groups, run, sampling
 from syllables import ENDS, RESULT_CLOSE, RESULT_OPEN, Syllables
-from tool_samples import Echo, Late, drawn_ids, how, turns_of
+from tool_samples import Echo, Late, both_logprobs, drawn_ids, how, turns_of
 
 from rljob_api.spec.environment import Environment
-from rljob_runtime.models.loading import load_policy
 from rljob_runtime.rollout.rollout_engine import GameSettings
-from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.environments.conversation import Conversation
 from rljob_runtime.task.environments.environment import GameSeed, Moved
 
@@ -51,24 +49,14 @@ def test_drawn_tokens_have_the_logprobs_that_training_finds_behind_the_answers(
     found = run(engine, groups, how(Late()))
 
     assert sum(len(sample.calls) for sample in found.values()) > 10
-    samples = [found[uid] for group in groups for uid in group.uids]
     answer = [RESULT_OPEN, 44, 44, RESULT_CLOSE]
-    for sample in samples:
+    for sample in found.values():
         turns = turns_of(sample)
         assert sample.token_ids == turns[0] + [t for turn in turns[1:] for t in (*answer, *turn)]
         assert all(Syllables().decode(turn).endswith("</calc>") for turn in turns[:-1])
         assert len(sample.logprobs) == len(drawn_ids(sample)) == len(sample.versions)
-    batch = SampleBatch(
-        prompts=[torch.tensor(group.token_ids) for group in groups],
-        group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
-        responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
-        whole=[torch.tensor(sample.token_ids) for sample in samples],
-        drawn=[torch.tensor(sample.drawn) for sample in samples],
-    )
-    with torch.no_grad():
-        trained = load_policy(model, dtype=torch.float32).logprobs(batch, temperature=1.0)
-    rolled = torch.tensor([x for sample in samples for x in sample.logprobs])
-    torch.testing.assert_close(trained.logprobs_T, rolled, atol=1e-3, rtol=0)
+    trained, rolled = both_logprobs(model, groups, found)
+    torch.testing.assert_close(trained, rolled, atol=1e-3, rtol=0)
 
 
 def test_limits_of_turns_and_tokens_hold(engine: VllmRollout) -> None:

@@ -2,14 +2,18 @@
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from rollouts import sampling
 from syllables import ENDS, Syllables
 
 from rljob_api.spec.tools import Tool
-from rljob_runtime.rollout.rollout_engine import Generated, Sampling, ToolSettings
+from rljob_runtime.models.loading import load_policy
+from rljob_runtime.rollout.rollout_engine import Generated, PromptGroup, Sampling, ToolSettings
+from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.task.tools.answers import Answer
 from rljob_runtime.task.tools.call_format import CallFormat
 
@@ -75,3 +79,20 @@ def turns_of(sample: Generated) -> list[list[int]]:
             found[-1].append(token)
         before = drawn
     return found
+
+
+def both_logprobs(
+    model: Path, groups: Sequence[PromptGroup], found: Mapping[str, Generated]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of all drawn tokens: as training finds them behind what was put, and as they were drawn."""
+    samples = [found[uid] for group in groups for uid in group.uids]
+    batch = SampleBatch(
+        prompts=[torch.tensor(group.token_ids) for group in groups],
+        group_of_B=torch.arange(len(groups)).repeat_interleave(len(groups[0].uids)),
+        responses=[torch.tensor(drawn_ids(sample)) for sample in samples],
+        whole=[torch.tensor(sample.token_ids) for sample in samples],
+        drawn=[torch.tensor(sample.drawn) for sample in samples],
+    )
+    with torch.no_grad():
+        trained = load_policy(model, dtype=torch.float32).logprobs(batch, temperature=1.0)
+    return trained.logprobs_T, torch.tensor([x for sample in samples for x in sample.logprobs])
