@@ -17,6 +17,7 @@ from rljob_runtime.algorithms import ALGORITHMS
 from rljob_runtime.dock.rows import RowMeta
 from rljob_runtime.errors import WorkerError
 from rljob_runtime.prompts.candidates import Candidates
+from rljob_runtime.prompts.rounds import Selected
 from rljob_runtime.prompts.selection import ScoredGroup, batch_rows, has_signal, select_groups
 from rljob_runtime.run.course import rounds
 from rljob_runtime.run.stages import BatchCalls
@@ -27,6 +28,19 @@ from rljob_runtime.samples.sample import SampleBatch
 def candidates(**changes) -> Candidates:
     settings = {"prompts": 8, "steps": 3, "most_rounds": 3, "fills": True, **changes}
     return Candidates(**settings)
+
+
+def gave(now, *, taken=0, left_over=(), lost=()) -> Selected:
+    """So many of the round's first groups were taken; of the others, these positions have a signal."""
+    others = {*left_over, *lost}
+    silent = tuple(p for p in now.positions[taken:] if p not in others)
+    return Selected(
+        taken=now.positions[:taken],
+        left_over=tuple(left_over),
+        lost=tuple(lost),
+        silent=silent,
+        kept=taken + len(others),
+    )
 
 
 def test_a_group_is_kept_by_raw_accuracy_though_its_rewards_differ():
@@ -80,22 +94,34 @@ def test_groups_that_fill_places_have_no_advantage_though_rewards_or_lengths_dif
 def test_what_is_kept_beyond_the_missing_ones_is_left_over_in_order():
     signals = [True, False, True, True, False, True]
 
-    assert select_groups(signals, missing=2, fill=True) == ([0, 2], [3, 5])
-    assert select_groups(signals, missing=5, fill=False) == ([0, 2, 3, 5], [])
-    assert select_groups(signals, missing=5, fill=True) == ([0, 2, 3, 5, 1], [])
+    few = select_groups(signals, missing=2, fill=True)
+    assert (few.taken, few.left_over, few.silent, few.kept) == ((0, 2), (3, 5), (1, 4), 4)
+    assert select_groups(signals, missing=5, fill=False).taken == (0, 2, 3, 5)
+    full = select_groups(signals, missing=5, fill=True)
+    assert (full.taken, full.left_over, full.silent) == ((0, 2, 3, 5, 1), (), (4,))
+
+
+def test_groups_that_no_later_step_can_take_come_first_and_are_lost_where_they_are_too_many():
+    signals = [True, True, True, False, True]
+
+    one = select_groups(signals, missing=2, fill=False, last={2, 3})
+    all_of_them = select_groups(signals, missing=2, fill=False, last=range(5))
+
+    assert (one.taken, one.left_over, one.lost, one.silent) == ((2, 0), (1, 4), (), (3,))
+    assert (all_of_them.taken, all_of_them.left_over, all_of_them.lost) == ((0, 1), (), (2, 4))
 
 
 def test_a_second_round_draws_as_many_as_the_first_one_lost():
     rounds = candidates(replicas=2)
     rounds.begin(1, replicas=2)
     first = rounds.next_round(1)
-    rounds.selected(taken=6, kept=6, left_over=[])
+    rounds.selected(gave(first, taken=6))
 
     second = rounds.next_round(1)
 
     assert (first.positions, first.fill) == (tuple(range(8)), False)
     assert second.positions == (8, 9, 10, 11)  # 2 missing at 6 of 8 kept: 2.67, for two replicas
-    assert (second.first, second.filled, second.missing) == (8, 6, 2)
+    assert (second.groups, second.filled, second.missing) == (range(8, 12), 6, 2)
 
 
 def test_the_last_round_alone_takes_groups_without_a_signal():
@@ -104,7 +130,7 @@ def test_the_last_round_alone_takes_groups_without_a_signal():
     fills = []
     while (now := rounds.next_round(1)) is not None:
         fills.append(now.fill)
-        rounds.selected(taken=0, kept=0, left_over=[])
+        rounds.selected(gave(now))
 
     assert fills == [False, True]
 
@@ -112,10 +138,8 @@ def test_the_last_round_alone_takes_groups_without_a_signal():
 def test_a_step_begins_with_what_was_left_over_and_draws_the_rest():
     rounds = candidates()
     rounds.begin(1, replicas=1)
-    rounds.next_round(1)
-    rounds.selected(taken=5, kept=5, left_over=[])
-    rounds.next_round(1)
-    rounds.selected(taken=3, kept=5, left_over=[11, 12])
+    rounds.selected(gave(rounds.next_round(1), taken=5))
+    rounds.selected(gave(rounds.next_round(1), taken=3, left_over=[11, 12]))
 
     rounds.begin(1, replicas=1)
     now = rounds.next_round(2)
@@ -135,8 +159,7 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
     rounds = candidates()
     rounds.begin(1, replicas=1)
     before = rounds.next_round(1)
-    rounds.selected(taken=8, kept=8, left_over=[])
-    rounds.carried = [6, 7]
+    rounds.selected(gave(before, taken=6, left_over=[6, 7]))
 
     rounds.start_over(trained=trained)
     rounds.begin(1, replicas=1)
@@ -148,11 +171,10 @@ def test_a_lost_step_draws_its_prompts_again_under_names_that_are_new(trained):
     )
 
 
-def test_where_nothing_can_be_left_over_what_is_too_many_is_drawn_first_in_the_next_step():
-    rounds = candidates(carries=False)
+def test_what_is_too_many_and_too_old_for_the_next_step_is_drawn_first_there():
+    rounds = candidates()
     rounds.begin(1)
-    assert rounds.next_round(1).next_batch is None
-    rounds.selected(taken=8, kept=8, left_over=[], too_many=[6, 7])
+    rounds.selected(gave(rounds.next_round(1), taken=6, lost=[6, 7]))
 
     rounds.begin(2)
 
@@ -164,9 +186,8 @@ def test_steps_that_run_ahead_and_are_lost_are_all_drawn_again_but_for_the_one_t
     rounds = candidates()
     for step in (1, 2, 3):
         rounds.begin(step)
-        rounds.next_round(step)
-        rounds.selected(taken=8, kept=8, left_over=[])
-        rounds.carried = [8 * step - 1]
+        now = rounds.next_round(step)
+        rounds.selected(gave(now, taken=len(now.positions) - 1, left_over=now.positions[-1:]))
 
     assert rounds.state().open_prompts == []
     rounds.start_over(trained=True)
@@ -189,8 +210,8 @@ def test_every_prompt_is_drawn_once_and_every_step_is_filled(data):
                     st.booleans(), min_size=len(now.positions), max_size=len(now.positions)
                 ).filter(any)
             )
-            taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
-            rounds.selected(len(taken), sum(signals), [now.positions[i] for i in left_over])
+            chosen = select_groups(signals, missing=now.missing, fill=now.fill)
+            rounds.selected(chosen.at(now.positions))
         assert rounds.now.filled == 8
         assert len(rounds.carried) < 8
 
@@ -210,11 +231,13 @@ class FakeStages:
     def draw(self):
         self.candidates.begin(1, replicas=1)
         calls = BatchCalls(batch=BatchName(kind="train", step=1))
+        positions = iter(range(1000))
         for waits in rounds(self.candidates, self, calls):  # type: ignore[arg-type]
             if "reward" in waits:
                 time.sleep(self.seconds)
                 self.rounds += 1
-                self.candidates.selected(taken=self.kept, kept=self.kept, left_over=[])
+                taken = tuple(next(positions) for _ in range(self.kept))
+                self.candidates.selected(Selected(taken=taken, kept=self.kept))
 
 
 def fake_stages(*, timeout=3600.0, mode="streaming", kept=1, seconds=0.0, **sampling):

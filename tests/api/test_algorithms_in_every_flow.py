@@ -54,10 +54,6 @@ REFUSED = (
         (f"{FLOW}.maxStaleness", "uses up by running ahead", "use 2 or more, or mode: streaming"),
     ),
     (
-        ({REFILLING}, PARTIAL, ANYWHERE),
-        (f"{PARAMS}.dynamicSampling", "leaves some of them open", "leave one of both out"),
-    ),
-    (
         ({PAIRS}, ASYNC, ANYWHERE),
         (f"{FLOW}.mode", "nothing is generated", "use streaming or sync"),
     ),

@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rljob_runtime.prompts.candidates import Candidates
 from rljob_runtime.prompts.open_groups import OpenGroups
+from rljob_runtime.prompts.open_prompts import OpenPrompts
 from rljob_runtime.prompts.pools import Pools
 from rljob_runtime.prompts.rounds import Round
+from rljob_runtime.prompts.selection import select_groups
 
 BUDGET = 4
 
@@ -24,13 +27,15 @@ class Group:
 
 @dataclass
 class World:
-    """A dock without rows and ranks without engines. length_of: tokens of each position's longest sample."""
+    """A dock without rows and ranks without engines. length_of: tokens of each position's longest sample.
+    oldest: version of the first token of each position whose samples have ended."""
 
     length_of: list[int]
     bound: int
     prompts: int
     pools: dict[str, dict[int, Group]] = field(default_factory=dict)
     ages: list[int] = field(default_factory=list)
+    oldest: dict[int, int] = field(default_factory=dict)
 
     def generate(self, step: int, now: Round, version: int, ranks: int) -> dict[int, int]:
         """One round by all ranks; the position in each place of the batch."""
@@ -43,12 +48,13 @@ class World:
         following = self.pools.setdefault(str(now.next_pool), {})
         for rank in range(ranks):
             mine = {place: group for place, group in pool.items() if place % ranks == rank}
-            self._work(step, version, mine, batch, following)
+            self._work(step, now, version, mine, batch, following)
         return batch
 
     def _work(
         self,
         step: int,
+        now: Round,
         version: int,
         mine: dict[int, Group],
         batch: dict[int, int],
@@ -58,7 +64,7 @@ class World:
         choice = OpenGroups(
             step=step,
             max_staleness=self.bound,
-            prompts=self.prompts,
+            ends=now.ends,
             budget=BUDGET,
             oldest=oldest,
         )
@@ -69,6 +75,7 @@ class World:
                 assert slot not in batch, "two groups in one place of the batch"
                 batch[slot] = mine[place].position
                 self.ages.append(step - 1 - oldest[place])
+                self.oldest[mine[place].position] = oldest[place]
 
         for place in [place for place, group in mine.items() if not group.left]:
             completed(place)
@@ -127,18 +134,80 @@ def test_every_history_trains_each_prompt_once_within_the_bound(
                     prompts=prompts,
                     extra=extra,
                     steps=steps,
-                    first_new=pools.first_new,
-                    open=set(pools.open),
+                    account=OpenPrompts(
+                        first_new=pools.account.first_new, open=set(pools.account.open)
+                    ),
                 )
                 names, world.pools = set(), {}
             continue
         trained += batch.values()
-        pools.trained_on(batch.values())
+        pools.account.close(batch.values())
         step += 1
 
     assert sorted(trained) == list(range(steps * prompts)), "a prompt was left out or came twice"
-    assert not pools.open and pools.first_new == steps * prompts
+    assert not pools.account.open and pools.account.first_new == steps * prompts
     assert max(world.ages) <= bound
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    data=st.data(),
+    prompts=st.integers(1, 8),
+    steps=st.integers(1, 6),
+    bound=st.integers(1, 4),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=30),
+)
+def test_candidates_that_grow_in_pools_fill_each_step_and_train_no_prompt_twice(
+    data: st.DataObject, prompts: int, steps: int, bound: int, lengths: list[int]
+) -> None:
+    extra, account = data.draw(st.integers(1, prompts)), OpenPrompts()
+    pools = Pools(prompts=prompts, extra=extra, steps=steps, several=True, account=account)
+    candidates = Candidates(
+        prompts=prompts, steps=steps, most_rounds=None, fills=False, account=account, pools=pools
+    )
+    world = World(length_of=lengths, bound=bound, prompts=prompts)
+    left_over: list[int] = []
+    trained: list[int] = []
+    silent: set[int] = set()
+    failures = data.draw(st.integers(0, 3))
+
+    step = 1
+    while step <= steps:
+        candidates.begin(step)
+        batch, left_over, told = left_over, [], set(silent)
+        version = step - 1 - (data.draw(st.integers(0, 1)) if bound > 1 else 0)
+        while (now := candidates.next_round(step)) is not None:
+            assert now.pool is not None and now.filled == len(batch)
+            ranks = data.draw(st.sampled_from(divisors(prompts)))
+            made = world.generate(step, now.pool, max(version, 0), ranks)
+            assert [place + now.pool.first for place in sorted(made)] == list(now.groups)
+            places = [made[place] for place in sorted(made)]
+            signals = [data.draw(st.sampled_from([True, True, False])) for _ in places]
+            last = {
+                i
+                for i, position in enumerate(places)
+                if now.next_batch is None or step - world.oldest[position] > bound
+            }
+            chosen = select_groups(signals, missing=now.missing, fill=False, last=last)
+            found = chosen.at(places)
+            candidates.selected(found)
+            batch, left_over = [*batch, *found.taken], [*left_over, *found.left_over]
+            told |= {*found.silent}
+        assert len(batch) == prompts and len(left_over) < prompts
+        if failures and data.draw(st.booleans()):
+            failures, left_over = failures - 1, []
+            candidates.start_over()
+            continue
+        trained += batch
+        silent = told
+        assert all(step - 1 - world.oldest[position] <= bound for position in batch)
+        candidates.trained([], [])
+        step += 1
+
+    assert len(set(trained)) == len(trained) == steps * prompts, "a prompt came twice"
+    begun = {*trained, *silent} | account.open
+    assert begun == set(range(account.first_new)), "a prompt was left out"
+    assert not silent & {*trained}
 
 
 def test_long_prompts_wait_until_the_bound_and_then_run_to_their_end() -> None:
@@ -148,7 +217,7 @@ def test_long_prompts_wait_until_the_bound_and_then_run_to_their_end() -> None:
 
     for step in range(1, 5):
         batch = world.generate(step, pools.make_round(step), step - 1, ranks=1)
-        pools.trained_on(batch.values())
+        pools.account.close(batch.values())
         batches.append(sorted(batch.values()))
 
     assert batches == [[1, 2], [3, 5], [0, 6], [4, 7]]
@@ -156,7 +225,7 @@ def test_long_prompts_wait_until_the_bound_and_then_run_to_their_end() -> None:
 
 def test_where_too_few_are_done_all_go_on_by_another_budget() -> None:
     choice = OpenGroups(
-        step=1, max_staleness=3, prompts=2, budget=BUDGET, oldest=dict.fromkeys(range(4), 0)
+        step=1, max_staleness=3, ends=2, budget=BUDGET, oldest=dict.fromkeys(range(4), 0)
     )
 
     assert choice.completed(3) == 0
@@ -169,7 +238,7 @@ def test_where_too_few_are_done_all_go_on_by_another_budget() -> None:
 
 def test_places_are_kept_for_groups_that_grow_too_old() -> None:
     oldest = {0: 2, 1: 1, 2: 4, 3: 4}
-    choice = OpenGroups(step=5, max_staleness=3, prompts=2, budget=BUDGET, oldest=oldest)
+    choice = OpenGroups(step=5, max_staleness=3, ends=2, budget=BUDGET, oldest=oldest)
 
     assert choice.forced == {1}
     assert [choice.budget_of(group) for group in choice.unfinished] == [

@@ -119,7 +119,7 @@ class Bench:
         lineage.add(self.reward, claim.rows, version=step - 1)
         assert [row.version for row in claim.rows] == [int(v[0]) for v in found["versions"].rows()]
         self.feeder.drop_batch(str(batch))
-        pools.trained_on(lineage.positions)
+        pools.account.close(lineage.positions)
         return {name: [row.tolist() for row in found[name].rows()] for name in names}, lineage
 
 
@@ -161,7 +161,7 @@ def test_a_round_that_starts_over_repeats_the_seeds_of_its_prompts(bench: Bench)
 
     bench.step(pools, 1)
     before = seeds()
-    lost = sorted(pools.open)
+    lost = sorted(pools.account.open)
     pools.start_over()
     _, lineage = bench.step(pools, 2)
     after = seeds()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from whole_runs import run
@@ -96,6 +97,47 @@ def test_dapo_fills_steps_ahead_of_the_update_within_the_bound(
     assert metrics[0]["dynamic_sampling/left_over"] == PROMPTS - EASY
     assert all(m["dynamic_sampling/rounds"] >= 1 for m in metrics)
     assert all(m["pass_rate"] > 0 for m in metrics)
+
+
+ODD_OR_EVEN = '''
+def reward(prompt, response, answer):
+    """Responses of odd and of even length differ; those of some prompts all pass."""
+    return float(len(response) % 2 or len(prompt) % 3 == 0)
+'''
+
+
+@pytest.mark.parametrize("mode", ["streaming", "async"])
+def test_dapo_fills_steps_with_groups_whose_samples_go_on_from_round_to_round(
+    job_file: Callable[..., Path], tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "lengths.py").write_text(ODD_OR_EVEN)
+    changes: dict[str, Any] = {"flow": {"mode": mode, "partialRollout": {"budgetTokens": 2}}}
+    if mode == "async":
+        changes["accelerator"] = {"type": "emulated", "devicesPerNode": 2}
+        changes["placement"] = {"mode": "separated", "updateDevices": 1, "rolloutDevices": 1}
+    job = job_file(
+        steps=4,
+        rewards=[
+            {"name": "odd", "type": "python", "threshold": 1.0, "python": {"path": "lengths.py"}}
+        ],
+        algorithm={
+            "name": "dapo",
+            "params": {"dynamicSampling": {"maxRounds": 16, "whenShort": "stop"}},
+        },
+        **changes,
+    )
+
+    finished = run(job, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = finished.of_kind("step")
+    metrics = [step["metrics"] for step in steps]
+    assert [sum(step["staleness"].values()) for step in steps] == [PROMPTS * SAMPLES] * 4
+    assert all(0 < m["pass_rate"] < 1 for m in metrics)
+    assert [m["partial_rollout/going_on"] for m in metrics[:3]] == [PROMPTS] * 3
+    assert metrics[3]["partial_rollout/going_on"] == 0
+    assert any(m["partial_rollout/mixed_share"] > 0 for m in metrics)
+    assert max(m["staleness/max"] for m in metrics) >= 1
 
 
 def test_rloo_pays_for_the_kl_in_the_reward_and_the_price_adapts(

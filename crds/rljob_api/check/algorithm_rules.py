@@ -132,16 +132,6 @@ def overlong_rule(spec: RLJobSpec) -> Iterator[Problem]:
         )
 
 
-def dynamic_sampling_rule(spec: RLJobSpec) -> Iterator[Problem]:
-    """Rounds of a step, each of which generates its groups to their end."""
-    if spec.algorithm.params.refills and spec.flow.partial_rollout is not None:
-        yield Problem(
-            f"{PATH}.dynamicSampling",
-            "draws prompts until a step is full, and partialRollout leaves some of them open; leave one of "
-            "both out",
-        )
-
-
 def sample_filter_rule(spec: RLJobSpec) -> Iterator[Problem]:
     """A filter has something to choose from, and samples are drawn once."""
     params = spec.algorithm.params
@@ -173,6 +163,5 @@ ALGORITHM_RULES: tuple[Rule, ...] = (
     rollout_logprobs_rule,
     ratio_rule,
     overlong_rule,
-    dynamic_sampling_rule,
     sample_filter_rule,
 )

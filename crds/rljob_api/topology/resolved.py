@@ -164,4 +164,5 @@ def _resolved_flow(spec: RLJobSpec) -> Flow:
     if flow.partial_rollout is None or flow.max_staleness is not None:
         return flow
     steps = -(-spec.batch.max_response_length // flow.partial_rollout.budget_tokens)
-    return flow.model_copy(update={"max_staleness": min(steps + flow.most_ahead, MAX_STALENESS)})
+    steps += flow.most_ahead + int(spec.algorithm.params.refills)  # what is left over waits a step
+    return flow.model_copy(update={"max_staleness": min(steps, MAX_STALENESS)})

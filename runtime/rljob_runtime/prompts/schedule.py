@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from rljob_runtime.prompts.rounds import CandidateRound, Round
+from rljob_runtime.prompts.rounds import CandidateRound, Round, Selected
 from rljob_runtime.samples.batches import BatchName
 
 
@@ -83,11 +83,8 @@ class Schedule:
         """The next round that the step's batch needs; None: it needs no other."""
         return None
 
-    def selected(
-        self, taken: int, kept: int, left_over: Sequence[int], too_many: Sequence[int] = ()
-    ) -> None:
-        """What a round gave. taken: groups that went into the step's batch, kept: with a signal, left_over:
-        positions of those that went into the next step's, too_many: of those that no batch takes."""
+    def selected(self, found: Selected) -> None:
+        """What a round gave."""
 
     def short(self, after: str) -> str:
         """Why the batch is not full after all rounds, or so long; "" where it is."""

@@ -6,8 +6,8 @@ from rljob_runtime.prompts.difficulty import Difficulty
 from rljob_runtime.prompts.pools import Pools
 from rljob_runtime.prompts.schedule import Schedule
 
-SCHEDULES = (Pools, Candidates, Difficulty)
-"""`of` says whether a job has it; no job has two."""
+SCHEDULES = (Candidates, Pools, Difficulty)
+"""`of` says whether a job has it; candidates of a partial rollout have its pools."""
 
 
 def schedule_of(spec: ResolvedSpec) -> Schedule:

@@ -2,7 +2,7 @@
 worker; no torch.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rljob_runtime.dock.rows import NewRow, RowMeta
+from rljob_runtime.prompts.rounds import Selected
 from rljob_runtime.samples.batches import BatchName
 
 ROW_COLUMNS = ("response", "rollout_logprobs")
-"""With tools, the mask goes along."""
+"""With tools, the mask goes along, and in a partial rollout the version of each token."""
 GROUP_COLUMNS = ("prompt", "position")
 
 
@@ -32,6 +33,11 @@ class ScoredGroup:
         """Of its prompt in the training stream."""
         return int(self.shared["position"][0])
 
+    @property
+    def oldest(self) -> int:
+        """Version of the weights that drew its oldest token."""
+        return min(row.version for row in self.rows)
+
 
 def has_signal(rewards: Sequence[float], passes: Sequence[bool], *, by: str) -> bool:
     """Whether a group's samples differ, in their rewards or in having passed."""
@@ -39,18 +45,25 @@ def has_signal(rewards: Sequence[float], passes: Sequence[bool], *, by: str) -> 
 
 
 def select_groups(
-    signals: Sequence[bool], *, missing: int, fill: bool
-) -> tuple[list[int], list[int]]:
-    """Groups for the places that are missing, in their order, and those that are left over.
+    signals: Sequence[bool], *, missing: int, fill: bool, last: Container[int] = ()
+) -> Selected:
+    """Groups by their places: those for what is missing in a step's batch, and what becomes of the others.
 
-    Groups with a signal come first; fill: others take the places that these leave.
+    Groups with a signal come first, and of these the ones that no later step can take (`last`); otherwise
+    in their order. fill: groups without a signal take the places that these leave.
     """
     kept = [i for i, signal in enumerate(signals) if signal]
-    taken, left_over = kept[:missing], kept[missing:]
-    if fill:
-        others = [i for i, signal in enumerate(signals) if not signal]
-        taken += others[: missing - len(taken)]
-    return taken, left_over
+    in_order = sorted(kept, key=lambda i: i not in last)
+    taken, others = in_order[:missing], in_order[missing:]
+    silent = [i for i, signal in enumerate(signals) if not signal]
+    filling = silent[: missing - len(taken)] if fill else []
+    return Selected(
+        taken=(*taken, *filling),
+        left_over=tuple(i for i in others if i not in last),
+        lost=tuple(i for i in others if i in last),
+        silent=tuple(silent[len(filling) :]),
+        kept=len(kept),
+    )
 
 
 def batch_rows(

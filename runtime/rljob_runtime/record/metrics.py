@@ -153,7 +153,7 @@ def step_metrics(
         **(_staleness(ages) if off_policy(spec) else {}),
         **_tools([report.tools for report in generated if report.tools], generated),
         **_games([report.games for report in generated if report.games], generated),
-        **(_partial_rollout(generated, updated) if spec.flow.partial_rollout else {}),
+        **(_partial_rollout(generated, updated, more) if spec.flow.partial_rollout else {}),
         **{
             f"memory/peak_bytes/{device}": float(report["total"])
             for device, report in enumerate(peaks)
@@ -318,12 +318,17 @@ def _staleness(ages: Counter[int]) -> Mapping[str, float]:
     return {"staleness": mean, "staleness/max": float(max(ages, default=0))}
 
 
-def _partial_rollout(generated: Sequence[Any], updated: Sequence[Any]) -> Mapping[str, float]:
+def _partial_rollout(
+    generated: Sequence[Any], updated: Sequence[Any], more: Mapping[str, float]
+) -> Mapping[str, float]:
+    """What goes on is of the last round, where dynamic sampling takes several."""
+    rounds = int(more.get("dynamic_sampling/rounds", 1))
+    last = generated[len(generated) - len(generated) // max(rounds, 1) :]
     tokens = sum((report.lineage.tokens_by_age for report in updated), Counter[int]())
     rows = sum(report.rows_by_age.total() for report in updated)
     return {
         "staleness/tokens": sum(age * n for age, n in tokens.items()) / max(tokens.total(), 1),
-        "partial_rollout/going_on": float(sum(report.going_on for report in generated)),
+        "partial_rollout/going_on": float(sum(report.going_on for report in last)),
         "partial_rollout/mixed_share": sum(r.lineage.mixed for r in updated) / max(rows, 1),
     }
 

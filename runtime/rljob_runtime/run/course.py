@@ -50,7 +50,8 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
     deadline = time.monotonic() + seconds
     order = ["feed", *evaluation_states(stages.job.spec)]
     while (now := schedule.next_round(step)) is not None:
-        calls.beside += [now.rows, *([now.next_batch] if now.next_batch else [])]
+        pools = (now.pool.pool, now.pool.next_pool) if now.pool else ()
+        calls.beside += [now.rows, *([now.next_batch] if now.next_batch else []), *pools]
         own = BatchCalls(batch=now.rows, now=now)
         for together in [[s] for s in order] if _one_by_one(stages) else [order]:
             stages.start(own, together)
@@ -58,7 +59,7 @@ def rounds(schedule: Schedule, stages: Stages, calls: BatchCalls) -> Iterator[Wa
                 calls.of_stage.setdefault(stage, []).extend(own.of_stage[stage])
             yield own.of_stage
         for report in own.reports("reward"):
-            schedule.selected(report.taken, report.kept, report.left_over, report.too_many)
+            schedule.selected(report.selected)
         if time.monotonic() > deadline and (missing := schedule.short(f"{seconds:g} s")):
             raise WorkerError(f"step {step}: {missing}")
     if missing := schedule.short(""):

@@ -265,14 +265,13 @@ class Stages:
     def _start(self, stage: str, calls: BatchCalls) -> list[Call]:
         actors, batch, now = self.actors, calls.batch, calls.now
         if isinstance(now, CandidateRound):
-            if stage == "feed":
+            if stage == "feed" and now.pool is None:
                 return [actors.feeder.feed_candidates(now, self.held)]
             if stage == "reward":
                 return [worker.select(now) for worker in actors.rewards[:1]]
             if stage in INFERENCE_STATES:
-                groups = range(now.first, now.first + len(now.positions))
-                return [worker.infer(stage, batch, groups) for worker in actors.updating()]
-            now = None
+                return [worker.infer(stage, batch, now.groups) for worker in actors.updating()]
+            now = now.pool
         if stage == "feed":
             if now:
                 return [actors.feeder.feed_pool(now, self.held)]

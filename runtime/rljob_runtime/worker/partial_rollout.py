@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from rljob_api.topology.devices import most_stale
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.rows import NewRow
@@ -34,7 +35,7 @@ from rljob_runtime.rollout.rollout_engine import (
     ToolSettings,
 )
 from rljob_runtime.samples.batches import BatchName
-from rljob_runtime.samples.flow import state_graph, written_bytes
+from rljob_runtime.samples.flow import evaluation_states, state_graph, written_bytes
 from rljob_runtime.samples.seeds import derive_seed
 from rljob_runtime.task.environments.environment import Outcome
 from rljob_runtime.task.environments.game_columns import game_of, outcome_of, outcome_row
@@ -85,13 +86,13 @@ class PartialRollout:
         return work
 
     def _work(self, batch: BatchName, now: Round, groups: dict[int, OpenGroup]) -> "_Work":
-        partial, sizes = self.spec.flow.partial_rollout, self.spec.batch
+        partial = self.spec.flow.partial_rollout
         assert partial is not None, "this state is of a partial rollout"
         version = self.replica.engine.version
         choice = OpenGroups(
             step=batch.step,
-            max_staleness=self.spec.flow.most_stale,
-            prompts=sizes.global_batch_size,
+            max_staleness=most_stale(self.spec),
+            ends=now.ends,
             budget=partial.budget_tokens,
             oldest={place: group.oldest(version) for place, group in groups.items()},
         )
@@ -158,8 +159,13 @@ class _Work:
             slot = self.choice.completed(place)
             if slot is not None:
                 taken.append(self.groups[place])
-                rows += batch_rows(self.batch, slot, self.groups[place], reserve_bytes=reserve)
-        self._put(self.batch, rows, self.spec.batch.global_batch_size, self._later_states, taken)
+                rows += batch_rows(
+                    self.batch,
+                    self.now.first + slot,
+                    self.groups[place],
+                    reserve_bytes=reserve,
+                )
+        self._put(self.batch, rows, self.now.ends, self._later_states, taken)
 
     def put_going_on(self) -> None:
         """Put all others into the next pool."""
@@ -205,8 +211,10 @@ class _Work:
 
     @property
     def _later_states(self) -> tuple[str, ...]:
-        """The states that rows of a batch pass."""
-        return tuple(n for n in state_graph(self.spec).names if n not in POOL_STATES)
+        """The states that rows of the batch pass."""
+        candidates = self.batch.kind == "candidates"
+        names = evaluation_states(self.spec) if candidates else state_graph(self.spec).names
+        return tuple(name for name in names if name not in POOL_STATES)
 
     def _put(
         self,

@@ -161,14 +161,13 @@ class World:
         """Every third prompt teaches nothing; a sample is a prompt's position."""
         del self.generated[now.rows]
         signals = [position % 3 != 0 for position in now.positions]
-        taken, left_over = select_groups(signals, missing=now.missing, fill=False)
-        self.put(now.batch, [now.positions[i] for i in taken])
-        if now.next_batch is None:
-            too_many = [now.positions[i] for i in left_over]
-            return RewardReport(taken=len(taken), kept=sum(signals), too_many=too_many)
-        kept = [now.positions[i] for i in left_over]
-        self.put(now.next_batch, kept)
-        return RewardReport(taken=len(taken), kept=sum(signals), left_over=kept)
+        last = () if now.next_batch else range(len(signals))
+        chosen = select_groups(signals, missing=now.missing, fill=False, last=last)
+        selected = chosen.at(now.positions)
+        self.put(now.batch, selected.taken)
+        if now.next_batch:
+            self.put(now.next_batch, selected.left_over)
+        return RewardReport(selected=selected)
 
     def put(self, batch: BatchName, positions: Sequence[int]) -> None:
         if positions:

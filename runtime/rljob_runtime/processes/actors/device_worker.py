@@ -143,7 +143,8 @@ class DeviceWorker:
         assert state is not None, f"device {self._role.rank} has no partial rollout"
         with self._watched("generate", batch):
             report = state.run(batch, now, self._states.sampling(batch), share)
-            self._states.end_generation()
+            if batch.kind == "train":
+                self._states.end_generation()
             return report
 
     def infer(self, state: str, batch: BatchName, groups: range | None = None) -> "Span":

@@ -85,9 +85,8 @@ class PromptFeeder:
         states = evaluation_states(self._spec)
         reserve = written_bytes(self._spec, states=states)
         prompts = self._source.train_at(now.positions)
-        for place, (position, prompt) in enumerate(
-            zip(now.positions, prompts, strict=True), now.first
-        ):
+        asked = zip(now.groups, now.positions, prompts, strict=True)
+        for place, position, prompt in asked:
             columns = group_columns(prompt.token_ids, _task(prompt), position)
             rows += [
                 NewRow(

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from rljob_api.topology.devices import most_stale
 from rljob_api.topology.resolved import ResolvedJob
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Ragged
@@ -21,7 +22,7 @@ from rljob_runtime.dock.stats import Traffic
 from rljob_runtime.processes.actors.addresses import LiveAddress
 from rljob_runtime.processes.hangs.reporter import start_reporter
 from rljob_runtime.prompts.pool_rows import VERSIONS
-from rljob_runtime.prompts.rounds import CandidateRound
+from rljob_runtime.prompts.rounds import CandidateRound, Selected
 from rljob_runtime.prompts.selection import (
     GROUP_COLUMNS,
     ROW_COLUMNS,
@@ -66,8 +67,7 @@ class RewardReport:
     prompt's number. failed: samples with an error in any reward.
     groups_with_signal: groups whose rewards differ. shown: groups as text, for the report; token_columns:
     what their tokens are told from, none where they are not.
-    Of candidates, taken: groups put into the step's batch, kept: that have a signal, left_over: positions of
-    those put into the next step's, too_many: of those that have a signal and no batch.
+    selected: what became of candidates, by the positions of their prompts.
     """
 
     totals: list[float] = field(default_factory=list)
@@ -81,10 +81,7 @@ class RewardReport:
     first_error: str = ""
     shown: list[Group] = field(default_factory=list)
     token_columns: tuple[str, ...] = ()
-    taken: int = 0
-    kept: int = 0
-    left_over: list[int] = field(default_factory=list)
-    too_many: list[int] = field(default_factory=list)
+    selected: Selected = field(default_factory=Selected)
     span: Span | None = None
 
 
@@ -142,7 +139,7 @@ class RewardWorker:
 
     def select(self, now: CandidateRound) -> RewardReport:
         """Score a round of candidates, and put groups into the step's batch and the next one's."""
-        report = RewardReport(token_columns=("rollout_logprobs",))
+        report = RewardReport(token_columns=("rollout_logprobs", *self._versions))
         scored, work = list[ScoredGroup](), Work()
         while True:
             with work.waiting():
@@ -158,20 +155,28 @@ class RewardWorker:
             if claim.done:
                 break
         scored.sort(key=lambda group: group.rows[0].group_index)
-        signals = [group.signal for group in scored]
-        taken, left_over = select_groups(signals, missing=now.missing, fill=now.fill)
-        self._put(now.batch, now.filled, [scored[i] for i in taken])
-        positions = [scored[i].position for i in left_over]
-        if now.next_batch is None:
-            report.too_many = positions
-        else:
-            self._put(now.next_batch, 0, [scored[i] for i in left_over])
-            report.left_over = positions
-        report.taken, report.kept, report.span = len(taken), sum(signals), work.span()
+        chosen = select_groups(
+            [group.signal for group in scored],
+            missing=now.missing,
+            fill=now.fill,
+            last=self._last(scored, now),
+        )
+        self._put(now.batch, now.filled, [scored[i] for i in chosen.taken])
+        if now.next_batch is not None:
+            self._put(now.next_batch, 0, [scored[i] for i in chosen.left_over])
+        report.selected = chosen.at([group.position for group in scored])
+        report.span = work.span()
         return report
 
+    def _last(self, scored: Sequence[ScoredGroup], now: CandidateRound) -> set[int]:
+        """Those that no later step can take: all of the last step, and what is too old by the next one."""
+        if now.next_batch is None:
+            return {*range(len(scored))}
+        oldest = now.batch.step - most_stale(self._spec)
+        return {i for i, group in enumerate(scored) if group.oldest < oldest}
+
     def _score_candidate(self, rows: Sequence[RowMeta], report: RewardReport) -> ScoredGroup:
-        carried = [*ROW_COLUMNS, *self._mask]
+        carried = [*ROW_COLUMNS, *self._mask, *self._versions]
         columns = self._dock.read(rows, [*GROUP_COLUMNS, *carried])
         results = self._score_group(rows, report)  # which frees the rows
         rewards = [result.total for result in results]
