@@ -1,12 +1,12 @@
-"""Whether a job has a place: devices beside what is asked for, labels and taints, claims, images."""
+"""Whether a job has a place: devices beside what is asked for, labels and taints, claims."""
 
 from typing import Any
 
 import pytest
-from clusters import NPU, RUNTIME, claim, cluster, deployment, found, need, node, only, pod
+from clusters import NPU, claim, cluster, deployment, found, need, node, only, pod
 from clusters import storage_class as kind
 
-from rljob_runtime.cli.doctor.cluster_facts import Reference, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Unseen
 
 TAINT = {"key": "npu", "value": "yes", "effect": "NoSchedule"}
 EIGHT: dict[str, Any] = {
@@ -175,58 +175,3 @@ def test_a_job_that_keeps_nothing_is_warned():
 
     assert finding.status == "warn"
     assert "begins anew" in finding.text
-
-
-def test_images_of_a_job_are_the_operators_unless_it_names_its_own():
-    assert only("images", cluster(), need()).text.startswith(f"{RUNTIME}, pulled")
-
-
-def test_an_image_without_a_fixed_build_and_several_images_are_warned_of():
-    latest = only("images", cluster(), need(image="registry:5000/rljob"))
-    several = found(
-        "images", cluster(), need(image="a/b:1", podTemplates={"head": {"image": "a/b:2"}})
-    )
-
-    assert latest.status == "warn"
-    assert "registry:5000/rljob names no fixed build" in latest.text
-    assert [f.status for f in several] == ["warn"]
-    assert "a/b:2, a/b:1" in several[0].text
-
-
-def test_images_are_not_known_where_the_operator_is_not_seen():
-    asked = need(cluster(operators=()))
-
-    assert only("images", cluster(), asked).status == "skipped"
-
-
-def test_secrets_that_a_job_names_are_looked_for_and_a_missing_one_is_named_with_its_field():
-    pulled, kept, seen = (Reference("secrets", name) for name in ("registry", "bucket", "keys"))
-    asked = need(
-        checkpoint={
-            "storage": {
-                "persistentVolumeClaim": None,
-                "remote": {"uri": "s3://runs/a", "secretName": "bucket"},
-            }
-        },
-        podTemplates={"worker": {"imagePullSecrets": [{"name": "registry"}]}},
-        tracking={"tensorboard": {}, "secretName": "keys"},
-    )
-    denied = Unseen("you may not get secrets")
-
-    facts = cluster(references={pulled: True, kept: False, seen: denied})
-    by_status: dict[str, Any] = {
-        finding.status: finding for finding in found("secrets", facts, asked)
-    }
-
-    assert asked.references.keys() == {pulled, kept, seen}
-    assert by_status["ok"].text == "Secret registry: there"
-    assert "no Secret bucket, which checkpoint.storage.remote.secretName names" in (
-        by_status["fail"].text
-    )
-    assert (
-        by_status["skipped"].text == "Secret keys of tracking.secretName: you may not get secrets"
-    )
-
-
-def test_a_job_that_names_no_secret_is_told_nothing_of_secrets():
-    assert found("secrets", cluster(), need()) == []

@@ -47,6 +47,20 @@ JOBS = {
     },
 }
 
+SEVERAL: dict[str, Any] = {
+    "image": "a/b:1",
+    "accelerator": {"nodeSelector": {"npu": "yes"}},
+    "podTemplates": {
+        "head": {
+            "image": "a/head:1",
+            "imagePullSecrets": [{"name": "login"}],
+            "nodeSelector": {"disk": "ssd"},
+        },
+        "worker": {"tolerations": [{"key": "npu", "operator": "Exists"}]},
+        "warehouse": {"image": "a/b:2"},
+    },
+}
+
 
 def a_plan(**spec):
     return plan_of(HEALTHY, need(**spec), OPERATOR, OPTIONS)
@@ -127,6 +141,58 @@ def test_what_pods_are_made_is_said():
     assert str(a_plan()) == (
         f"2 pods rljob-doctor-abc-* in namespace research, of {RUNTIME} with 2 {NPU}"
     )
+
+
+def test_images_of_head_and_warehouses_that_workers_do_not_have_get_pods_of_their_own():
+    plan = a_plan(**SEVERAL)
+
+    head, warehouse = pods_of(plan)[2:]
+
+    assert str(plan).endswith("and 1 with a/head:1 of the head, and 1 with a/b:2 of the warehouse")
+    assert head["metadata"]["name"] == "rljob-doctor-abc-head"
+    assert [pod["spec"]["containers"][0]["image"] for pod in (head, warehouse)] == [
+        "a/head:1", "a/b:2",
+    ]  # fmt: skip
+    assert head["spec"]["imagePullSecrets"] == [{"name": "login"}]
+    assert head["spec"]["nodeSelector"] == {"disk": "ssd"}
+    assert warehouse["spec"]["nodeSelector"] == {"npu": "yes"}  # beside a worker
+    assert warehouse["spec"]["tolerations"] == [{"key": "npu", "operator": "Exists"}]
+    assert all(
+        one["spec"]["containers"][0]["resources"]["limits"] == {} for one in (head, warehouse)
+    )
+
+
+def test_a_pod_for_an_image_takes_no_workers_node():
+    worker, _, head, _ = pods_of(a_plan(**SEVERAL))
+
+    (term,) = worker["spec"]["affinity"]["podAntiAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    wanted = term["labelSelector"]["matchLabels"]
+    assert wanted.items() <= worker["metadata"]["labels"].items()
+    assert not wanted.items() <= head["metadata"]["labels"].items()
+    assert "affinity" not in head["spec"]
+
+
+def test_an_image_of_the_command_line_is_the_only_one():
+    named = replace(OPTIONS, image="mine:1")
+
+    assert plan_of(HEALTHY, need(**SEVERAL), OPERATOR, named).images == ()
+    assert a_plan().images == ()
+
+
+def test_a_pod_that_only_pulls_an_image_is_neither_asked_nor_left():
+    world = ProbeWorld(podhead=waiting("ImagePullBackOff", "denied"))
+
+    seen = probe(a_plan(**SEVERAL), world.means())
+
+    assert [p.problem for p in seen.pods] == ["", ""]
+    assert [(p.name, p.problem) for p in seen.images] == [
+        ("rljob-doctor-abc-head", "ImagePullBackOff: denied"),
+        ("rljob-doctor-abc-warehouse", ""),
+    ]
+    assert {name for name, _, _ in world.asked} == {"rljob-doctor-abc-0", "rljob-doctor-abc-1"}
+    assert world.pods == {}
 
 
 def test_pods_that_run_are_asked_and_sum_and_are_gone():

@@ -63,6 +63,26 @@ def test_an_image_that_cannot_be_pulled_has_its_remedy():
     assert "imagePullSecrets" in finding.remedy
 
 
+def test_another_image_is_named_with_the_role_that_uses_it():
+    images = {"head": {"image": "a/head:1"}, "warehouse": {"image": "a/b:2"}}
+    plan = plan_of(HEALTHY, need(podTemplates=images), OPERATOR, Options(token="abc", seconds=60))
+    pulls = (
+        PodSeen(name="probe-head", node="node-1", problem="ImagePullBackOff: denied"),
+        PodSeen(name="probe-warehouse", node="node-2"),
+    )
+
+    lost, pulled = (
+        finding
+        for finding in judge(plan, Seen(pods=(seen_pod(0),), images=pulls))
+        if finding.check == "other-images"
+    )
+
+    assert (lost.status, pulled.status) == ("fail", "ok")
+    assert lost.text == "a/head:1 of the head on node-1: ImagePullBackOff: denied"
+    assert lost.remedy.startswith("check that a/head:1 exists")
+    assert pulled.text == "a/b:2 of the warehouse was pulled on node-2"
+
+
 def test_an_image_without_the_devices_software_fails_and_another_release_is_warned_of():
     other = {"rljob": "0.0.9", "ray": "2.60.0", "torch": "2.10"}
 

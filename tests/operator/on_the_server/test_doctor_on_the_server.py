@@ -1,6 +1,7 @@
 """`rljob doctor` against a real API server: what it asks is answered, what is wrong is named, and what may
 not be seen is skipped."""
 
+import base64
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from api_server import NOBODY, ApiServer
 from clusters import NPU, deployment, storage_class
 from typer.testing import CliRunner, Result
 
+from rljob_runtime.cli.doctor.gather import TABLE
 from rljob_runtime.cli.main import app
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/{}/deployments"
@@ -68,14 +70,14 @@ def operators(server: ApiServer, namespace: str) -> Iterator[None]:
 
 @pytest.fixture
 def job_file(tmp_path: Path, make_job: Callable[..., Any]) -> Callable[..., str]:
-    """job_file(devices=8) writes a job on two nodes, and gives its path."""
+    """job_file(devices=8) writes a job on two nodes, with changes of the spec, and gives its path."""
 
-    def write(*, devices: int = 4, **others: Any) -> str:
+    def write(*, devices: int = 4, **spec: Any) -> str:
         accelerator = {"nodes": 2, "devicesPerNode": devices}
         batch = {"globalBatchSize": 2 * devices}
-        job = make_job("words", accelerator=accelerator, batch=batch)
+        job = make_job("words", accelerator=accelerator, batch=batch, **spec)
         file = tmp_path / "job.yaml"
-        file.write_text(yaml.safe_dump(job | others))
+        file.write_text(yaml.safe_dump(job))
         return str(file)
 
     return write
@@ -142,6 +144,90 @@ def test_devices_of_a_running_pod_are_counted(
 
     assert "node-b 8, 6 asked for" in told["devices"]["text"]
     assert told["placement"]["status"] == "warn"
+
+
+def test_a_pull_secret_of_another_type_is_named_and_what_secrets_hold_is_not_told(
+    rljob: Callable[..., Result],
+    job_file: Callable[..., str],
+    server: ApiServer,
+    namespace: str,
+    nodes: None,
+    operators: None,
+) -> None:
+    logins = base64.b64encode(b'{"auths": {}}').decode()
+    for name, kind, key in (
+        ("right", "kubernetes.io/dockerconfigjson", ".dockerconfigjson"),
+        ("wrong", "Opaque", "password"),
+    ):
+        # as `kubectl apply` keeps it beside the data
+        kept = {"kubectl.kubernetes.io/last-applied-configuration": logins}
+        secret = {"metadata": {"name": name, "annotations": kept}, "type": kind}
+        path = f"/api/v1/namespaces/{namespace}/secrets"
+        made(server, path, secret | {"data": {key: logins}})
+    names = [{"name": name} for name in ("right", "wrong", "absent")]
+    variable = {"name": "K", "valueFrom": {"secretKeyRef": {"name": "wrong", "key": "password"}}}
+    worker = {"imagePullSecrets": names, "env": [variable]}
+
+    result = rljob(job_file(podTemplates={"worker": worker}), "--json")
+
+    findings = [f for f in json.loads(result.stdout)["findings"] if f["check"] == "secrets"]
+    assert result.exit_code == 1
+    assert [finding["text"] for finding in findings] == [
+        "Secret wrong, which podTemplates.worker.imagePullSecrets names, is of type Opaque; images are "
+        "pulled with kubernetes.io/dockerconfigjson alone",
+        f"namespace {namespace} has no Secret absent, which podTemplates.worker.imagePullSecrets names",
+        "Secret right, Secret wrong: there",
+    ]
+    assert f"kubectl -n {namespace} delete secret wrong" in findings[0]["remedy"]
+    assert logins not in result.stdout
+
+
+def test_the_table_that_is_asked_for_holds_a_secrets_type_and_nothing_of_its_contents(
+    server: ApiServer, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/secrets"
+    logins = base64.b64encode(b"hidden").decode()
+    kept = {"kubectl.kubernetes.io/last-applied-configuration": logins}
+    made(server, path, {"metadata": {"name": "s", "annotations": kept}, "data": {"k": logins}})
+
+    answer = server.request("GET", f"{path}/s?includeObject=None", accept=TABLE)
+
+    assert answer.body["kind"] == "Table"
+    assert answer.body["rows"][0]["cells"][:2] == ["s", "Opaque"]
+    assert logins not in json.dumps(answer.body)
+
+
+def test_a_pod_that_waits_in_vain_for_the_jobs_image_is_warned_of(
+    rljob: Callable[..., Result],
+    job_file: Callable[..., str],
+    server: ApiServer,
+    namespace: str,
+    nodes: None,
+    operators: None,
+) -> None:
+    pods, image = f"/api/v1/namespaces/{namespace}/pods", "example.com/mine:1"
+    spec = {"nodeName": "node-b", "containers": [{"name": "c", "image": image}]}
+    made(server, pods, {"metadata": {"name": "p"}, "spec": spec})
+    state = {"waiting": {"reason": "ImagePullBackOff", "message": "desc = no such image"}}
+    told_by_kubelet = {"name": "c", "image": image, "imageID": "", "ready": False}
+    status = {
+        "containerStatuses": [told_by_kubelet | {"restartCount": 0, "state": state}],
+    }
+    patched = server.request(
+        "PATCH",
+        f"{pods}/p/status",
+        {"status": status},
+        content_type="application/merge-patch+json",
+    )
+    assert patched.code == 200, patched
+
+    told = lines(rljob(job_file(image=image), "--json"))
+    server.request("DELETE", f"{pods}/p", {"gracePeriodSeconds": 0})
+
+    assert told["image-pulls"]["status"] == "warn"
+    assert told["image-pulls"]["text"] == (
+        f"p waits in vain for {image}: ImagePullBackOff: no such image"
+    )
 
 
 def test_what_the_api_server_refuses_is_a_failure_of_the_job_alone(

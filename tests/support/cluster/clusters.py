@@ -9,11 +9,11 @@ from cluster_jobs import JOB, merged
 from rljob_api.check.load import read_job
 from rljob_api.schema.crd import crd
 from rljob_api.topology.pod_names import JOB_LABEL
-from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Unseen
+from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Finding
 from rljob_runtime.cli.doctor.installed import installed
-from rljob_runtime.cli.doctor.need import Need, need_of, one_of
+from rljob_runtime.cli.doctor.need import Need, need_of, operator_of
 from rljob_runtime.cli.doctor.rights import ASKED
 
 NPU = "huawei.com/Ascend910"
@@ -93,6 +93,7 @@ HEALTHY = Facts(
     kuberays=(deployment("kuberay-operator", "kuberay", image="kuberay/operator:v1.6.2"),),
     nodes=(node("node-a"), node("node-b")),
     pods=(),
+    own_pods=(),
     storage_classes=(storage_class("nfs", default=True),),
     claims=(claim("runs", "ReadWriteMany"),),
     references={},
@@ -110,9 +111,7 @@ def need(facts: Facts = HEALTHY, **spec: Any) -> Need:
     """What a job on two nodes of two devices asks of the cluster; spec: what differs."""
     storage = {"checkpoint": {"storage": {"persistentVolumeClaim": {"claimName": "runs"}}}}
     job = read_job(merged(merged(JOB, {"spec": storage}), {"spec": spec}))
-    assert not isinstance(facts.operators, Unseen)
-    operator = one_of(map(installed, facts.operators), facts.namespace)
-    return need_of(job, operator)
+    return need_of(job, operator_of(facts.operators, facts.namespace))
 
 
 def found(check: str, facts: Facts, asked: Need | None = None) -> list[Finding]:

@@ -28,10 +28,13 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A Secret or ConfigMap of the namespace. resource: secrets or configmaps."""
+    """A Secret or ConfigMap of the namespace. resource: secrets or configmaps. field: that names it. pulls:
+    whether images are pulled with it."""
 
     resource: str
     name: str
+    field: str
+    pulls: bool = False
 
     def __str__(self) -> str:
         return f"{'Secret' if self.resource == 'secrets' else 'ConfigMap'} {self.name}"
@@ -43,9 +46,9 @@ class Facts:
 
     where: context and address. version: of the API server. rljob_versions, ray_versions: of their API
     groups that are served. rljob_crd, ray_crd: their CustomResourceDefinitions. operators, kuberays:
-    Deployments. pods: of all namespaces, that have not ended. claims: of the namespace. references: whether
-    what the job names is there. verdict: what the API server says against the job in a dry run; "" where it
-    takes it.
+    Deployments. pods: of all namespaces, that have not ended; own_pods: of the namespace alone, as are
+    claims. references: what the job and the operator name; a Secret's type, "" of a ConfigMap, None where
+    there is none. verdict: what the API server says against the job in a dry run; "" where it takes it.
     """
 
     where: str
@@ -59,9 +62,10 @@ class Facts:
     kuberays: tuple[Manifest, ...] | Unseen
     nodes: tuple[Manifest, ...] | Unseen
     pods: tuple[Manifest, ...] | Unseen
+    own_pods: tuple[Manifest, ...] | Unseen
     storage_classes: tuple[Manifest, ...] | Unseen
     claims: tuple[Manifest, ...] | Unseen
-    references: Mapping[Reference, bool | Unseen]
+    references: Mapping[Reference, str | Unseen | None]
     rights: Mapping[Right, bool] | Unseen
     verdict: str | Unseen
 

@@ -11,8 +11,7 @@ from rljob_runtime.cli.doctor.cluster_facts import Manifest, Unseen
 from rljob_runtime.cli.doctor.examine import examine
 from rljob_runtime.cli.doctor.findings import Finding, Skip, Status, fail, skipped
 from rljob_runtime.cli.doctor.gather import gather
-from rljob_runtime.cli.doctor.installed import installed
-from rljob_runtime.cli.doctor.need import need_of, one_of, references_of
+from rljob_runtime.cli.doctor.need import need_of, operator_of
 from rljob_runtime.cli.doctor.probe.course import Means, probe
 from rljob_runtime.cli.doctor.probe.judge import judge
 from rljob_runtime.cli.doctor.probe.plan import Options, Plan, plan_of
@@ -25,9 +24,8 @@ def diagnose(
     calls: Calls, job: RLJob | None, manifest: Manifest | None, options: Options | None
 ) -> list[Finding]:
     """Of the cluster, with the job on it where there is one. options: of the probe, None without one."""
-    facts = gather(calls, manifest, references_of(job) if job is not None else ())
-    there = () if isinstance(facts.operators, Unseen) else facts.operators
-    operator = one_of(map(installed, there), facts.namespace)
+    facts = gather(calls, job, manifest)
+    operator = operator_of(facts.operators, facts.namespace)
     need = need_of(job, operator) if job is not None else None
     findings = examine(facts, need)
     if options is None or isinstance(facts.version, Unseen):

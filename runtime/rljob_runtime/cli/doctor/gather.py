@@ -3,13 +3,14 @@
 What may not be seen becomes `Unseen` with the reason; a server that is silent is not asked again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from rljob_api.spec.rljob import GROUP, KIND, VERSION
+from rljob_api.spec.rljob import GROUP, KIND, VERSION, RLJob
 from rljob_runtime.cli.cluster.api_calls import Calls
 from rljob_runtime.cli.doctor.cluster_facts import Facts, Manifest, Reference, Right, Unseen
+from rljob_runtime.cli.doctor.need import operator_of, references_of
 from rljob_runtime.cli.doctor.rights import ASKED, MAKE_JOBS
 from rljob_runtime.errors import ClusterError, NoAnswer, NotThere
 
@@ -20,36 +21,35 @@ OPERATOR_NAMESPACE, KUBERAY_NAMESPACE = "rljob-system", "kuberay"
 """Where the docs install them; looked into where not all namespaces may be listed."""
 OPERATOR = "app.kubernetes.io/name=rljob,app.kubernetes.io/component=operator"
 KUBERAY = "app.kubernetes.io/name=kuberay-operator"
-METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 LIVING = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def gather(calls: Calls, manifest: Manifest | None, references: Iterable[Reference] = ()) -> Facts:
-    """All facts. manifest: the job to try, where there is one. references: of the job."""
-    asking = _Asking(calls)
+def gather(calls: Calls, job: RLJob | None, manifest: Manifest | None) -> Facts:
+    """All facts. manifest: the job as it is written, to try it."""
+    asking, here = _Asking(calls), f"/api/v1/namespaces/{calls.namespace}"
     seen = asking.seen
+    version = seen(asking.version)
+    operators = seen(lambda: asking.deployments(OPERATOR, OPERATOR_NAMESPACE))
+    references = references_of(job, operator_of(operators, calls.namespace))
     return Facts(
         where=calls.connection.where,
         namespace=calls.namespace,
-        version=seen(asking.version),
+        version=version,
         rljob_versions=seen(lambda: asking.served(GROUP)),
         ray_versions=seen(lambda: asking.served("ray.io")),
         rljob_crd=seen(lambda: asking.crd(f"rljobs.{GROUP}")),
         ray_crd=seen(lambda: asking.crd("rayclusters.ray.io")),
-        operators=seen(lambda: asking.deployments(OPERATOR, OPERATOR_NAMESPACE)),
+        operators=operators,
         kuberays=seen(lambda: asking.deployments(KUBERAY, KUBERAY_NAMESPACE)),
         nodes=seen(lambda: asking.all("/api/v1/nodes", "nodes")),
         pods=seen(lambda: asking.all("/api/v1/pods", "pods", fieldSelector=LIVING)),
+        own_pods=seen(lambda: asking.all(f"{here}/pods", "pods", fieldSelector=LIVING)),
         storage_classes=seen(
             lambda: asking.all("/apis/storage.k8s.io/v1/storageclasses", "storageclasses")
         ),
-        claims=seen(
-            lambda: asking.all(
-                f"/api/v1/namespaces/{calls.namespace}/persistentvolumeclaims",
-                "persistentvolumeclaims",
-            )
-        ),
-        references={one: seen(partial(asking.there, one)) for one in references},
+        claims=seen(lambda: asking.all(f"{here}/persistentvolumeclaims", "persistentvolumeclaims")),
+        references={one: seen(partial(asking.type_of, one)) for one in references},
         rights=(rights := seen(asking.rights)),
         verdict=_verdict(asking, manifest, rights),
     )
@@ -100,16 +100,24 @@ class _Asking:
         except NotThere:
             return None
 
-    def there(self, reference: Reference) -> bool:
-        """Whether there is one; of what it holds nothing is asked."""
+    def type_of(self, reference: Reference) -> str | None:
+        """A Secret's type, "" of a ConfigMap; None where there is none. Its row of a table is asked for, not
+        the object: what it holds stays where it is, in annotations of `kubectl apply` too."""
         path = f"/api/v1/namespaces/{self._calls.namespace}/{reference.resource}/{reference.name}"
         try:
-            self._calls.request(
-                "get", path, resource=reference.resource, name=reference.name, accept=METADATA
+            table = self._calls.request(
+                "get",
+                path,
+                resource=reference.resource,
+                name=reference.name,
+                query={"includeObject": "None"},
+                accept=TABLE,
             )
         except NotThere:
-            return False
-        return True
+            return None
+        columns = [column["name"] for column in table["columnDefinitions"]]
+        row = dict(zip(columns, table["rows"][0]["cells"], strict=True))
+        return str(row.get("Type", ""))
 
     def all(self, path: str, resource: str, **query: str) -> tuple[Manifest, ...]:
         found = self._calls.request("list", path, resource=resource, query=query)

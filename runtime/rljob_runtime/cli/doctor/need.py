@@ -8,8 +8,8 @@ from rljob_api.spec.pods import PodTemplate
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import num_nodes
 from rljob_api.topology.worker_pods import is_ascend
-from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference
-from rljob_runtime.cli.doctor.installed import Installed
+from rljob_runtime.cli.doctor.cluster_facts import Manifest, Reference, Unseen
+from rljob_runtime.cli.doctor.installed import Installed, installed
 
 ROLES = ("head", "worker", "warehouse")
 
@@ -17,15 +17,15 @@ ROLES = ("head", "worker", "warehouse")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
     """Of one job. resource: of the device plugin, that each worker pod asks for; None without one. images: by
-    role; "" where only the operator knows it. claims: that its pods mount, with the roles that do.
-    references: Secrets and ConfigMaps, with the first field that names each."""
+    role; "" where only the operator knows it. pull_secrets: by role, the operator's first. claims: that its
+    pods mount, with the roles that do."""
 
     job: RLJob
     nodes: int
     resource: str | None
     images: dict[str, str]
+    pull_secrets: dict[str, tuple[str, ...]]
     claims: dict[str, tuple[str, ...]]
-    references: dict[Reference, str]
 
     @property
     def accelerator(self) -> Accelerator:
@@ -35,7 +35,11 @@ class Need:
     @property
     def worker(self) -> PodTemplate:
         """What the job says of its worker pods."""
-        return self.job.spec.pod_templates.worker or PodTemplate()
+        return self.template("worker")
+
+    def template(self, role: str) -> PodTemplate:
+        """What the job says of the role's pods."""
+        return _template(self.job, role)
 
     @property
     def selector(self) -> dict[str, str]:
@@ -45,7 +49,11 @@ class Need:
     @property
     def tolerations(self) -> list[Manifest]:
         """Of worker pods."""
-        given = self.worker.tolerations
+        return self.tolerations_of("worker")
+
+    def tolerations_of(self, *roles: str) -> list[Manifest]:
+        """Of the roles' pods."""
+        given = [taint for role in roles for taint in self.template(role).tolerations]
         return [taint.model_dump(by_alias=True, exclude_none=True) for taint in given]
 
 
@@ -63,21 +71,37 @@ def need_of(job: RLJob, operator: Installed | None) -> Need:
         if by_plugin and accelerator.injection != "dra"
         else None,
         images={role: _template(job, role).image or spec.image or default for role in ROLES},
+        pull_secrets={role: _pull_secrets(job, role, operator) for role in ROLES},
         claims=_claims(job),
-        references=references_of(job),
     )
 
 
-def references_of(job: RLJob) -> dict[Reference, str]:
-    """Secrets and ConfigMaps without which pods do not start, and the first field that names each."""
-    found: dict[Reference, str] = {}
-    for field, resource, name in _references(job):
-        found.setdefault(Reference(resource, name), field)
-    return found
+def references_of(job: RLJob | None, operator: Installed | None) -> list[Reference]:
+    """Secrets and ConfigMaps without which pods do not start, each with the first field that names it."""
+    found: dict[tuple[str, str, bool], Reference] = {}
+    for reference in (*_of_operator(operator), *_of_job(job)):
+        found.setdefault((reference.resource, reference.name, reference.pulls), reference)
+    return list(found.values())
 
 
-def _references(job: RLJob) -> Iterator[tuple[str, str, str]]:
-    """Field, resource and name of each."""
+def _of_operator(operator: Installed | None) -> Iterator[Reference]:
+    for name in operator.pull_secrets if operator is not None else ():
+        yield Reference("secrets", name, "the chart's jobs.imagePullSecrets", pulls=True)
+
+
+def _of_job(job: RLJob | None) -> Iterator[Reference]:
+    if job is None:
+        return
+    for role in ROLES:
+        for secret in _template(job, role).image_pull_secrets:
+            field = f"podTemplates.{role}.imagePullSecrets"
+            yield Reference("secrets", secret.name, field, pulls=True)
+    for field, resource, name in _contents(job):
+        yield Reference(resource, name, field)
+
+
+def _contents(job: RLJob) -> Iterator[tuple[str, str, str]]:
+    """Field, resource and name of what containers read."""
     storage, tracking = job.spec.checkpoint.storage, job.spec.tracking
     if storage is not None and storage.remote is not None and storage.remote.secret_name:
         yield "checkpoint.storage.remote.secretName", "secrets", storage.remote.secret_name
@@ -85,8 +109,6 @@ def _references(job: RLJob) -> Iterator[tuple[str, str, str]]:
         yield "tracking.secretName", "secrets", tracking.secret_name
     for role in ROLES:
         template, at = _template(job, role), f"podTemplates.{role}"
-        for secret in template.image_pull_secrets:
-            yield f"{at}.imagePullSecrets", "secrets", secret.name
         for variable in template.env:
             source = variable.value_from
             if source is not None and source.secret_key_ref is not None:
@@ -100,9 +122,17 @@ def _references(job: RLJob) -> Iterator[tuple[str, str, str]]:
                 yield f"{at}.volumes", "configmaps", volume.config_map.name
 
 
-def one_of(operators: Iterable[Installed], namespace: str) -> Installed | None:
+def operator_of(deployments: Iterable[Manifest] | Unseen, namespace: str) -> Installed | None:
     """The operator that looks after the namespace, where there is one."""
-    return next((one for one in operators if one.looks_after(namespace)), None)
+    there = () if isinstance(deployments, Unseen) else map(installed, deployments)
+    return next((one for one in there if one.looks_after(namespace)), None)
+
+
+def _pull_secrets(job: RLJob, role: str, operator: Installed | None) -> tuple[str, ...]:
+    """In the order and manner of the operator."""
+    given = operator.pull_secrets if operator is not None else ()
+    own = (secret.name for secret in _template(job, role).image_pull_secrets)
+    return tuple(dict.fromkeys((*given, *own)))
 
 
 def _claims(job: RLJob) -> dict[str, tuple[str, ...]]:

@@ -68,18 +68,17 @@ class Means:
 
 def probe(plan: Plan, means: Means) -> Seen:
     """Make the pods, and tell what was seen of them. They are gone afterwards, or named."""
-    pods: list[PodSeen] = []
-    left: dict[str, str] = {}
     try:
         refused = _make(plan, means)
-        pods = _wait(plan, means, refused)
+        there = _wait(plan, means, refused)
+        pods, images = there[: plan.pods], there[plan.pods :]
         pods = _look(pods, means)
         pods = _sum(plan, pods, means)
     finally:
         left = _delete(plan, means)
         for name, why in left.items():
             means.tell(f"{name} is left: {why}")
-    return Seen(pods=tuple(pods), left=left)
+    return Seen(pods=tuple(pods), images=tuple(images), left=left)
 
 
 def _make(plan: Plan, means: Means) -> str:
@@ -112,7 +111,8 @@ def _wait(plan: Plan, means: Means, refused: str) -> list[PodSeen]:
         news = "; ".join(f"{name}: {what}" for name, what in sorted(waiting.items())[:3])
         if news != told:
             means.tell(
-                f"waiting for {len(waiting)} of {plan.pods} pods, {plan.seconds:.0f} s at most: {news}"
+                f"waiting for {len(waiting)} of {len(plan.pod_names)} pods, "
+                f"{plan.seconds:.0f} s at most: {news}"
             )
             told = news
         means.sleep(POLL_SECONDS)

@@ -12,6 +12,7 @@ from rljob_runtime.cli.doctor.findings import Finding, fail, findings_of, ok, wa
 from rljob_runtime.cli.doctor.probe.judge_network import device_networks, networks, sums
 from rljob_runtime.cli.doctor.probe.plan import Plan
 from rljob_runtime.cli.doctor.probe.seen import Answers, Looked, Seen
+from rljob_runtime.cli.doctor.pulls import PULLABLE
 
 MIB, GIB = 2**20, 2**30
 SCARCE_BYTES, LITTLE_BYTES = GIB, 10 * GIB
@@ -27,19 +28,26 @@ def _pods(plan: Plan, seen: Seen) -> Iterator[Finding]:
     for pod in pods:
         where = f"{pod.name} on {pod.node}" if pod.node else pod.name
         if pod.problem:
-            yield fail(f"{where}: {pod.problem}", _remedy(pod.problem, plan))
+            yield fail(f"{where}: {pod.problem}", _remedy(pod.problem, plan.image))
     running = [pod for pod in pods if not pod.problem]
     if len(running) == len(pods):
         nodes = ", ".join(sorted({pod.node for pod in pods}))
         yield ok(f"{len(pods)} of {len(pods)} run {plan.image} (on {nodes})")
 
 
-def _remedy(problem: str, plan: Plan) -> str:
+def _other_images(plan: Plan, seen: Seen) -> Iterator[Finding]:
+    """Whether the images of other roles were pulled."""
+    for other, pod in zip(plan.images, seen.images, strict=True):
+        where = f" on {pod.node}" if pod.node else ""
+        if pod.problem:
+            yield fail(f"{other}{where}: {pod.problem}", _remedy(pod.problem, other.image))
+        else:
+            yield ok(f"{other} was pulled{where}")
+
+
+def _remedy(problem: str, image: str) -> str:
     if "Image" in problem:
-        return (
-            f"check that {plan.image} exists and that nodes may pull it: spec.image, the chart's image.*, "
-            "imagePullSecrets"
-        )
+        return PULLABLE.format(image)
     if problem.startswith("Pending"):
         return "see placement; kubectl describe nodes shows what pods have asked for"
     if "quota" in problem or "forbidden" in problem:
@@ -131,6 +139,7 @@ def of_answers(check: Callable[[Plan, Answers], Iterator[Finding]]) -> Check:
 
 CHECKS: dict[str, Check] = {
     "probe-pods": _pods,
+    "other-images": _other_images,
     "software": of_answers(_software),
     "shared-memory": of_answers(_shared_memory),
     "disk": of_answers(_room),

@@ -17,10 +17,25 @@ DEFAULT_RESOURCE = "huawei.com/Ascend910"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherImage:
+    """An image that worker pods do not have. pod: the one that pulls it, where pods of the role may go."""
+
+    pod: str
+    role: str
+    image: str
+    pull_secrets: tuple[str, ...]
+    selector: dict[str, str]
+    tolerations: list[Manifest]
+
+    def __str__(self) -> str:
+        return f"{self.image} of the {self.role}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A probe's pods, which are alike. pods: how many, each on a node of its own. devices: of `resource`, of
-    each. shm_bytes: what /dev/shm gets, as KubeRay makes it. host_driver: whether
-    the node's driver is mounted. seconds: after which the wait for pods ends."""
+    """A probe's pods, which are alike, and one for each of `images`. pods: how many are alike, each on a node
+    of its own. devices: of `resource`, of each. shm_bytes: what /dev/shm gets, as KubeRay makes it.
+    host_driver: whether the node's driver is mounted. seconds: after which the wait for pods ends."""
 
     name: str
     namespace: str
@@ -40,16 +55,25 @@ class Plan:
     claim: str | None = None
     host_driver: bool = False
     scheduler: str | None = None
+    images: tuple[OtherImage, ...] = ()
+
+    @property
+    def ranks(self) -> list[str]:
+        """Names of the pods that are alike, by rank."""
+        return [f"{self.name}-{rank}" for rank in range(self.pods)]
 
     @property
     def pod_names(self) -> list[str]:
-        """Names of the pods, by rank."""
-        return [f"{self.name}-{rank}" for rank in range(self.pods)]
+        """Names of all pods, those that are alike first."""
+        return [*self.ranks, *(other.pod for other in self.images)]
 
     def __str__(self) -> str:
         devices = f" with {self.devices} {self.resource}" if self.resource else ""
         number = "1 pod" if self.pods == 1 else f"{self.pods} pods"
-        return f"{number} {self.name}-* in namespace {self.namespace}, of {self.image}{devices}"
+        more = "".join(f", and 1 with {other}" for other in self.images)
+        return (
+            f"{number} {self.name}-* in namespace {self.namespace}, of {self.image}{devices}{more}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +89,7 @@ class Options:
 def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options: Options) -> Plan:
     """The pods. Raises Skip."""
     if need is not None:
-        return _of_job(facts, need, operator, options)
+        return _of_job(facts, need, options)
     resource, devices, nodes = _what_nodes_offer(facts, operator)
     ascend = resource is not None and operator is not None and not operator.device_plugin
     image = options.image or _image(operator, ascend=ascend)
@@ -88,7 +112,7 @@ def plan_of(facts: Facts, need: Need | None, operator: Installed | None, options
     )
 
 
-def _of_job(facts: Facts, need: Need, operator: Installed | None, options: Options) -> Plan:
+def _of_job(facts: Facts, need: Need, options: Options) -> Plan:
     accelerator = need.accelerator
     ascend = is_ascend(accelerator)
     if accelerator.injection == "dra":
@@ -102,9 +126,9 @@ def _of_job(facts: Facts, need: Need, operator: Installed | None, options: Optio
     memory = limits.get("memory") or requests.get("memory")
     if ascend and memory is None:
         memory = f"{accelerator.devices_per_node * HOST_GIB}Gi"
-    secrets = [secret.name for secret in need.worker.image_pull_secrets]
+    name = f"rljob-doctor-{options.token}"
     return Plan(
-        name=f"rljob-doctor-{options.token}",
+        name=name,
         namespace=facts.namespace,
         pods=options.nodes or need.nodes,
         image=image,
@@ -119,10 +143,29 @@ def _of_job(facts: Facts, need: Need, operator: Installed | None, options: Optio
         selector=need.selector,
         tolerations=need.tolerations,
         env=[v.model_dump(by_alias=True, exclude_none=True) for v in need.worker.env],
-        pull_secrets=(*(operator.pull_secrets if operator is not None else ()), *secrets),
+        pull_secrets=need.pull_secrets["worker"],
         claim=_bound_claim(facts, need),
         host_driver=accelerator.injection == "hostPath",
         scheduler="volcano" if need.job.spec.scheduling.scheduler == "volcano" else None,
+        images=() if options.image else _other_images(need, name),
+    )
+
+
+def _other_images(need: Need, name: str) -> tuple[OtherImage, ...]:
+    """The head's and the warehouses', where they are known and not the workers'. Warehouses stand beside
+    workers."""
+    places = {"head": ({}, ("head",)), "warehouse": (need.selector, ("worker", "warehouse"))}
+    return tuple(
+        OtherImage(
+            pod=f"{name}-{role}",
+            role=role,
+            image=need.images[role],
+            pull_secrets=need.pull_secrets[role],
+            selector=selector | need.template(role).node_selector,
+            tolerations=need.tolerations_of(*roles),
+        )
+        for role, (selector, roles) in places.items()
+        if need.images[role] not in ("", need.images["worker"])
     )
 
 

@@ -1,19 +1,22 @@
 """The manifests of a probe's pods: like a job's worker pods, but they sleep until they are asked. Pure."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from rljob_api.topology.pod_names import RUNS_DIRECTORY
 from rljob_api.topology.worker_pods import (
     ASCEND_POD_LABELS,
     DRIVER_PATHS,
+    EMULATED_REQUESTS,
     HCCL_PORT,
     PULL_POLICY,
     USER,
 )
 from rljob_runtime.cli.doctor.cluster_facts import Manifest
-from rljob_runtime.cli.doctor.probe.plan import Plan
+from rljob_runtime.cli.doctor.probe.plan import OtherImage, Plan
 
 LABEL = "rljob.io/probe"
+ROLE_LABEL = "rljob.io/probe-role"
 CONTAINER = "probe"
 PROGRAM = "RLJOB_PROBE"
 """Variable with the program's text: too long for the URL that a shell is asked for with."""
@@ -29,12 +32,35 @@ def command(work: str, given: str) -> list[str]:
 
 def pods_of(plan: Plan) -> list[Manifest]:
     """All pods of the probe."""
-    return [_pod(plan, name) for name in plan.pod_names]
+    apart = {"affinity": {"podAntiAffinity": _one_a_node(plan)}}
+    alike = [_pod(plan, name, role="worker") for name in plan.ranks]
+    return [
+        *(pod | {"spec": pod["spec"] | apart} for pod in alike),
+        *(_pod(_small(plan, other), other.pod, role=other.role) for other in plan.images),
+    ]
 
 
-def _pod(plan: Plan, name: str) -> Manifest:
+def _small(plan: Plan, other: OtherImage) -> Plan:
+    """What a pod that only pulls an image gets of the plan."""
+    return replace(
+        plan,
+        image=other.image,
+        pull_secrets=other.pull_secrets,
+        selector=other.selector,
+        tolerations=other.tolerations,
+        ascend=False,
+        resource=None,
+        requests=EMULATED_REQUESTS,
+        limits={},
+        env=[],
+        claim=None,
+        host_driver=False,
+    )
+
+
+def _pod(plan: Plan, name: str, *, role: str) -> Manifest:
     lifetime = int(plan.seconds) + LATER_SECONDS
-    labels = {LABEL: plan.name, "app.kubernetes.io/part-of": "rljob"}
+    labels = {LABEL: plan.name, ROLE_LABEL: role, "app.kubernetes.io/part-of": "rljob"}
     runs: Manifest = {"emptyDir": {}}
     if plan.claim is not None:
         runs = {"persistentVolumeClaim": {"claimName": plan.claim}}
@@ -54,7 +80,6 @@ def _pod(plan: Plan, name: str) -> Manifest:
             "fsGroupChangePolicy": "OnRootMismatch",
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "affinity": {"podAntiAffinity": _one_a_node(plan)},
         "volumes": [
             {"name": "shared-mem", "emptyDir": shm},
             {"name": "runs", **runs},
@@ -124,7 +149,7 @@ def _volume(path: str) -> str:
 
 def _one_a_node(plan: Plan) -> Manifest:
     term = {
-        "labelSelector": {"matchLabels": {LABEL: plan.name}},
+        "labelSelector": {"matchLabels": {LABEL: plan.name, ROLE_LABEL: "worker"}},
         "topologyKey": "kubernetes.io/hostname",
     }
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

@@ -32,9 +32,11 @@ Answers = list[tuple[PodSeen, Looked]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The whole probe. left: pods that could not be deleted, with what was said."""
+    """The whole probe. pods: those that are alike, by rank. images: those of the plan's other images. left:
+    pods that could not be deleted, with what was said."""
 
     pods: tuple[PodSeen, ...]
+    images: tuple[PodSeen, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
 
     @property
