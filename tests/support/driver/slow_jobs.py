@@ -1,7 +1,9 @@
 """Small jobs, each slow in a way of its own, for tests and benchmarks of `rljob analyze`.
 
 Their models know nothing: every token is drawn nearly alike, so that lengths follow from the strings that
-end a response, and no warm-up is needed.
+end a response, and no warm-up is needed. Where generation matters it sleeps between tokens, as long on every
+machine: `long_tail`, `slow_generation` and `large_teacher` need the folder of `write_paced_engine` on the
+path.
 """
 
 import json
@@ -28,7 +30,7 @@ def reward(prompt, response, answer):
     """A service that is asked once for all samples of a prompt, which come one after the other."""
     if prompt != asked[0]:
         asked[0] = prompt
-        time.sleep(0.3)
+        time.sleep(SECONDS)
     return float(sum(map(ord, response)) % 3)
 '''
 QUICK_REWARD = '''
@@ -44,7 +46,21 @@ LARGE: dict[str, Any] = CONFIG | {
     "num_key_value_heads": 8,
     "head_dim": 96,
 }
+TEACHER: dict[str, Any] = LARGE | {"num_hidden_layers": 6}
 STEPS = 4
+PACED = "paced.torch"
+"""A rollout engine that waits 20 ms between two tokens of its samples."""
+PACED_CODE = """
+import time
+
+from rljob_runtime.rollout.rollout_table import make_torch
+
+
+def make(setup):
+    engine = make_torch(setup)
+    engine.between = lambda: time.sleep(0.02)  # once a step of all samples
+    return engine
+"""
 
 
 def slow_reward() -> dict[str, Any]:
@@ -100,6 +116,29 @@ def long_tail() -> dict[str, Any]:
     job = _job("long-tail")
     job["spec"]["batch"] |= {"globalBatchSize": 24, "samplesPerPrompt": 2, "maxResponseLength": 256}
     job["spec"]["data"]["stop"] = list("abcdefgh")
+    job["spec"]["rollout"] = {"engine": PACED}
+    return job
+
+
+def slow_generation() -> dict[str, Any]:
+    """64 tokens a sample in 1.3 s, all samples at the same time, and then 0.8 s of rewards."""
+    job = _job("slow-generation", reward="brief.py")
+    job["spec"]["rollout"] = {"engine": PACED}
+    job["spec"]["batch"] |= {"maxResponseLength": 64, "microBatchSize": 2}
+    job["spec"]["data"]["stop"] = []
+    return job
+
+
+def large_teacher() -> dict[str, Any]:
+    """A teacher of 46 million weights beside a policy of few, whose 16 tokens a sample take 0.3 s."""
+    job = _job("large-teacher")
+    job["spec"] |= {
+        "algorithm": {"name": "distillation"},
+        "teacher": {"path": "teacher"},
+        "rollout": {"engine": PACED},
+    }
+    job["spec"]["batch"] |= {"globalBatchSize": 16, "microBatchSize": 4}
+    job["spec"]["data"]["stop"] = []
     return job
 
 
@@ -130,7 +169,9 @@ def heavy_update() -> dict[str, Any]:
 
 SLOW_JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "reward": slow_reward,
+    "generation": slow_generation,
     "tail": long_tail,
+    "inference": large_teacher,
     "reshard": heavy_reshard,
     "update": heavy_update,
 }
@@ -139,12 +180,13 @@ SLOW_JOBS: dict[str, Callable[[], dict[str, Any]]] = {
 def write_job(job: dict[str, Any], folder: Path) -> Path:
     """Write a job with all that it refers to into a folder; returns its file."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "slow.py").write_text(SLOW_REWARD)
+    for name, seconds in {"slow.py": 0.3, "brief.py": 0.1}.items():
+        (folder / name).write_text(SLOW_REWARD.replace("SECONDS", str(seconds)))
     (folder / "quick.py").write_text(QUICK_REWARD)
     lines = [json.dumps({"prompt": f"count to {n}=", "answer": ""}) for n in range(400)]
     (folder / "prompts.jsonl").write_text("\n".join(lines) + "\n")
-    for name, config in {"small": CONFIG, "large": LARGE}.items():
-        if job["spec"]["model"]["path"] == name and not (folder / name).exists():
+    for name, config in {"small": CONFIG, "large": LARGE, "teacher": TEACHER}.items():
+        if name in _models(job) and not (folder / name).exists():
             decoder = Decoder(read_architecture(config))
             decoder.initialize(1)
             save_hf(decoder.named_hf_parameters(), folder=folder / name, config=config)
@@ -152,6 +194,21 @@ def write_job(job: dict[str, Any], folder: Path) -> Path:
     file = folder / f"{job['metadata']['name']}.yaml"
     file.write_text(yaml.safe_dump(job))
     return file
+
+
+def write_paced_engine(folder: Path) -> None:
+    """Write the package of `PACED` into a folder, which belongs on the path."""
+    (folder / "paced_engine_package.py").write_text(PACED_CODE)
+    info = folder / "paced-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paced\nVersion: 1.0\n")
+    entry = f"[rljob.rollout_engines]\n{PACED} = paced_engine_package:make\n"
+    (info / "entry_points.txt").write_text(entry)
+
+
+def _models(job: dict[str, Any]) -> list[str]:
+    spec = job["spec"]
+    return [spec[section]["path"] for section in ("model", "teacher") if section in spec]
 
 
 def _job(name: str, *, model: str = "small", reward: str = "quick.py") -> dict[str, Any]:

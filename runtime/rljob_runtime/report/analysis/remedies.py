@@ -25,6 +25,9 @@ OVERLAPPING = (
     "the measured step, scaled by a model of it in which its states, with their own times, {}"
 )
 STREAMS = "take samples as they come"
+AHEAD = {"mode": "async", "maxStaleness": 1}
+AT_ONCE = "work at the same time, on different steps"
+OLDER = "samples are drawn by weights one version older than those that they train"
 BOTH_LAYOUTS = "devices hold the weights of both layouts: `rljob plan` tells how much"
 MORE_MEMORY = "activations take more memory: `rljob plan` tells how much"
 
@@ -81,16 +84,57 @@ def _overlap(now: Now, part: str) -> Iterator[Advice]:
     if work.mode != "async" and work.separated:
         yield Advice(
             part=part,
-            change={"spec": {"flow": {"mode": "async", "maxStaleness": 1}}},
+            change={"spec": {"flow": AHEAD}},
             seconds=now.after(mode="async"),
-            how=OVERLAPPING.format("work at the same time, on different steps"),
+            how=OVERLAPPING.format(AT_ONCE),
             price="staleness",
-            note="samples are drawn by weights one version older than those that they train",
+            note=OLDER,
         )
+
+
+def _apart(now: Now, part: str) -> Iterator[Advice]:
+    """Generation ahead of the update, on as many devices again."""
+    spec = now.job.spec
+    if now.work.separated:
+        return
+    devices = spec.roles.rollout
+    roles = {"mode": "separated", "updateDevices": devices, "rolloutDevices": devices}
+    change: dict[str, Any] = {"placement": roles, "flow": AHEAD}
+    if spec.resharding.strategy == "allgather-swap":  # of devices that train and generate
+        change["resharding"] = {"strategy": "allgather"}
+    yield Advice(
+        part=part,
+        change={"spec": change},
+        seconds=now.after(mode="async", separated=True),
+        how=OVERLAPPING.format(AT_ONCE),
+        price="devices",
+        note=f"takes {devices} more devices, which generate; {OLDER}",
+    )
+
+
+def _inference(now: Now) -> Iterator[Advice]:
+    yield from _overlap(now, "inference")
+    yield from _apart(now, "inference")
+    params, work = now.job.spec.algorithm.params, now.work
+    without = params.model_copy(update={"kl_coefficient": 0.0})
+    if "reference" not in params.states or "reference" in without.states:
+        return
+    changed: dict[str, Any] = {"klCoefficient": 0}
+    if params.kl_target is not None:
+        changed["klTarget"] = None
+    yield Advice(
+        part="inference",
+        change={"spec": {"algorithm": {"params": changed}}},
+        seconds=now.after(inference=work.inference - now.figures.busy.get("reference", 0.0)),
+        how="a step without the reference, which the KL term alone needs",
+        price="learning",
+        note="nothing holds the policy near the model that it began as",
+    )
 
 
 def _reward(now: Now) -> Iterator[Advice]:
     yield from _overlap(now, "reward")
+    yield from _apart(now, "reward")
     rewards, samples = now.job.spec.rewards, now.job.spec.batch.samples_per_prompt
     services = [service for r in rewards if (service := r.http or r.judge) is not None]
     if not services or not now.work.reward:
@@ -138,6 +182,7 @@ def _tail(now: Now) -> Iterator[Advice]:
 
 def _generate(now: Now) -> Iterator[Advice]:
     yield from _overlap(now, "generate")
+    yield from _apart(now, "generate")
     spec, work = now.job.spec, now.work
     replicas, devices = spec.rollout.parallelism.data, spec.placement.rollout_devices
     samples = spec.batch.global_batch_size * spec.batch.samples_per_prompt // replicas
@@ -255,18 +300,17 @@ def _alike(now: Now) -> Iterator[Advice]:
     prompts, size = batch.mini_batch_size // data, batch.micro_batch_size
     if prompts and prompts % size:  # a rank has fewer than it had in one pass
         change["batch"] = {"microBatchSize": math.gcd(prompts, size)}
-    sync, gathered = now.work.sync, now.figures.reshard.get("gather_seconds")
-    left = sync * wanted / shared if gathered is None else max(sync - gathered, 0.0)
-    share = 100 * wanted // shared
+    gathered = now.figures.reshard.get("gather_seconds")
+    spared = "exchanges" if gathered is None else f"exchanges, {gathered:.2g} s"
+    times = shared // wanted
     yield Advice(
         part="reshard",
         change={"spec": change},
-        seconds=now.after(sync=left),
-        how=f"a reshard of the {share} % of the weights that a device has itself"
-        if gathered is None
-        else "the reshard without its exchanges",
-        note=f"devices hold {shared // wanted} times as much of model, gradients and optimizer: `rljob plan` "
-        "tells how much",
+        seconds=None,
+        how=f"not estimated: the reshard is without its {spared}; the update sums gradients of {times} times "
+        "as many weights in place of activations, and this run does not tell how long that takes",
+        note=f"devices hold {times} times as much of model, gradients and optimizer: `rljob plan` tells how "
+        "much",
     )
 
 
@@ -284,7 +328,7 @@ def _dock(now: Now) -> Iterator[Advice]:
 REMEDIES: Mapping[str, Callable[[Now], Iterator[Advice]]] = {
     "generate": _generate,
     "tail": _tail,
-    "inference": lambda now: _overlap(now, "inference"),
+    "inference": _inference,
     "reward": _reward,
     "update": _update,
     "reshard": _reshard,
