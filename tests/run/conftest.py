@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from chat_tokenizer import save_chat_tokenizer
 from driver_world import Boundaries
 from shared_folder import of_all_workers
 from whole_runs import SMALL_JOB, RunsOfAll
@@ -15,7 +16,9 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.tiny_recipe import CONFIG
 from rljob_runtime.models.weights import save_hf
-from rljob_runtime.task.tokenizer import save_byte_tokenizer
+from rljob_runtime.task.tokenizer import MARKER, save_byte_tokenizer
+
+CHAT_SIGNS = ["<unk>", "<user>", "<assistant>", "1:", "2:", "3:"]
 
 
 @pytest.fixture
@@ -59,3 +62,14 @@ def untrained_model(tmp_path: Path) -> Path:
     save_hf(decoder.named_hf_parameters(), folder=folder, config=CONFIG)
     save_byte_tokenizer(folder)
     return folder
+
+
+@pytest.fixture
+def untrained_chat_model(untrained_model: Path) -> Path:
+    """The same, whose tokens are words in a chat template."""
+    untrained_model.joinpath(MARKER).unlink()
+    signs = [f"word{i}" for i in range(CONFIG["vocab_size"])]
+    signs[: len(CHAT_SIGNS)] = CHAT_SIGNS
+    signs[CONFIG["eos_token_id"]] = "<end>"
+    save_chat_tokenizer(untrained_model, signs)
+    return untrained_model

@@ -67,3 +67,53 @@ def test_samples_play_games_and_what_failed_there_is_told(
     assert shown["prompt"] in ("1:", "2:", "3:")
     assert all(response["parts"].keys() == {"game", "short"} for response in shown["responses"])
     assert [event["n"] for event in finished.of_kind("evaluation")] == [8, 8]
+
+
+@pytest.mark.run
+def test_a_chat_model_plays_its_games_ahead_of_the_update(
+    job_file: Callable[..., Path],
+    tmp_path: Path,
+    untrained_chat_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = str(game_package.install(tmp_path / "games"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", folder)
+    file = job_file(
+        steps=3,
+        model={"path": untrained_chat_model.name},
+        data={
+            "chat": True,
+            "environment": {
+                "name": "acme.countdown",
+                "timeoutSeconds": 60,
+                "maxObservationTokens": 12,
+            },
+            "stop": ["word1"],
+        },
+        rewards=[{"name": "game", "type": "environment"}],
+        rollout={"maxTurns": 3},
+        batch__maxResponseLength=48,
+        batch__maxPromptLength=32,
+        algorithm={"name": "grpo", "params": {"minGroupsWithSignal": 0}},
+        evaluation={"prompts": 8},
+        checkpoint={},
+        accelerator={"type": "emulated", "devicesPerNode": 2},
+        placement={"mode": "separated", "updateDevices": 1, "rolloutDevices": 1},
+        flow={"mode": "async", "maxStaleness": 1},
+    )
+
+    finished = run(file, tmp_path / "run")
+
+    assert finished.code == 0, finished.output
+    steps = [event["metrics"] for event in finished.of_kind("step")]
+    assert len(steps) == 3
+    assert any(metrics["turns/mean"] > 1 for metrics in steps)
+    assert max(metrics["staleness/max"] for metrics in steps) == 1
+    for metrics in steps:
+        drawn = metrics["response_length/mean"]
+        assert drawn <= metrics["response_length/with_observations"] <= 48
+    shown = finished.of_kind("step")[0]["samples"][0]
+    assert shown["prompt"] in ("1:", "2:", "3:")
+    told = "".join(text for response in shown["responses"] for text in response["tokens"]["texts"])
+    assert "<user>" in told and "<assistant>" in told  # the template's, between turns

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from chat_tokenizer import TEMPLATE, save_chat_tokenizer
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -42,19 +43,11 @@ def test_what_somebody_else_wrote_has_no_special_tokens(tmp_path: Path) -> None:
     assert ByteTokenizer().plain("a") == [97]
 
 
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}"
-    "{% if add_generation_prompt %}<assistant> {% endif %}"
-)
+SIGNS = ["<unk>", "<end>", "<user>", "<assistant>", "hi", "move", "seen"]
 
 
-def chat_tokenizer(folder: Path, template: str) -> HFTokenizer:
-    signs = ["<unk>", "<end>", "<user>", "<assistant>", "hi", "move", "seen"]
-    words = Tokenizer(WordLevel({sign: i for i, sign in enumerate(signs)}, unk_token="<unk>"))
-    words.pre_tokenizer = WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", unk_token="<unk>")
-    fast.chat_template = template
-    fast.save_pretrained(folder)
+def chat_tokenizer(folder: Path, template: str = TEMPLATE) -> HFTokenizer:
+    save_chat_tokenizer(folder, SIGNS, template=template)
     (folder / "config.json").write_text(json.dumps({"eos_token_id": 1}))
     return HFTokenizer(folder)
 
@@ -63,7 +56,7 @@ def chat_tokenizer(folder: Path, template: str) -> HFTokenizer:
 def test_turns_in_the_chat_template_are_those_of_the_whole_conversation(
     tmp_path: Path, ended: bool
 ) -> None:
-    tokenizer = chat_tokenizer(tmp_path, TEMPLATE)
+    tokenizer = chat_tokenizer(tmp_path)
     drawn = tokenizer.continuation("move" + " <end>" * ended)
 
     before, after = tokenizer.between_turns(ended=ended)
