@@ -131,6 +131,13 @@ def test_only_the_last_failure_is_told_in_full():
             "reason": "ImagePullBackOff", "message": "not found"}}}]}, "ImagePullBackOff: not found"),
         ({"containerStatuses": [{"name": "ray-head", "state": {"terminated": {
             "reason": "OOMKilled", "exitCode": 137}}}]}, "OOMKilled, exit code 137"),
+        ({"initContainerStatuses": [{"name": "wait-gcs-ready", "state": {"waiting": {
+            "reason": "ErrImagePull", "message": "denied"}}}],
+          "containerStatuses": [{"name": "ray-worker", "state": {"waiting": {
+            "reason": "PodInitializing"}}}]}, "ErrImagePull: denied"),
+        ({"initContainerStatuses": [{"name": "wait-gcs-ready", "state": {"running": {}}}],
+          "containerStatuses": [{"name": "ray-worker", "state": {"waiting": {
+            "reason": "PodInitializing"}}}]}, "PodInitializing"),
         ({"conditions": []}, "Running, not ready"),
         ({}, "Running"),
     ],

@@ -90,7 +90,7 @@ def state(pod: Manifest) -> str:
         return "Terminating"
     if found.get("PodScheduled", {}).get("status") == "False":
         return f"Pending: {found['PodScheduled'].get('message') or 'not scheduled'}"
-    for container in _ray_containers(pod):
+    for container in [*_initial_containers(pod), *_ray_containers(pod)]:
         own = container.get("state", {})
         if "waiting" in own:
             return _joined(own["waiting"].get("reason"), own["waiting"].get("message"))
@@ -119,6 +119,13 @@ def age(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(0, int(seconds))}s"
+
+
+def _initial_containers(pod: Manifest) -> list[Manifest]:
+    """Those that come before the Ray container and keep it waiting: KubeRay's has the same image."""
+    containers = pod.get("status", {}).get("initContainerStatuses") or []
+    waiting = [c for c in containers if "waiting" in c.get("state", {})]
+    return [c for c in waiting if c["state"]["waiting"].get("reason") != "PodInitializing"]
 
 
 def _ray_containers(pod: Manifest) -> list[Manifest]:
