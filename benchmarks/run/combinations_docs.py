@@ -23,13 +23,19 @@ def combinations_page(document: Mapping[str, Any]) -> str:
     done = [one for one in ran if not one["problem"]]
     seen = {pair for one in done for pair in _pairs(one["parts"])}
     pairs = sum(len(one) * len(other) for one, other in combinations(axes.values(), 2))
+    left_out = f" (`--runs {len(ran)}`)" if len(ran) < document["chosen"] else ""
     parts = [
         HEAD,
         _table(["", "parts"], [[axis, "; ".join(names)] for axis, names in axes.items()]),
-        f"## Refused\n\n{count} of {whole} combinations ({count / whole:.1%}), before anything starts:",
-        _table(["combinations", "reason"], [[str(n), why] for why, n in refused.items()]),
+        f"## Refused\n\n{count} of {whole} combinations ({count / whole:.1%})"
+        + (", before anything starts:" if refused else "."),
+        *(
+            [_table(["combinations", "reason"], [[str(n), why] for why, n in refused.items()])]
+            if refused
+            else []
+        ),
         f"## Run\n\n{len(done)} of the {document['chosen']} jobs that have every pair ran three steps, and "
-        f"{len(seen)} of {pairs} pairs of parts met in them (`--runs {len(ran)}`):",
+        f"{len(seen)} of {pairs} pairs of parts met in them{left_out}:",
         _table(
             [*axes, "seconds", ""],
             [[*one["parts"], f"{one['seconds']:.0f}", one["problem"] or "done"] for one in ran],
