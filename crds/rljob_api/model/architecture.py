@@ -19,8 +19,11 @@ from rljob_api.spec.workload import Model
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)
 FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
-MOST, MOST_LAYERS = 2**31 - 1, 4096
-"""Of a size in a config.json: no model has more, and a spoiled one would be counted layer by layer."""
+MOST_SIZE = 2**31 - 1
+MOST = {"num_hidden_layers": 1024} | dict.fromkeys(
+    ("num_experts", "num_local_experts", "n_routed_experts"), 4096
+)
+"""Of what is counted one by one, by its key in config.json: no model has more, a spoiled file may."""
 SEQUENCE_SCORER, TOKEN_SCORER = "ForSequenceClassification", "ForTokenClassification"
 HEAD_DIMS = {"qwen3": 128}  # where config.json has none and heads do not share out the hidden size
 
@@ -228,7 +231,7 @@ def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
 
 def most_of(key: str) -> int:
     """The largest value that a size of a config.json may have."""
-    return MOST_LAYERS if key == "num_hidden_layers" else MOST
+    return MOST.get(key, MOST_SIZE)
 
 
 def _size(

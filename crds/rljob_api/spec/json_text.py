@@ -4,6 +4,7 @@ Called by whoever reads such a file. The standard library's reader lets brackets
 ends (RecursionError), and takes half of a surrogate pair for text, which no file and no tokenizer takes.
 """
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,8 @@ from pydantic_core import from_json
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Of steps, rows and the like, in a file's model."""
+HALF = re.compile("unexpected end of hex escape|lone leading surrogate in hex escape")
+"""What the reader says of such a text."""
 MAX_BYTES = 64 << 20
 """Of a file that is read whole. The index of 700 billion parameters has a seventh of it."""
 
@@ -19,7 +22,10 @@ MAX_BYTES = 64 << 20
 def parse_json(text: str | bytes) -> Any:
     """The value. Raises ValueError, with line and column, for what is no JSON, is nested more than 200 deep,
     has text that is no UTF-8, or a number of more than 4,300 digits."""
-    return from_json(text.encode() if isinstance(text, str) else text)
+    try:
+        return from_json(text.encode() if isinstance(text, str) else text)
+    except ValueError as error:
+        raise ValueError(HALF.sub("half of a surrogate pair", str(error))) from None
 
 
 def read_json(file: Path) -> Any:

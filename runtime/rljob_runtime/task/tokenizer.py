@@ -115,7 +115,7 @@ class HFTokenizer:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # of any type, by what is spoiled
             raise ConfigError(
                 f"{path} holds no tokenizer that transformers can read ({error}); "
                 "save one there with save_pretrained"
