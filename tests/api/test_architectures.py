@@ -58,10 +58,20 @@ def test_a_model_of_an_unknown_family_has_no_shape(tmp_path):
     ("text", "fragment"),
     [
         (None, "config.json does not exist; name a Hugging Face directory"),
-        ("{", "config.json cannot be read: Expecting property name"),
-        ("[]", "config.json is no model configuration: TypeError"),
-        ('{"model_type": "llama"}', "is no model configuration: KeyError 'num_attention_heads'"),
-        (json.dumps(SMALL | {"model_type": "llama", "num_attention_heads": 0}), "ZeroDivision"),
+        ("{", "config.json cannot be read: EOF while parsing"),
+        ("[]", "config.json is no model configuration: it is an empty list"),
+        ('{"model_type": []}', "model_type is an empty list; must be text"),
+        ("[" * 5000, "recursion limit exceeded"),
+        ('{"model_type": "\\ud800"}', "cannot be read: half of a surrogate pair"),
+        ('{"model_type": "llama"}', "configuration: num_attention_heads is missing"),
+        (
+            json.dumps(SMALL | {"model_type": "llama", "num_attention_heads": 0}),
+            "heads is 0; must be",
+        ),
+        (
+            json.dumps(SMALL | {"model_type": "llama", "num_hidden_layers": 10**12}),
+            "num_hidden_layers is 1000000000000; must be a whole number from 1 to 1024",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_read_is_named(tmp_path, text, fragment):

@@ -164,8 +164,8 @@ def test_saved_adapters_come_back_bit_for_bit(save: Callable[[str], Path], tmp_p
 
     save_adapter(held.whole_adapters(), ALL, base=tmp_path, folder=tmp_path / "adapter")
 
-    stored = read_adapter(tmp_path / "adapter")
     expected = dict(held.whole_adapters())
+    stored = read_adapter(tmp_path / "adapter", {name: t.shape for name, t in expected.items()})
     assert stored.keys() == expected.keys()
     assert all(stored[name].equal(adapter) for name, adapter in expected.items())
 

@@ -39,6 +39,25 @@ def test_every_family_that_transformers_saves_is_loaded(family: str, tmp_path: P
     )
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"hidden_size": 2**31 - 1}, "no memory for|do not fit its config.json"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 .* is more than 1024"),
+        ({"architectures": ["SomeForCausalLM"], "hidden_size": "x"}, "loaded by transformers"),
+        ({"architectures": ["SomeForCausalLM"], "model_type": "x"}, "loaded by transformers"),
+    ],
+)
+def test_a_config_that_was_spoiled_is_named(
+    directory: Path, changes: dict[str, Any], told: str
+) -> None:
+    file = directory / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    with pytest.raises((ConfigError, WeightsError), match=told):
+        load_policy(directory, dtype=torch.float32)
+
+
 def test_shards_are_read_by_their_index(tmp_path: Path) -> None:
     reference = make_reference("qwen3")
     reference.save_pretrained(tmp_path, max_shard_size="20KB")

@@ -4,7 +4,6 @@ Called by `memory`, `plan` and `shape_rules`. Counts only; the runtime has its o
 knows positions and activations.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -12,12 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from rljob_api.model.model_places import model_folder
+from rljob_api.spec.json_text import read_json
+from rljob_api.spec.messages import show
 from rljob_api.spec.problems import InvalidJob, Problem
 from rljob_api.spec.workload import Model
 
 DEEPSEEK = ("deepseek_v2", "deepseek_v3")
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", *DEEPSEEK)
 FIRST_SPARSE_LAYERS = {"deepseek_v2": 0, "deepseek_v3": 3}
+MOST_SIZE = 2**31 - 1
+MOST = {"num_hidden_layers": 1024} | dict.fromkeys(
+    ("num_experts", "num_local_experts", "n_routed_experts"), 4096
+)
+"""Of what is counted one by one, by its key in config.json: no model has more, a spoiled file may."""
 SEQUENCE_SCORER, TOKEN_SCORER = "ForSequenceClassification", "ForTokenClassification"
 HEAD_DIMS = {"qwen3": 128}  # where config.json has none and heads do not share out the hidden size
 
@@ -194,14 +200,14 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
     place = base_dir / (model.path or "")
     file = (model_folder(place) or place) / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file)
     except FileNotFoundError:
         message = (
             f"{file} does not exist; name a Hugging Face directory, relative to the job's file"
         )
         raise InvalidJob([Problem("spec.model.path", message)]) from None
     except (OSError, ValueError) as error:
-        message = f"{file} cannot be read: {error}"
+        message = f"{file} cannot be read: {error}; copy the model again"
         raise InvalidJob([Problem("spec.model.path", message)]) from error
     return read_shape(config, name=str(file))
 
@@ -209,32 +215,51 @@ def find_shape(model: Model, *, base_dir: Path) -> Shape | None:
 def read_shape(config: Mapping[str, Any], *, name: str) -> Shape | None:
     """The shape in a Hugging Face configuration; None for a family that has no known shape.
 
-    name: the file's. Raises InvalidJob when a size is missing or no number.
+    name: the file's. Raises InvalidJob when a size is missing, or none that a model has.
     """
     try:
-        family = config["model_type"]
-        return _shape(config, str(family)) if family in FAMILIES else None
-    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        message = f"{name} is no model configuration: {type(error).__name__} {error}"
+        if not isinstance(config, dict):
+            raise ValueError(f"it is {show(config)}, no mapping of keys")
+        family = config.get("model_type")
+        if not isinstance(family, str):
+            raise ValueError(f"model_type is {show(family)}; must be text")
+        return _shape(config, family) if family in FAMILIES else None
+    except ValueError as error:
+        message = f"{name} is no model configuration: {error}"
         raise InvalidJob([Problem("spec.model.path", message)]) from error
 
 
+def most_of(key: str) -> int:
+    """The largest value that a size of a config.json may have."""
+    return MOST.get(key, MOST_SIZE)
+
+
+def _size(
+    config: Mapping[str, Any], key: str, default: int | None = None, *, least: int = 1
+) -> int:
+    value, most = config.get(key), most_of(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        found = "is missing" if value is None else f"is {show(value)}"
+        raise ValueError(f"{key} {found}; must be a whole number from {least} to {most}")
+    return value
+
+
 def _shape(config: Mapping[str, Any], family: str) -> Shape:
-    name = str((config.get("architectures") or [""])[0])
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
     scores = name.endswith((SEQUENCE_SCORER, TOKEN_SCORER))
-    heads = int(config["num_attention_heads"])
+    heads, hidden = _size(config, "num_attention_heads"), _size(config, "hidden_size")
     bias = bool(config.get("attention_bias", False))
     return Shape(
         family=family,
-        vocab=int(config["vocab_size"]),
-        hidden=int(config["hidden_size"]),
-        layers=int(config["num_hidden_layers"]),
-        intermediate=int(config["intermediate_size"]),
+        vocab=_size(config, "vocab_size"),
+        hidden=hidden,
+        layers=_size(config, "num_hidden_layers"),
+        intermediate=_size(config, "intermediate_size"),
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(
-            config.get("head_dim") or HEAD_DIMS.get(family) or config["hidden_size"] // heads
-        ),
+        kv_heads=_size(config, "num_key_value_heads", heads),
+        head_dim=_size(config, "head_dim", HEAD_DIMS.get(family) or hidden // heads),
         tied=bool(config.get("tie_word_embeddings", False)) and not scores,
         qkv_bias=bias or family == "qwen2",
         output_bias=bias and family != "qwen2",
@@ -249,32 +274,36 @@ def _shape(config: Mapping[str, Any], family: str) -> Shape:
 
 def _experts(config: Mapping[str, Any], family: str) -> Experts | None:
     if family == "qwen3_moe":
+        dense = config.get("mlp_only_layers") or []
+        if not isinstance(dense, list) or not all(isinstance(layer, int) for layer in dense):
+            raise ValueError(f"mlp_only_layers is {show(dense)}; must be a list of whole numbers")
         return Experts(
-            count=int(config.get("num_experts") or config["num_local_experts"]),
-            intermediate=int(config["moe_intermediate_size"]),
-            chosen=int(config["num_experts_per_tok"]),
-            every=int(config.get("decoder_sparse_step", 1)),
-            dense_layers=tuple(config.get("mlp_only_layers") or ()),
+            count=_size(
+                config, "num_experts" if config.get("num_experts") else "num_local_experts"
+            ),
+            intermediate=_size(config, "moe_intermediate_size"),
+            chosen=_size(config, "num_experts_per_tok"),
+            every=_size(config, "decoder_sparse_step", 1),
+            dense_layers=tuple(dense),
         )
     if family in DEEPSEEK:
-        size = int(config["moe_intermediate_size"])
+        size, first = _size(config, "moe_intermediate_size"), FIRST_SPARSE_LAYERS[family]
         return Experts(
-            count=int(config["n_routed_experts"]),
+            count=_size(config, "n_routed_experts"),
             intermediate=size,
-            chosen=int(config["num_experts_per_tok"]),
-            shared_intermediate=size * int(config["n_shared_experts"]),
-            first_layer=int(config.get("first_k_dense_replace", FIRST_SPARSE_LAYERS[family])),
+            chosen=_size(config, "num_experts_per_tok"),
+            shared_intermediate=size * _size(config, "n_shared_experts", least=0),
+            first_layer=_size(config, "first_k_dense_replace", first, least=0),
             gate_bias=family == "deepseek_v3",
         )
     return None
 
 
 def _latent(config: Mapping[str, Any]) -> Latent:
-    rank = config.get("q_lora_rank")
     return Latent(
-        query_rank=int(rank) if rank else None,
-        kv_rank=int(config["kv_lora_rank"]),
-        nope_dim=int(config["qk_nope_head_dim"]),
-        rope_dim=int(config["qk_rope_head_dim"]),
-        value_dim=int(config["v_head_dim"]),
+        query_rank=_size(config, "q_lora_rank", 0, least=0) or None,
+        kv_rank=_size(config, "kv_lora_rank"),
+        nope_dim=_size(config, "qk_nope_head_dim"),
+        rope_dim=_size(config, "qk_rope_head_dim"),
+        value_dim=_size(config, "v_head_dim"),
     )

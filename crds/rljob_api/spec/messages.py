@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rljob_api.spec.patterns import WORDS
@@ -48,6 +48,21 @@ def problem_of(error: ErrorDetails, *, root: type[BaseModel], prefix: str) -> Pr
     if value is None:
         return Problem(path, "is empty; give it a value or leave the key out")
     return Problem(path, _describe(kind, value, limits, error["msg"]))
+
+
+def fault_of(error: Exception) -> str:
+    """What is wrong with a file beside the job: of pydantic's errors the first, `field is value; must be`."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    path, kind = path_of("", first["loc"]), first["type"]
+    if kind == "missing":
+        return f"{path} is missing"
+    if kind == "unexpected_keyword_argument":
+        return f"{path} is not known"
+    if not path:
+        return first["msg"]
+    return f"{path} {_describe(kind, first['input'], first.get('ctx', {}), first['msg'])}"
 
 
 def path_of(prefix: str, location: Iterable[int | str]) -> str:

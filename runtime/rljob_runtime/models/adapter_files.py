@@ -4,7 +4,7 @@ Called where a checkpoint is written and read, and by `rljob export --adapter`.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -43,12 +43,21 @@ def save_adapter(
     (folder / CONFIG_FILE).write_text(json.dumps(entries, indent=2) + "\n")
 
 
-def read_adapter(folder: Path) -> dict[str, Tensor]:
-    """Its tensors by their names in the model. Raises CheckpointError."""
+def read_adapter(folder: Path, wanted: Mapping[str, Sequence[int]]) -> dict[str, Tensor]:
+    """Its tensors by their names in the model. wanted: those that are asked for, and their shapes. Raises
+    CheckpointError."""
+    file = folder / ADAPTER_FILE
     try:
-        stored = load_file(folder / ADAPTER_FILE)
+        stored = load_file(file)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
-            f"{folder / ADAPTER_FILE} cannot be read ({error}); resume from an earlier checkpoint"
+            f"{file} cannot be read ({error}); resume from an earlier checkpoint"
         ) from error
-    return {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+    found = {name.removeprefix(PREFIX): tensor for name, tensor in stored.items()}
+    for name, shape in wanted.items():
+        if name not in found or found[name].shape != tuple(shape):
+            there = f"is {[*found[name].shape]}" if name in found else "is missing"
+            raise CheckpointError(
+                f"{file}: {name} {there}, must be {[*shape]}; resume from an earlier checkpoint"
+            )
+    return found

@@ -4,11 +4,14 @@ Called by the families, which translate it to an `Architecture`, and by whatever
 entry of it.
 """
 
-import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rljob_api.model.architecture import most_of
+from rljob_api.spec.json_text import read_json
+from rljob_api.spec.messages import show
 from rljob_runtime.errors import ConfigError
 
 
@@ -20,13 +23,15 @@ def read_config(path: Path) -> dict[str, object]:
     """The directory's config.json. Raises ConfigError when it is missing or not a JSON object."""
     file = path / "config.json"
     try:
-        config = json.loads(file.read_text())
+        config = read_json(file)
     except FileNotFoundError:
         raise ConfigError(
             f"{path} holds no config.json; name a Hugging Face model directory"
         ) from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{file} cannot be read: {error}; copy the model directory again"
+        ) from error
     if not isinstance(config, dict):
         raise ConfigError(f"{file} is not a JSON object; copy the model directory again")
     return config
@@ -45,17 +50,21 @@ class Config:
         return self.entries.get(key)
 
     def integer(self, key: str, default: int | None = None) -> int:
-        """A positive integer. Raises ConfigError for anything else."""
-        value = self._value(key, default)
+        """A positive integer. Raises ConfigError for anything else, and for one that no model has."""
+        value, most = self._value(key, default), most_of(key)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{key}={value!r} in config.json is not a positive integer")
+            raise ConfigError(f"{key}={show(value)} in config.json is not a positive integer")
+        if value > most:
+            raise ConfigError(f"{key}={show(value)} in config.json is more than {most}")
         return value
 
     def number(self, key: str, default: float) -> float:
-        """A number. Raises ConfigError for anything else."""
+        """A finite number. Raises ConfigError for anything else."""
         value = self._value(key, default)
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise ConfigError(f"{key}={value!r} in config.json is not a number")
+            raise ConfigError(f"{key}={show(value)} in config.json is not a number")
+        if not abs(value) <= sys.float_info.max:
+            raise ConfigError(f"{key}={show(value)} in config.json is not a finite number")
         return float(value)
 
     def flag(self, key: str, default: bool = False) -> bool:
@@ -66,14 +75,14 @@ class Config:
         """A list of integers, empty where it is missing. Raises ConfigError for anything else."""
         value = self._value(key, [])
         if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
-            raise ConfigError(f"{key}={value!r} in config.json is not a list of integers")
+            raise ConfigError(f"{key}={show(value)} in config.json is not a list of integers")
         return value
 
     def mapping(self, key: str) -> dict[str, object]:
         """An object, empty where it is missing. Raises ConfigError for anything else."""
         value = self._value(key, {})
         if not isinstance(value, dict):
-            raise ConfigError(f"{key}={value!r} in config.json is not an object")
+            raise ConfigError(f"{key}={show(value)} in config.json is not an object")
         return value
 
     def require(self, key: str, *known: object) -> None:

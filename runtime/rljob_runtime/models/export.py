@@ -3,7 +3,6 @@
 Called by `rljob export`. Copies tensor by tensor, so that a model may be larger than memory.
 """
 
-import json
 import shutil
 from functools import partial
 from pathlib import Path
@@ -11,13 +10,13 @@ from pathlib import Path
 import torch
 
 from rljob_api.model.model_places import model_folder
-from rljob_runtime.errors import ConfigError
+from rljob_runtime.errors import CheckpointError, ConfigError
 from rljob_runtime.models.adapter_files import ADAPTER_FILE, ADAPTER_FOLDER, CONFIG_FILE
 from rljob_runtime.models.expert_names import held_dtype
 from rljob_runtime.models.tensor_files import TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written
 from rljob_runtime.models.weights import write_directory
-from rljob_runtime.record.best import BEST_FILE
+from rljob_runtime.record.best import stored_best
 from rljob_runtime.record.checkpoint import MODEL_FOLDER, CheckpointStore
 from rljob_runtime.record.checksums import check_files
 
@@ -85,16 +84,18 @@ def find_best(run: Path) -> Path:
     """The model of a run's best checkpoint. Raises ConfigError."""
     store = CheckpointStore(folder=run / "checkpoints", keep=1)
     try:
-        found = json.loads((store.folder / BEST_FILE).read_text())
-        model = store.path(int(found["step"])) / MODEL_FOLDER
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        best = stored_best(store.folder)
+    except CheckpointError as error:
+        raise ConfigError(f"{error}; or leave --best out") from error
+    if best is None or best.step is None:
         raise ConfigError(
             f"{run} has no best checkpoint; name the folder of a run with spec.checkpoint.keepBest: "
             "true that has evaluated a step, or leave --best out"
-        ) from error
+        )
+    model = store.path(best.step) / MODEL_FOLDER
     if not (model / "config.json").is_file():
         raise ConfigError(
-            f"the best evaluation of {run} was after step {found['step']}, and {model} is not there: "
+            f"the best evaluation of {run} was after step {best.step}, and {model} is not there: "
             "no step was better than the model that the run began with, or spec.checkpoint.keepBest was "
             "not true; leave --best out"
         )

@@ -43,9 +43,19 @@ def load_decoder(path: Path, *, dtype: torch.dtype) -> Decoder:
 
     Holds the model and, while it loads, one tensor more.
     """
-    decoder = Decoder(read_architecture(read_config(path)), dtype=dtype)
+    decoder = _empty(read_architecture(read_config(path)), path, dtype)
     load_weights(dict(decoder.named_hf_parameters()), path)
     return decoder
+
+
+def _empty(architecture: Architecture, path: Path, dtype: torch.dtype) -> Decoder:
+    try:
+        return Decoder(architecture, dtype=dtype)
+    except RuntimeError as error:  # torch's, of memory that is not there
+        raise ConfigError(
+            f"the sizes in {path / 'config.json'} make a model that this machine has no memory for "
+            f"({str(error).splitlines()[0]}); copy the model again, or share it (spec.update.parallelism)"
+        ) from error
 
 
 def load_scorer(path: Path, *, dtype: torch.dtype) -> Decoder:
@@ -53,7 +63,7 @@ def load_scorer(path: Path, *, dtype: torch.dtype) -> Decoder:
 
     Raises ConfigError for a model that the decoder does not compute, and as `load_policy`.
     """
-    decoder = Decoder(read_scorer(path), dtype=dtype)
+    decoder = _empty(read_scorer(path), path, dtype)
     load_weights(
         dict(without_new_head(decoder.named_hf_parameters(), path)), path, left_out=new_head(path)
     )

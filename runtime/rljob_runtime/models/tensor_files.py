@@ -4,7 +4,6 @@ Called by `weights` and the export. Nothing is read before it is asked for: name
 come from the files' headers.
 """
 
-import json
 from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from rljob_api.spec.json_text import read_json
 from rljob_runtime.errors import ConfigError, WeightsError
 from rljob_runtime.models.config import read_config
 from rljob_runtime.models.expert_names import Place, places_in_stack
@@ -165,10 +165,12 @@ def _weight_files(path: Path) -> list[Path]:
             "convert the model to safetensors (transformers' save_pretrained does)"
         )
     try:
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        if elsewhere := [name for name in names if Path(name).name != name]:
+            raise ValueError(f"{elsewhere[0]!r} is no file's name")
+        absent = [name for name in names if not (path / name).is_file()]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise WeightsError(f"{index} cannot be read: {error!r}; copy the model again") from error
-    absent = [name for name in names if not (path / name).is_file()]
     if absent:
         raise WeightsError(f"{path} lacks {', '.join(absent)}, which {INDEX_FILE} names")
     return [path / name for name in names]

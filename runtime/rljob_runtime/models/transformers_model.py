@@ -31,10 +31,17 @@ class TransformersModel(nn.Module):
 
     @classmethod
     def from_path(cls, path: Path, *, dtype: torch.dtype) -> "TransformersModel":
-        """Load a Hugging Face directory. Raises WeightsError naming tensors that do not fit."""
-        model, info = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, local_files_only=True, output_loading_info=True
-        )
+        """Load a Hugging Face directory. Raises WeightsError naming tensors that do not fit, ConfigError for
+        what the library cannot load."""
+        try:
+            model, info = AutoModelForCausalLM.from_pretrained(
+                path, dtype=dtype, local_files_only=True, output_loading_info=True
+            )
+        except Exception as error:  # of any type, by what is spoiled
+            raise ConfigError(
+                f"{path} cannot be loaded by transformers ({type(error).__name__}: {error}); copy the model "
+                "again, or name another one"
+            ) from error
         problems = {
             kind: sorted(str(name) for name in info.get(f"{kind}_keys", ()))
             for kind in ("missing", "unexpected", "mismatched")

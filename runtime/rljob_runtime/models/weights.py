@@ -22,6 +22,8 @@ from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.models.tensor_files import Box, TensorFiles
 from rljob_runtime.models.tensor_writer import MAX_SHARD_BYTES, Written, bytes_in, write_tensors
 
+MOST_TOLD = 100
+"""Tensors that an error names: a spoiled config.json has room for millions."""
 NOT_COPIED = (".safetensors", ".index.json", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
 
 PartOf = Callable[[str, torch.Size], Box | None]
@@ -91,7 +93,7 @@ def load_weights_into(policy: PolicyModel, path: Path) -> None:
 def check_weights(
     found: Mapping[str, Shaped], shapes: Mapping[str, torch.Size], *, where: str
 ) -> None:
-    """Raise WeightsError that names every missing, extra and misshapen tensor."""
+    """Raise WeightsError that names missing, extra and misshapen tensors, the first MOST_TOLD of them."""
     problems = [f"{name} is missing" for name in sorted(shapes.keys() - found.keys())]
     problems += [f"{name} is not expected" for name in sorted(found.keys() - shapes.keys())]
     problems += [
@@ -100,9 +102,10 @@ def check_weights(
         if found[name].shape != shapes[name]
     ]
     if problems:
+        more = f"; and {len(problems) - MOST_TOLD} others" if len(problems) > MOST_TOLD else ""
         raise WeightsError(
             f"weights of {where} do not fit its config.json ({len(problems)} tensors): "
-            f"{'; '.join(problems)}; use a complete copy of the model"
+            f"{'; '.join(problems[:MOST_TOLD])}{more}; use a complete copy of the model"
         )
 
 

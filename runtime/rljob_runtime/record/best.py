@@ -5,15 +5,25 @@ it, and `rljob export --best` finds the checkpoint.
 """
 
 import json
+import logging
 import math
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Annotated, ClassVar, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from rljob_api.spec.evaluation import EarlyStop
+from rljob_api.spec.json_text import Count, content_of
+from rljob_api.spec.messages import fault_of
+from rljob_runtime.errors import CheckpointError
 
 BEST_FILE = "best.json"
+Value = Annotated[float, Field(ge=-math.inf)]
+"""Never NaN, of which no other value is better."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,12 +32,14 @@ class Best:
     evaluations since the last one that was better by minDelta. mark: the value that they had to exceed by it.
     last: step of the last evaluation that was counted."""
 
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
     metric: str
-    step: int | None = None
-    value: float = -math.inf
-    mark: float = -math.inf
-    waited: int = 0
-    last: int = -1
+    step: Count | None = None
+    value: Value = -math.inf
+    mark: Value = -math.inf
+    waited: Count = 0
+    last: Annotated[int, Field(ge=-1, lt=2**63)] = -1
 
     def take(self, step: int, value: float, *, min_delta: float = 0.0) -> bool:
         """Count an evaluation; whether it is the best. One of a step that was counted changes nothing."""
@@ -63,10 +75,27 @@ class Best:
         os.replace(draft, folder / BEST_FILE)
 
     @classmethod
-    def read(cls, folder: Path, metric: str) -> Self:
-        """What was written; nothing yet where there is no file, or it is of another metric."""
+    def read(cls, folder: Path, metric: str) -> "Best":
+        """What was written; nothing yet where there is no file, it is spoiled, or of another metric."""
         try:
-            found = cls(**json.loads((folder / BEST_FILE).read_text()))
-        except (OSError, ValueError, TypeError):
-            return cls(metric=metric)
-        return found if found.metric == metric else cls(metric=metric)
+            found = stored_best(folder)
+        except CheckpointError as error:
+            log.warning("%s", error)
+            found = None
+        return found if found and found.metric == metric else cls(metric=metric)
+
+
+def stored_best(folder: Path) -> Best | None:
+    """What lies in the folder of the checkpoints, None where nothing does. Raises CheckpointError."""
+    file = folder / BEST_FILE
+    try:
+        return STORED.validate_json(content_of(file))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {fault_of(error)}; remove it: the best evaluation begins anew"
+        ) from error
+
+
+STORED = TypeAdapter(Best)

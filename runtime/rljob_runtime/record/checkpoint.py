@@ -10,7 +10,12 @@ import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
+from pydantic import ConfigDict, TypeAdapter
+
+from rljob_api.spec.json_text import Count, content_of
+from rljob_api.spec.messages import fault_of
 from rljob_api.topology.resolved import ResolvedSpec
 from rljob_runtime.errors import CheckpointError
 from rljob_runtime.prompts.schedule import PromptState
@@ -37,16 +42,18 @@ class RunState:
     first_new_prompt then is the first that it has not looked at.
     """
 
-    step: int
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(strict=True, extra="forbid")
+
+    step: Count
     seed: int
-    weight_version: int
-    dock_rows: int
+    weight_version: Count
+    dock_rows: Count
     spec_digest: str
     degrees: str = ""
-    first_new_prompt: int = 0
-    open_prompts: list[int] = field(default_factory=list)
-    rollbacks: int = 0
-    skipped_steps: int = 0
+    first_new_prompt: Count = 0
+    open_prompts: list[Count] = field(default_factory=list)
+    rollbacks: Count = 0
+    skipped_steps: Count = 0
     difficulty: list[list[int]] = field(default_factory=list)
 
     @property
@@ -57,6 +64,9 @@ class RunState:
             open_prompts=self.open_prompts,
             difficulty=self.difficulty,
         )
+
+
+STATE = TypeAdapter(RunState)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +193,10 @@ def read_state(checkpoint: Path) -> RunState:
     """The state of a checkpoint. Raises CheckpointError when it is missing or unreadable."""
     file = checkpoint / STATE_FILE
     try:
-        return RunState(**json.loads(file.read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        return STATE.validate_json(content_of(file))
+    except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"{file}: cannot be read ({error}); remove {checkpoint} to resume from the one before"
+            f"{file}: cannot be read ({fault_of(error)}); remove {checkpoint} to resume from the one before"
         ) from error
 
 

@@ -10,8 +10,9 @@ import json
 import zlib
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from rljob_api.spec.json_text import read_json
 from rljob_runtime.errors import CheckpointDamaged
 
 SUMS_FILE = "checksums.json"
@@ -54,15 +55,14 @@ def compared(
 def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: str = "") -> int:
     """The number of files that were compared; arguments as of `compared`. Raises CheckpointDamaged."""
     try:
-        text = (checkpoint / SUMS_FILE).read_text()
+        noted = {name: str(value) for name, value in read_json(checkpoint / SUMS_FILE).items()}
     except FileNotFoundError:
         return 0
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise _damaged(checkpoint, SUMS_FILE, str(error)) from error
-    try:
-        noted = {str(name): str(value) for name, value in json.loads(text).items()}
-    except (ValueError, AttributeError) as error:
-        raise _damaged(checkpoint, SUMS_FILE, str(error)) from error
+    for name in noted:
+        if not _is_within(name):
+            raise _damaged(checkpoint, SUMS_FILE, f"it names {name!r}, which is no file of it")
     rank, of = share
     names = [name for name in sorted(noted) if name.startswith(within)][rank::of]
     try:
@@ -74,6 +74,11 @@ def check_files(checkpoint: Path, *, share: tuple[int, int] = (0, 1), within: st
             told = f"its checksum is {found[name]}, and was {noted[name]} when it was written"
             raise _damaged(checkpoint, name, told)
     return len(names)
+
+
+def _is_within(name: str) -> bool:
+    place = PurePosixPath(name)
+    return not place.is_absolute() and ".." not in place.parts and "\0" not in name
 
 
 def _damaged(checkpoint: Path, name: str, why: str) -> CheckpointDamaged:

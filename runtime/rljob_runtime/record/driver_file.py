@@ -7,13 +7,29 @@ import contextlib
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+from pydantic import Field, TypeAdapter
 
+from rljob_api.spec.json_text import content_of
 from rljob_runtime.children.process_start import is_same, start_of
 
 DRIVER_NAME = "driver.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverPlace:
+    """Process, its start (unix seconds) and host, as the driver wrote them."""
+
+    pid: Annotated[int, Field(gt=0, lt=2**31)]
+    started: float
+    host: str
+
+
+PLACE = TypeAdapter(DriverPlace)
 
 
 @contextlib.contextmanager
@@ -34,21 +50,18 @@ def gone_driver(folder: Path, *, since: float) -> int | None:
     """The process that drove the folder's run on this machine and was killed; None where none is known.
     since: unix seconds; who wrote the file before that drove an earlier attempt."""
     try:
-        pid, started, host = read_driver(folder)
+        place = read_driver(folder)
         if (folder / DRIVER_NAME).stat().st_mtime < since:
             return None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
-    return pid if host == socket.gethostname() and living(pid, started) is None else None
+    gone = place.host == socket.gethostname() and living(place.pid, place.started) is None
+    return place.pid if gone else None
 
 
-def read_driver(folder: Path) -> tuple[int, float, str]:
-    """Process, its start and host, as the driver wrote them.
-
-    Raises OSError, ValueError, KeyError, TypeError where they cannot be read.
-    """
-    told = json.loads((folder / DRIVER_NAME).read_text())
-    return int(told["pid"]), float(told["started"]), str(told["host"])
+def read_driver(folder: Path) -> DriverPlace:
+    """Where the folder's driver lives. Raises OSError, and ValueError for a file that is spoiled."""
+    return PLACE.validate_json(content_of(folder / DRIVER_NAME), strict=True)
 
 
 def living(pid: int, started: float) -> psutil.Process | None:

@@ -8,8 +8,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+import msgspec
 from pydantic import Field
 
+Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""Of 64 bits: a log with others was spoiled, and nobody can compute with them."""
 MOST_TIMED_PASSES = 64
 """Of a step, whose times are told."""
 NULL = {"null": True}
@@ -33,7 +36,7 @@ class RunStartedEvent(Event):
     kind: Literal["run_started"] = "run_started"
     name: str
     """The job's."""
-    steps: int
+    steps: Integer
     """That the job asks for."""
     model: str | None = None
     """Name of a builtin one, or path."""
@@ -41,7 +44,7 @@ class RunStartedEvent(Event):
     """Its name in the spec."""
     dataset: str | None = field(default=None, metadata=NULL)
     """Dataset, file or game that prompts come from."""
-    devices: int | None = None
+    devices: Integer | None = None
     """That the job uses."""
     placement: str | None = None
     """`colocated` or `separated`."""
@@ -49,15 +52,15 @@ class RunStartedEvent(Event):
     """Its name in the spec."""
     update_engine: str | None = None
     """Its name in the spec."""
-    global_batch_size: int | None = None
+    global_batch_size: Integer | None = None
     """Prompts of a step."""
-    samples_per_prompt: int | None = None
+    samples_per_prompt: Integer | None = None
     """Responses to each of them."""
-    seed: int | None = None
+    seed: Integer | None = None
     """Of all random numbers."""
-    device_memory_bytes: int | None = field(default=None, metadata=NULL)
+    device_memory_bytes: Integer | None = field(default=None, metadata=NULL)
     """What each device may hold."""
-    resumed_from: int | None = None
+    resumed_from: Integer | None = None
     """Step that the run goes on after."""
     machine: dict[str, str] = field(default_factory=dict)
     """Processor, cores, system and Python of the driver's machine: label → text."""
@@ -84,11 +87,11 @@ class PhaseEvent(Event):
     name: str
     """generate, reward-model, reference, teacher, values, reward, critic, update, sync; compare, of held-out
     [pairs](algorithms.md)."""
-    step: int
+    step: Integer
     """That it ran for."""
     role: str | None = None
     """Of the worker: device, rollout, update or reward."""
-    device: int | None = None
+    device: Integer | None = None
     """The worker's number among those of its role."""
     start: float
     """Unix seconds."""
@@ -105,15 +108,15 @@ class Tokens:
     """A response's first tokens: at most 48 of each, the best and the worst response of a group first, and
     2.5 KiB of a group; an evaluation tells none."""
 
-    ids: list[int]
+    ids: list[Integer]
     """In the vocabulary."""
     texts: list[str]
     """Of each on its own."""
     logprobs: list[float | None]
     """The rollout's, nats; null for a token that the policy did not draw."""
-    version: int
+    version: Integer
     """Of the weights that drew the first one."""
-    versions: list[tuple[int | None, int]] | None = None
+    versions: list[tuple[Integer | None, Integer]] | None = None
     """Runs of (version, tokens), where each token's is known, which it is not with `flow.mode: async`
     unless with a partial rollout."""
 
@@ -128,7 +131,7 @@ class ShownResponse:
     """Weighted sum of its scores."""
     parts: dict[str, float | None] = field(default_factory=dict)
     """Reward → score, before its weight."""
-    length: int | None = None
+    length: Integer | None = None
     """Tokens that the policy drew."""
     tokens: Tokens | None = None
     """Its first ones."""
@@ -150,12 +153,16 @@ class Group:
 class PassTimes:
     """Passes with gradient that a rank made in a step."""
 
-    count: int = 0
+    count: Integer = 0
     """How many."""
-    tokens: list[int] = field(default_factory=list)
+    tokens: list[Integer] = field(default_factory=list)
     """Of the first of them."""
     seconds: list[float] = field(default_factory=list)
     """Of the same ones."""
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.seconds):
+            raise ValueError("tokens and seconds are of the same passes")
 
     def add(self, tokens: int, seconds: float) -> None:
         """One pass, over so many tokens."""
@@ -170,13 +177,13 @@ class StepEvent(Event):
     """A step is done."""
 
     kind: Literal["step"] = "step"
-    step: int
+    step: Integer
     """Counted from 1."""
     seconds: float
     """That it took."""
     metrics: dict[str, float | None]
     """[Name](#metrics-of-a-step) → number."""
-    staleness: dict[int, int] = field(default_factory=dict)
+    staleness: dict[Integer, Integer] = field(default_factory=dict)
     """Versions behind → rows."""
     passes: PassTimes | None = None
     """The update's, with gradient, of the rank whose took longest; none with a pipeline."""
@@ -196,9 +203,9 @@ class SetFigures:
     """Of the accuracy, over prompts."""
     reward: float | None = None
     """Mean over its samples."""
-    n: int
+    n: Integer
     """Prompts."""
-    k: int = 1
+    k: Integer = 1
     """Samples a prompt."""
     pass_at_k: float | None = None
     """Share of prompts that some sample passed."""
@@ -209,7 +216,7 @@ class EvaluationEvent(SetFigures, Event):
     """Held-out prompts were sampled under the present weights."""
 
     kind: Literal["evaluation"] = "evaluation"
-    step: int
+    step: Integer
     """Steps that were done."""
     samples: list[Group] = field(default_factory=list)
     """A few groups."""
@@ -223,7 +230,7 @@ class EvaluationEvent(SetFigures, Event):
 class Memory:
     """What a device held from the first bucket of a reshard on."""
 
-    device: int
+    device: Integer
     """Its number."""
     seconds: list[float]
     """Since the first bucket."""
@@ -244,19 +251,19 @@ class ReshardEvent(Event):
     """The rollout layout got the update layout's weights by a plan."""
 
     kind: Literal["reshard"] = "reshard"
-    step: int
+    step: Integer
     """Whose weights went to the rollout, 0 before the first."""
     seconds: float
     """Of the slowest device, without the checks."""
-    received_bytes: int | None = None
+    received_bytes: Integer | None = None
     """From other devices, over all devices."""
-    released_bytes: int | None = None
+    released_bytes: Integer | None = None
     """Update weights that went to the host, over all devices."""
-    kept_bytes: int | None = None
+    kept_bytes: Integer | None = None
     """Update weights that stayed, over all devices: Eq. 3's R is 0 where nothing stayed."""
-    peak_bytes: int
+    peak_bytes: Integer
     """Weights of both layouts and buffers, on the fullest device."""
-    bound_bytes: int
+    bound_bytes: Integer
     """What they may be."""
     probe_gap: float | None = None
     """Largest distance of log-probs between the engines, nats."""
@@ -274,9 +281,9 @@ class ReshardEvent(Event):
     """What the device waited for the last of them."""
     check_seconds: float | None = None
     """Of the checks."""
-    checks: int | None = None
+    checks: Integer | None = None
     """Comparisons of names, sums and log-probs that passed."""
-    host_bytes: int | None = None
+    host_bytes: Integer | None = None
     """Of all hosts, kept for the swap."""
     memory: Memory | None = None
     """Of the fullest device, from the first bucket on."""
@@ -287,17 +294,17 @@ class InFlightEvent(Event):
     """Weights came while devices generated."""
 
     kind: Literal["in_flight"] = "in_flight"
-    step: int
+    step: Integer
     """The version of the weights."""
-    before: int | None = None
+    before: Integer | None = None
     """The version that it replaced."""
     received_seconds: float
     """Of the slowest device: from the first byte to the verified last."""
     hidden_seconds: float | None = None
     """Of them, in which that device generated."""
-    received_bytes: int | None = None
+    received_bytes: Integer | None = None
     """By all devices."""
-    tokens: int | None = None
+    tokens: Integer | None = None
     """That all devices drew while weights came."""
     switch_seconds: float
     """Of the slowest device: the copy from the host, in which it generated nothing."""
@@ -305,11 +312,11 @@ class InFlightEvent(Event):
     """Of sums and log-probs, between two batches."""
     probe_gap: float | None = None
     """Largest distance of log-probs between the engines, nats."""
-    checks: int | None = None
+    checks: Integer | None = None
     """Comparisons of names, sums and log-probs that passed."""
-    devices: int | None = None
+    devices: Integer | None = None
     """That generate."""
-    generating: int | None = None
+    generating: Integer | None = None
     """Those of them that switched between two tokens of a batch."""
 
 
@@ -317,15 +324,15 @@ class InFlightEvent(Event):
 class Warehouse:
     """What one says of itself."""
 
-    index: int = 0
+    index: Integer = 0
     """Its number."""
-    peak_bytes: int = 0
+    peak_bytes: Integer = 0
     """At the fullest moment of the step."""
-    capacity_bytes: int = 0
+    capacity_bytes: Integer = 0
     """What it may hold."""
     replicated: bool | None = None
     """With two copies of each row: whether there are two now."""
-    times_alone: int | None = None
+    times_alone: Integer | None = None
     """How often its copy was lost."""
 
 
@@ -333,11 +340,11 @@ class Warehouse:
 class StateTraffic:
     """What a state's clients did."""
 
-    rows: int = 0
+    rows: Integer = 0
     """That it was done with."""
-    bytes_read: int = 0
+    bytes_read: Integer = 0
     """Of columns."""
-    bytes_written: int = 0
+    bytes_written: Integer = 0
     """Likewise."""
     wait_seconds: float = 0.0
     """In claims."""
@@ -355,9 +362,9 @@ class Edge:
     """State that wrote it."""
     to: str
     """State that read it."""
-    rows: int
+    rows: Integer
     """Each counts once, however many of its columns were read."""
-    bytes: int
+    bytes: Integer
     """Of the columns."""
 
 
@@ -365,13 +372,13 @@ class Edge:
 class StateRows:
     """Rows at a state, a count for each look."""
 
-    lacking: list[int]
+    lacking: list[Integer]
     """A column."""
-    ready: list[int]
+    ready: list[Integer]
     """For a claim."""
-    leased: list[int]
+    leased: list[Integer]
     """To a worker."""
-    done: list[int]
+    done: list[Integer]
     """Since the first look."""
 
 
@@ -386,27 +393,32 @@ class Rows:
     states: dict[str, StateRows]
     """Name → counts; [what they mean](dock.md#what-is-seen-of-it)."""
 
+    def __post_init__(self) -> None:
+        counts = (c for s in self.states.values() for c in (s.lacking, s.ready, s.leased, s.done))
+        if not self.seconds or any(len(count) != len(self.seconds) for count in counts):
+            raise ValueError("each state has a count for each look")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockEvent(Event):
     """What a step moved through the dock."""
 
     kind: Literal["dock"] = "dock"
-    step: int
+    step: Integer
     """That it was for."""
     states: dict[str, StateTraffic] = field(default_factory=dict)
     """By name."""
     edges: list[Edge] = field(default_factory=list)
     """What was read of whom."""
-    data_paths: dict[str, dict[str, int]] = field(default_factory=dict)
+    data_paths: dict[str, dict[str, Integer]] = field(default_factory=dict)
     """State → pairs of a client and a warehouse that it reads by `shared` memory and by `tcp`."""
     warehouses: list[Warehouse] = field(default_factory=list)
     """Those that answered."""
     rows: Rows | None = None
     """By state, over the step's time."""
-    dropped: dict[str, int] | None = None
+    dropped: dict[str, Integer] | None = None
     """Reason (`lost`, `stale`) → rows of the step that were generated again."""
-    regenerated: int | None = None
+    regenerated: Integer | None = None
     """All of them."""
 
 
@@ -415,17 +427,17 @@ class ResizeEvent(Event):
     """Devices that generate came or left."""
 
     kind: Literal["resize"] = "resize"
-    from_: Annotated[int, Field(alias="from")]
+    from_: Annotated[Integer, Field(alias="from")]
     """Devices that generated."""
-    to: int
+    to: Integer
     """Devices that generate."""
-    step: int
+    step: Integer
     """Steps that were done."""
     waited_seconds: float
     """Since it was asked for."""
     stopped_seconds: float
     """In which no step ran."""
-    given_up: int | None = None
+    given_up: Integer | None = None
     """Devices that failed to join."""
 
 
@@ -435,7 +447,7 @@ class Operator:
 
     name: str
     """Torch's."""
-    calls: int
+    calls: Integer
     """How many."""
     self_seconds: float
     """In all calls, without what it called itself."""
@@ -446,9 +458,9 @@ class ProfileEvent(Event):
     """A [trace](profiling.md) was written."""
 
     kind: Literal["profile"] = "profile"
-    step: int
+    step: Integer
     """That was recorded."""
-    rank: int
+    rank: Integer
     """Of the device."""
     state: str
     """That was recorded."""
@@ -456,7 +468,7 @@ class ProfileEvent(Event):
     """In the run's folder."""
     seconds: float
     """That the state took."""
-    bytes: int
+    bytes: Integer
     """Of the file."""
     operators: list[Operator] = field(default_factory=list)
     """Those with most time of their own, first."""
@@ -467,13 +479,13 @@ class CheckpointEvent(Event):
     """A checkpoint is on the disk."""
 
     kind: Literal["checkpoint"] = "checkpoint"
-    step: int
+    step: Integer
     """Steps that were done."""
     path: str
     """Its folder."""
     seconds: float | None = None
     """That it took."""
-    bytes: int | None = None
+    bytes: Integer | None = None
     """Of its files."""
 
 
@@ -482,7 +494,7 @@ class BestEvent(Event):
     """The last evaluation is the best so far, and its checkpoint stays."""
 
     kind: Literal["best"] = "best"
-    step: int
+    step: Integer
     """Of the evaluation."""
     metric: str
     """That is compared."""
@@ -495,11 +507,11 @@ class CopiedEvent(Event):
     """The checkpoint is whole on remote storage."""
 
     kind: Literal["copied"] = "copied"
-    step: int
+    step: Integer
     """Of the checkpoint."""
     uri: str
     """Of its folder."""
-    bytes: int | None = None
+    bytes: Integer | None = None
     """Of its files."""
     seconds: float | None = None
     """That the copy took."""
@@ -510,13 +522,13 @@ class RewardErrorEvent(Event):
     """A reward failed; its samples counted 0."""
 
     kind: Literal["reward_error"] = "reward_error"
-    step: int
+    step: Integer
     """Of the samples."""
     reward: str
     """Its name."""
     message: str
     """The first error."""
-    count: int = 1
+    count: Integer = 1
     """Samples."""
 
 
@@ -525,7 +537,7 @@ class AlarmEvent(Event):
     """A guard found something, or finds it no more."""
 
     kind: Literal["alarm"] = "alarm"
-    step: int
+    step: Integer
     """At which it was told."""
     alarm: str
     """Its [guard](guards.md)."""
@@ -537,9 +549,9 @@ class AlarmEvent(Event):
     """With value, limit and the field that sets it."""
     value: float | None = None
     """Of the metric."""
-    since: int | None = None
+    since: Integer | None = None
     """First step of what raised it."""
-    rolled_back_to: int | None = None
+    rolled_back_to: Integer | None = None
     """Step that the run goes on from."""
 
 
@@ -564,7 +576,7 @@ class HangEvent(Event):
     """The deadline's error, and what the run was doing."""
     folder: str
     """With everybody's stacks; "" where it could not be written."""
-    step: int | None = None
+    step: Integer | None = None
     """Steps that were done."""
     missing: list[Missing] = field(default_factory=list)
     """The awaited first."""
@@ -577,7 +589,7 @@ class WarningEvent(Event):
     """Something went wrong, and the run goes on."""
 
     kind: Literal["warning"] = "warning"
-    step: int | None = None
+    step: Integer | None = None
     """That it was in."""
     message: str
     """What."""
@@ -590,13 +602,13 @@ class RunFinishedEvent(Event):
     kind: Literal["run_finished"] = "run_finished"
     status: str
     """succeeded, failed or interrupted."""
-    exit_code: int | None = None
+    exit_code: Integer | None = None
     """Of `rljob run`."""
     message: str = ""
     """Why it ended so."""
     seconds: float | None = None
     """Of this process."""
-    step: int | None = None
+    step: Integer | None = None
     """Steps that were done."""
     checkpoint: str | None = None
     """Folder of the last one; "" without."""

@@ -20,6 +20,7 @@ from typing import Annotated, Any, ClassVar, get_args
 import msgspec
 from pydantic import Field, TypeAdapter, ValidationError
 
+from rljob_api.spec.json_text import parse_json
 from rljob_runtime.record.event_types import (
     AlarmEvent,
     AnyEvent,
@@ -64,6 +65,10 @@ DECODERS = _decoders(*get_args(AnyEvent))
 """What reads an event that is as its type says; pydantic finds out what is wrong with any other."""
 DETAILS = (b"phase", b"dock")
 BRIEF_DECODERS = DECODERS | _decoders(BriefStep, BriefEvaluation)
+LAST_TIME = 253_402_300_800.0
+"""Unix seconds at the end of the year 9999; later ones have no date."""
+MOST = 2.0**63
+"""Of numbers in an event."""
 ALIASED = (b"dock", b"resize")
 """Events with a field `from`, which msgspec knows by its name in Python."""
 
@@ -148,10 +153,11 @@ def events_in(lines: Iterable[bytes], *, brief: bool = False) -> Iterator[Event]
                 line.replace(b'"from":', b'"from_":') if kind in ALIASED else line
             )
         except (KeyError, ValueError, RecursionError, msgspec.MsgspecError):
-            if (slowly := parse_event(line)) is None:
+            if (slowly := parse_event(_bounded(line))) is None:
                 continue
             event = slowly
-        yield event
+        if 0 <= event.time < LAST_TIME:
+            yield event
 
 
 @contextlib.contextmanager
@@ -181,10 +187,28 @@ def parse_event(line: str | bytes) -> Event | None:
         event = EVENTS.validate_json(line, strict=True)
     except ValidationError as error:
         wrong = {problem["loc"][1] for problem in error.errors() if len(problem["loc"]) > 1}
-        found = json.loads(line) if wrong else {}
+        found = parse_json(line) if wrong else {}
         kept = {name: value for name, value in found.items() if name not in wrong}
         return parse_event(json.dumps(kept)) if len(kept) < len(found) else None
-    return None if math.isnan(event.time) else event
+    return event if 0 <= event.time < LAST_TIME else None
+
+
+def _bounded(line: bytes) -> str:
+    """The line with null for numbers that no writer wrote, since nobody can compute with them; empty for what
+    is no JSON."""
+
+    def kept(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: kept(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [kept(item) for item in value]
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        return None if number and not abs(value) < MOST else value
+
+    try:
+        return json.dumps(kept(parse_json(line)))
+    except ValueError:
+        return ""
 
 
 def cut_rewound(events: Iterable[Event]) -> list[Event]:

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rljob_api.spec.infrastructure import RemoteStorage
+from rljob_api.spec.json_text import parse_json
 from rljob_runtime.errors import ConfigError, StorageError
 from rljob_runtime.record.best import BEST_FILE
 from rljob_runtime.record.checkpoint import CheckpointStore, step_of
@@ -217,12 +218,15 @@ class RemoteRun:
     def _is_whole(self, step: int, sizes: dict[str, int]) -> bool:
         if MARKER not in sizes:
             return False
-        marked = self._marked(step)
+        try:
+            marked = self._marked(step)
+        except (ValueError, TypeError):
+            return False  # torn, as without a marker
         within = all(".." not in PurePosixPath(name).parts for name in marked)
         return within and marked == {n: size for n, size in sizes.items() if n != MARKER}
 
     def _marked(self, step: int) -> dict[str, int]:
-        return dict(json.loads(self.fs.cat_file(f"{self._folder(step)}/{MARKER}")))
+        return dict(parse_json(self.fs.cat_file(f"{self._folder(step)}/{MARKER}")))
 
     def _remove(self, folder: str, deadline: Deadline) -> None:
         deadline.check()

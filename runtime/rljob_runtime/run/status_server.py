@@ -20,6 +20,7 @@ from typing import Any
 from aiohttp import web
 
 from rljob_api.spec.guards import AlarmReport
+from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.status import LastCheckpoint, Progress
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.errors import ScaleRefused
@@ -154,7 +155,7 @@ class StatusServer:
 async def _json(request: web.Request) -> Any:
     """The body; None where it is too long or not JSON."""
     try:
-        return json.loads(await short_body(request))
+        return parse_json(await short_body(request))
     except (ValueError, web.HTTPRequestEntityTooLarge):
         return None
 

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from rljob_api.spec.json_text import read_json
+from rljob_api.spec.messages import show
 from rljob_runtime.errors import ConfigError
 
 MARKER = "rljob_tokenizer.json"
@@ -113,7 +115,7 @@ class HFTokenizer:
 
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # of any type, by what is spoiled
             raise ConfigError(
                 f"{path} holds no tokenizer that transformers can read ({error}); "
                 "save one there with save_pretrained"
@@ -189,8 +191,11 @@ class HFTokenizer:
         ids = {self._tokenizer.eos_token_id}
         for name in ("generation_config.json", "config.json"):
             file = self._path / name
-            named = json.loads(file.read_text()).get("eos_token_id") if file.is_file() else None
-            ids.update(named if isinstance(named, list) else [named])
+            named = _object(file).get("eos_token_id") if file.is_file() else None
+            several = named if isinstance(named, list) else [named]
+            if wrong := [i for i in several if not isinstance(i, int | None)]:
+                raise ConfigError(f"{file}: eos_token_id is {show(wrong[0])}; must be a token's id")
+            ids.update(several)
         found = tuple(sorted(i for i in ids if i is not None))
         if not found:
             raise ConfigError(
@@ -204,10 +209,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
     marker = path / MARKER
     if not marker.is_file():
         return HFTokenizer(path)
-    kind = json.loads(marker.read_text()).get("type")
+    kind = _object(marker).get("type")
     if kind != "byte":
         raise ConfigError(f"{marker}: type is {kind!r}; this version knows only 'byte'")
     return ByteTokenizer()
+
+
+def _object(file: Path) -> dict[str, Any]:
+    """Raises ConfigError."""
+    try:
+        found = read_json(file)
+        if not isinstance(found, dict):
+            raise ValueError(f"it is {show(found)}, no object")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be read: {error}; copy the model again") from error
+    return found
 
 
 def save_byte_tokenizer(folder: Path) -> None:

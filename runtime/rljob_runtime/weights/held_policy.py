@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from rljob_api.model.adapters import is_adapter
 from rljob_api.model.architecture import Shape, read_shape
 from rljob_api.model.layout import Slice
 from rljob_api.spec.lora import Lora
@@ -121,9 +122,10 @@ class WholePolicy:
         if self.lora is None:
             load_weights_into(self.model, folder)
             return
-        stored = read_adapter(folder)
+        held = dict(self.whole_adapters())
+        stored = read_adapter(folder, {name: adapter.shape for name, adapter in held.items()})
         with torch.no_grad():
-            for name, adapter in self.whole_adapters():
+            for name, adapter in held.items():
                 adapter.copy_(stored[name])
 
 
@@ -164,7 +166,9 @@ class PolicyPart:
         if self.lora is None:
             load_slices(self.model, folder, self.shape, self._held)
         else:
-            stored = read_adapter(folder)
+            tensors = (piece.tensor for piece in self._held.values())
+            adapters = {t.name: t.shape for t in tensors if is_adapter(t.name)}
+            stored = read_adapter(folder, adapters)
             fill_adapters(self.model, self._held, lambda tensor: stored[tensor.name])
 
     @property

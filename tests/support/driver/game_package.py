@@ -28,6 +28,8 @@ class Countdown:
             raise RuntimeError("no such move")
         if said == "nan":
             return "", float("nan"), False
+        if said == "half":
+            return "\\udc00", 0.0, False
         return f"{self.left}:", 1.0 if said == str(self.left) else -0.5, self.left == 0
 
     def demonstrate(self, seed):
@@ -67,9 +69,20 @@ class Broken:
 class Mute(Countdown):
     def reset(self, seed):
         return " "
+
+
+class Half(Countdown):
+    """Shows half of a surrogate pair."""
+
+    def reset(self, seed):
+        return "a\\ud800"
+
+
+def half_answers(params):
+    return lambda text: text + "\\ud800"
 '''
 NAMES = {"acme.countdown": "Countdown", "acme.dice": "Dice", "acme.clock": "Clock",
-         "acme.broken": "Broken", "acme.mute": "Mute"}  # fmt: skip
+         "acme.broken": "Broken", "acme.mute": "Mute", "acme.half": "Half"}  # fmt: skip
 
 
 def install(folder: Path) -> Path:
@@ -80,5 +93,6 @@ def install(folder: Path) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-games\nVersion: 1.0\n")
     lines = [f'"{name}" = acme_games:{made}' for name, made in NAMES.items()]
     lines = [line.replace('"', "") for line in lines]
-    (info / "entry_points.txt").write_text("\n".join(["[rljob.environments]", *lines]) + "\n")
+    lines = ["[rljob.environments]", *lines, "[rljob.tools]", "acme.half = acme_games:half_answers"]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
     return folder

@@ -79,6 +79,11 @@ def test_templates_name_what_items_have(template: str, told: str) -> None:
     [
         ('{"prompt": "a", "answer": "b"\n', "data.jsonl:1: is no JSON"),
         ('{"prompt": "a", "answer": "b"}\n\n[1]\n', "data.jsonl:3: is a list"),
+        ("[" * 5000, "data.jsonl:1: is no JSON (recursion limit exceeded"),
+        (
+            '{"prompt": "\\ud800", "answer": 1}',
+            "is no JSON (half of a surrogate pair at column 19)",
+        ),
         ('{"promt": "a", "answer": "b"}\n', "did you mean 'promt'?"),
         ('{"prompt": "a"}\n', "has no key 'answer' (answerField)"),
         ('{"prompt": "a", "answer": null}\n', "'answer' is a NoneType"),
@@ -93,6 +98,12 @@ def test_bad_lines_are_named_by_number(tmp_path: Path, text: str, told: str) -> 
 
     assert path == "spec.data.jsonl.path"
     assert told in message
+
+
+def test_a_text_may_hold_what_only_unicode_calls_a_line_s_end(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"prompt": "a\u2028b\x85c", "answer": 1}\n')
+
+    assert problems({"jsonl": {"path": "data.jsonl"}}, tmp_path) == []
 
 
 def test_many_bad_lines_are_counted(tmp_path: Path) -> None:

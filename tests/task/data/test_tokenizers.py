@@ -94,6 +94,25 @@ def test_a_directory_without_a_tokenizer_is_named(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("tokenizer.json", "{", "holds no tokenizer that transformers can read"),
+        ("tokenizer.json", '{"model": {"type": "BPE", "vocab": 1}}', "holds no tokenizer"),
+        ("config.json", '{"eos_token_id": ["x"]}', "config.json: eos_token_id is 'x'; must be"),
+        ("generation_config.json", "[" * 5000, "generation_config.json cannot be read: recursion"),
+    ],
+)
+def test_a_tokenizer_s_file_that_was_spoiled_is_named(
+    tmp_path: Path, name: str, content: str, told: str
+) -> None:
+    chat_tokenizer(tmp_path, TEMPLATE)
+    (tmp_path / name).write_text(content)
+
+    with pytest.raises(ConfigError, match=told):
+        load_tokenizer(tmp_path)
+
+
 def test_a_stop_string_ends_the_response_with_the_token_that_completes_it() -> None:
     tokenizer = ByteTokenizer()
     stopped = make_stopped(tokenizer, ["\n", "END"])

@@ -81,6 +81,7 @@ def test_games_of_one_seed_are_the_same_however_their_moves_mix(
         ("die", "ended its process with exit status 7"),
         ("raise", "RuntimeError: no such move"),
         ("nan", "the reward nan; it must be a finite number"),
+        ("half", r"the observation has half of a surrogate pair, '\udc00' at character 1"),
     ],
 )
 def test_a_game_that_fails_ends_alone_and_says_why(

@@ -83,7 +83,14 @@ def test_games_whose_first_observation_is_too_long_give_way_to_others(
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("acme.broken", "ValueError: no board"), ("acme.mute", "shows nothing when the game of seed")],
+    [
+        ("acme.broken", "ValueError: no board"),
+        ("acme.mute", "shows nothing when the game of seed"),
+        (
+            "acme.half",
+            "environment acme.half, game of seed 0: ValueError: the observation has half",
+        ),
+    ],
 )
 def test_what_is_wrong_with_an_environment_is_said_before_a_run(
     environment: MakeEnvironment, name: str, told: str

@@ -1,8 +1,11 @@
 """Tools answer out of processes of their own, whatever happens there."""
 
+import os
 import queue
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import game_package
 import pytest
 
 from rljob_api.spec.tools import Tool
@@ -64,3 +67,16 @@ def test_a_program_beyond_its_deadline_is_answered_and_the_next_one_runs(
 def test_a_tool_of_no_package_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"'acme.search', which no package .* rljob.tools"):
         ToolPool([Tool(name="search", type="acme.search")])
+
+
+def test_an_answer_that_no_tokenizer_takes_is_an_error_of_the_tool(
+    pools: Callable[..., ToolPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(game_package.install(tmp_path / "tools"))
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([folder, os.environ.get("PYTHONPATH", "")]))
+
+    (answer,) = asked(pools(Tool(name="half", type="acme.half")), "half", "a")
+
+    assert answer.outcome == "error"
+    assert answer.text.startswith("error: the answer of tool half has half of a surrogate pair")

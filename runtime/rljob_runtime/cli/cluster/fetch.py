@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from rljob_api.spec.json_text import read_json
 from rljob_runtime.cli.cluster.job_facts import Manifest, ending, phase, run_folder
 from rljob_runtime.errors import ConfigError, NotThere
 from rljob_runtime.record.event_types import ProfileEvent
@@ -24,7 +25,7 @@ def check_folder(job: Manifest, folder: Path) -> None:
     if not (folder / EVENTS).exists():
         return
     try:
-        origin = json.loads((folder / ORIGIN).read_text())["metadata"]["uid"]
+        origin = read_json(folder / ORIGIN)["metadata"]["uid"]
     except (OSError, ValueError, KeyError, TypeError):
         origin = None
     if origin != job["metadata"]["uid"]:

@@ -1,6 +1,5 @@
 """What `rljob doctor RUN` looks at: whether the files of a run's folder are what was written."""
 
-import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -8,10 +7,11 @@ from pathlib import Path
 import msgspec
 
 from rljob_api.check.load import load_job
+from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.problems import InvalidJob
 from rljob_runtime.cli.doctor.findings import Finding, Skip, fail, findings_of, ok, warn
 from rljob_runtime.errors import CheckpointError
-from rljob_runtime.record.best import BEST_FILE
+from rljob_runtime.record.best import BEST_FILE, stored_best
 from rljob_runtime.record.checkpoint import STATE_FILE, CheckpointStore, read_state, step_of
 from rljob_runtime.record.checksums import check_files
 from rljob_runtime.record.remote import EVENTS_NAME
@@ -68,8 +68,8 @@ def _is_object(line: bytes) -> bool:
     """Raises ValueError for what is no JSON. msgspec is ten times faster, and stricter."""
     try:
         msgspec.json.decode(line, type=Anything)
-    except msgspec.MsgspecError:
-        return isinstance(json.loads(line), dict)
+    except (msgspec.MsgspecError, RecursionError):
+        return isinstance(parse_json(line), dict)
     return True
 
 
@@ -109,11 +109,11 @@ def _best(folder: Path) -> Iterator[Finding]:
     if not file.exists():
         raise Skip("no evaluation was counted")
     try:
-        found = json.loads(file.read_text())
-        step = found["step"]
-    except (ValueError, KeyError, TypeError) as error:
-        yield fail(f"{file} cannot be read ({error})", "remove it: the best evaluation begins anew")
+        found = stored_best(file.parent)
+    except CheckpointError as error:
+        yield fail(str(error), f"remove {file}")
         return
+    step = found.step if found else None
     store = CheckpointStore(folder=file.parent, keep=1)
-    there = step is not None and store.path(int(step)).is_dir()
+    there = step is not None and store.path(step).is_dir()
     yield ok(f"after step {step}" + ("" if there else ", whose checkpoint was not kept"))

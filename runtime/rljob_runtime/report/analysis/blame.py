@@ -94,7 +94,7 @@ class _Blame:
         """States upstream that run, or wait for one further up that does."""
         return [
             name
-            for name in UPSTREAM[state]
+            for name in UPSTREAM.get(state, ())
             if self._runs(name, now) or self._active_before(name, now)
         ]
 

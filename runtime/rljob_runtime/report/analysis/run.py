@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
-from rljob_api.check.load import read_job
+from rljob_api.check.load import load_job
 from rljob_api.spec.problems import InvalidJob
 from rljob_api.topology.resolved import resolve
 from rljob_runtime.errors import ConfigError
@@ -71,9 +69,9 @@ def analyze_run(folder: Path) -> Analysis:
     parts = parts_of(found)
     why_none, advice = "", list[Advice]()
     try:
-        job = resolve(read_job(yaml.safe_load(job_file.read_text()), name=str(job_file)))
+        job = resolve(load_job(job_file))
         advice = advise(found, job, parts=[p.name for p in parts if p.share >= SMALLEST_PART])
-    except (OSError, yaml.YAMLError, InvalidJob) as error:
+    except InvalidJob as error:
         why_none = f"no advice without the run's job: {error}"
     return Analysis(
         name=history.name,

@@ -25,7 +25,7 @@ def row_figures(history: RunHistory) -> list[dict[str, Any]]:
     shown = []
     for step in shown_steps(history, MAX_STEPS):
         seconds, states = rows_of_step(history.steps[step], history.docks.get(step))
-        if len(seconds) > 2:
+        if states and len(seconds) > 2:
             height = PANEL_PIXELS * len(states) + REST_PIXELS
             shown.append({"step": step, "height": height, "figure": _figure(seconds, states)})
     return shown

@@ -33,7 +33,9 @@ def write_report(run_dir: Path) -> Path:
     if not source.is_file():
         raise ConfigError(f"{source} does not exist; name the folder of a run (rljob report DIR)")
     spec = run_dir / "rljob.yaml"
-    page = render(RunHistory.read(source), spec.read_text() if spec.exists() else "")
+    page = render(
+        RunHistory.read(source), spec.read_text(errors="replace") if spec.exists() else ""
+    )
     path = run_dir / "report.html"
     draft = path.with_suffix(".html.part")
     draft.write_text(page, encoding="utf-8")

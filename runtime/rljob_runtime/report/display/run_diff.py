@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from rljob_api.check.yaml_text import parse_yaml
+from rljob_api.spec.problems import InvalidJob
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.record.event_types import (
     AlarmEvent,
@@ -91,8 +92,8 @@ class Run:
         if not events.is_file():
             raise ConfigError(f"{folder} holds no events.jsonl; name the folder of a run")
         try:
-            spec = yaml.safe_load(job.read_text()) if job.is_file() else {}
-        except yaml.YAMLError as error:
+            spec = parse_yaml(job.read_text(), name=str(job)) if job.is_file() else {}
+        except (InvalidJob, ValueError) as error:
             raise ConfigError(f"{job} is no YAML: {error}; mend it, or move it away") from None
         run = cls(str(folder), events, dict(_fields(spec or {})))
         with events.open("rb") as lines:

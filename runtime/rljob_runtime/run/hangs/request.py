@@ -75,15 +75,15 @@ def ask_run(folder: Path, *, seconds: float = PATIENCE_SECONDS) -> Path:
 
 def _driver(folder: Path) -> psutil.Process:
     try:
-        pid, started, host = read_driver(folder)
-    except (OSError, ValueError, KeyError, TypeError):
+        place = read_driver(folder)
+    except (OSError, ValueError):
         raise ConfigError(
             f"{folder}: no run lives there; {_left(folder)}name the folder of a run that runs now"
         ) from None
-    if host != socket.gethostname():
-        raise ConfigError(f"{folder}: its run lives on {host}; ask there")
-    process = living(pid, started)
-    if process is None or pid == os.getpid():
+    if place.host != socket.gethostname():
+        raise ConfigError(f"{folder}: its run lives on {place.host}; ask there")
+    process = living(place.pid, place.started)
+    if process is None or place.pid == os.getpid():
         raise ConfigError(f"{folder}: its run has ended, killed; {_left(folder)}")
     return process
 

@@ -37,8 +37,8 @@ def _question(item: object, number: int) -> Question:
         if not isinstance(item.get(key), str) or not item["question"].strip():
             raise ValueError(f"item {number} has no text under {key!r}")
     try:
-        json.dumps(item)
-    except (TypeError, ValueError) as error:
+        json.dumps(item, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"item {number} holds what JSON cannot: {error}") from error
     fields = template_fields(item, item["question"], answer_key="answer")
     return Question(fields=fields, answer=item["answer"], entry=item)

@@ -1,11 +1,11 @@
 """Prompts from a JSON Lines file. Bad lines are named by their number, all of them at once."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.messages import suggestion
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.workload import JsonlData
@@ -43,11 +43,11 @@ def read_jsonl(source: JsonlData, *, base_dir: Path) -> JsonlFile:
 def read_lines(file: Path, *, at: str) -> list[Row] | Problem:
     """Objects of a JSON Lines file with their numbers. at: the file's place in the job."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_bytes().splitlines()
     except FileNotFoundError:
         return Problem(at, f"there is no file {file}; paths start at the job's")
-    except (OSError, UnicodeDecodeError) as error:
-        return Problem(at, f"{file} cannot be read as UTF-8 text: {error}")
+    except OSError as error:
+        return Problem(at, f"{file} cannot be read: {error}")
     rows = [(n, _object(line)) for n, line in enumerate(lines, start=1) if line.strip()]
     return rows or Problem(at, f"{file} is empty; write one JSON object a line")
 
@@ -80,11 +80,11 @@ def only(problem: Problem) -> JsonlFile:
     return JsonlFile(questions=[], problems=[problem])
 
 
-def _object(line: str) -> dict[str, Any] | str:
+def _object(line: bytes) -> dict[str, Any] | str:
     try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        return f"is no JSON ({error.msg} at column {error.colno})"
+        row = parse_json(line)
+    except ValueError as error:
+        return f"is no JSON ({str(error).replace(' line 1', '')})"
     if not isinstance(row, dict):
         return f"is a {type(row).__name__}; each line must be an object"
     return row

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from rljob_api.spec.environment import Environment
+from rljob_api.spec.json_text import check_text
 from rljob_runtime.children.forked_children import end_with_parent
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.task.environments.environment import Game
@@ -117,13 +118,14 @@ class _Played:
 
 def _told(error: Exception) -> str:
     own = isinstance(error, ConfigError)
-    return str(error) if own else f"{type(error).__name__}: {error}"
+    said = str(error) if own else f"{type(error).__name__}: {error}"
+    return said.encode(errors="replace").decode()
 
 
-def _text(observation: object) -> str:
-    if isinstance(observation, str):
-        return observation
-    raise TypeError(f"the observation is a {type(observation).__name__}; it must be a text")
+def _text(said: object, what: str = "the observation") -> str:
+    if isinstance(said, str):
+        return check_text(said, what)
+    raise TypeError(f"{what} is a {type(said).__name__}; it must be a text")
 
 
 def _numbers() -> tuple[Any, Any]:
@@ -144,7 +146,7 @@ def _demonstrate(make: MakeGame, seed: int) -> list[tuple[str, str]]:
     random.seed(seed)
     moves, played, shown = show(seed), _Played(make, seed), []
     for number, text in enumerate(moves, 1):
-        observation, _, done = played.move(text)
+        observation, _, done = played.move(_text(text, "a move that it shows"))
         shown.append((text, "" if done or number == len(moves) else observation))
         if done:
             break

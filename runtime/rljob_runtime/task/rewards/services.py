@@ -14,6 +14,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+from rljob_api.spec.json_text import parse_json
 from rljob_api.spec.reward_services import HttpReward, JudgeReward
 from rljob_runtime.errors import ServiceError
 from rljob_runtime.task.rewards.requests import RewardRequest
@@ -107,7 +108,7 @@ def _post_once(url: str, content: Any, settings: HttpReward, *, seconds: float) 
         headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, json.dumps(content).encode(), headers, method="POST")
     with urllib.request.urlopen(request, timeout=seconds) as answer:
-        return json.loads(answer.read(LARGEST_ANSWER_BYTES))
+        return parse_json(answer.read(LARGEST_ANSWER_BYTES))
 
 
 def _filled(template: str, request: RewardRequest) -> str:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from rljob_api.spec.json_text import check_text
 from rljob_api.spec.section import parse_quantity
 from rljob_api.spec.tools import PYTHON_MEMORY, Tool
 from rljob_runtime.children.forked_children import end_with_parent
@@ -56,7 +57,7 @@ def _extension(tool: Tool) -> Answering:
             f"{use.path}: {use.name!r} made a {type(made).__name__}; it must make a function of a text that "
             "returns a text"
         )
-    return lambda text: str(made(text))
+    return lambda text: check_text(str(made(text)), f"the answer of tool {tool.name}")
 
 
 TOOLS: dict[str, Callable[[Tool], Answering]] = {"calculator": _calculator, "python": _python}
@@ -88,7 +89,8 @@ def _answer(answering: Answering, text: str) -> dict[str, Any]:
     except TookTooLong as error:
         return {"text": str(error), "outcome": "timeout"}
     except Exception as error:
-        return {"text": f"error: {error or type(error).__name__}", "outcome": "error"}
+        text = f"error: {error or type(error).__name__}".encode(errors="replace").decode()
+        return {"text": text, "outcome": "error"}
 
 
 if __name__ == "__main__":
