@@ -78,6 +78,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) -m benchmarks.learning.algorithms --quick
 	$(PY) -m benchmarks.learning.pretrained --quick
 	$(PY) -m benchmarks.learning.staleness --quick
+	$(PY) -m benchmarks.learning.turns --quick
 	$(PY) -m benchmarks.learning.preferences --quick
 	$(PY) -m benchmarks.dock.samples --quick
 	$(PY) -m benchmarks.dock.paths --quick

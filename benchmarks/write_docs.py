@@ -14,6 +14,7 @@ from benchmarks.engines.precision_docs import precision_parts
 from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
 from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
 from benchmarks.learning.staleness_docs import staleness_parts, staleness_picture
+from benchmarks.learning.turns_docs import turns_parts, turns_picture
 from benchmarks.reshard.docs import peaks_picture, reshard_parts
 from benchmarks.reshard.paper import with_table
 from benchmarks.run.ablation_docs import ablation_parts, ablation_picture
@@ -61,6 +62,7 @@ TABLES = {
         ablation_parts,
     ),
     "staleness": ("Staleness: what it costs, with correction and without", staleness_parts),
+    "turns": ("Turns: what is learned with a tool, and in a game", turns_parts),
     "preferences": (
         "Preferences and other models: DPO, a reward model, a teacher",
         preferences_parts,
@@ -73,6 +75,7 @@ PICTURES = {
     "pretrained": ("pretrained.svg", learning_picture),
     "ablation": ("ablation.svg", ablation_picture),
     "staleness": ("staleness.svg", staleness_picture),
+    "turns": ("turns.svg", turns_picture),
     "preferences": ("preferences.svg", preferences_picture),
 }
 NOTES = MEASURED / "notes.json"
@@ -105,6 +108,7 @@ COMMANDS = {
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",
     "staleness": "learning.staleness",
+    "turns": "learning.turns",
     "preferences": "learning.preferences",
 }
 """Behind `python -m benchmarks.`"""

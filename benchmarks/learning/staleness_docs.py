@@ -1,69 +1,88 @@
-"""What docs/benchmarks.md shows of `staleness.py`: a table by η and correction, and curves."""
+"""What docs/benchmarks.md shows of `staleness.py`: a table by learning rate, η and correction, and curves."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.pictures import Panel, Point, panels_svg
+from benchmarks.support.intervals import said_points, said_share, share_band
+from benchmarks.support.pictures import Panel, panels_svg
 from benchmarks.support.runs import quarters
 from benchmarks.support.tables import table
 
 PICTURE = "images/staleness.svg"
 WINDOWS = 12
+CORRECTIONS = {"token": "corrected", "none": "not corrected"}
 Run = Mapping[str, Any]
 
 
 def staleness_parts(document: Mapping[str, Any]) -> list[str]:
     """The picture and the table."""
     runs = document["runs"]
-    first = runs[0]
     return [
         f"![Held-out accuracy by the bound of staleness, and rewards by step]({PICTURE})",
-        f"{len(first['reward'])} steps of 8 prompts with 8 samples each, learning rate "
-        f"{document['rate']:g}, {len(_of(runs, first['bound'], first['correction']))} seeds; means over "
-        f"steps and seeds, accuracy on {first['prompts']} held-out prompts:",
+        f"{runs[0]['steps']} steps of 8 prompts with 8 samples each. Figures are means; "
+        "behind ± and as bands stand 95 % intervals of the mean over seeds (Student's t). Accuracy is on "
+        f"{runs[0]['prompts']} held-out prompts; *beside η = 0* is the difference to the run of the same "
+        "learning rate and seed, in points:",
         _table(runs),
     ]
 
 
 def staleness_picture(document: Mapping[str, Any]) -> str:
-    """Accuracy after training against η, and rewards by step at the greatest η, as an SVG."""
+    """Accuracy after training against η, a panel a learning rate; below, rewards by step. An SVG."""
     runs = document["runs"]
-    bounds, corrections = _bounds(runs), _corrections(runs)
-    after = {
-        name: [(float(bound), [run["after"] for run in _of(runs, bound, name)]) for bound in bounds]
-        for name in corrections
-    }
-    fresh = {"η = 0": [run for run in runs if run["bound"] == 0]}
-    late = {name: _of(runs, bounds[-1], name) for name in corrections}
-    steps = len(runs[0]["reward"])
+    rates = _rates(runs)
     return panels_svg(
         [
-            Panel(
-                title=f"held-out accuracy after {steps} steps",
-                across="η: versions that samples may be behind",
-                lines={name: [(x, mean(y)) for x, y in points] for name, points in after.items()},
-                bands={
-                    name: [(x, min(y), max(y)) for x, y in points] for name, points in after.items()
-                },
-                percent=True,
-            ),
-            Panel(
-                title=f"reward, η = {bounds[-1]} beside η = 0",
-                across="step",
-                lines={name: _smooth(of) for name, of in (late | fresh).items() if of},
-            ),
-        ]
+            *(_after(runs, rate) for rate in rates),
+            *(_rewards(runs, rate) for rate in rates),
+        ],
+        columns=len(rates),
     )
 
 
-def _smooth(runs: Sequence[Run]) -> list[Point]:
-    """Mean reward of each window of steps, over the runs."""
+def _after(runs: Sequence[Run], rate: float) -> Panel:
+    points = {
+        said: {
+            bound: [run["after"] for run in _of(runs, rate, bound, correction)]
+            for bound in _bounds(runs)
+        }
+        for correction, said in CORRECTIONS.items()
+    }
+    return Panel(
+        title=f"held out, after; rate {rate:g}",
+        across="η: versions that samples may be behind",
+        lines={name: [(x, mean(y)) for x, y in line.items()] for name, line in points.items()},
+        bands={name: [share_band(x, y) for x, y in line.items()] for name, line in points.items()},
+        percent=True,
+        from_zero=True,
+        width=340,
+    )
+
+
+def _rewards(runs: Sequence[Run], rate: float) -> Panel:
+    last = _bounds(runs)[-1]
+    sides = {
+        said: _of(runs, rate, last, correction) for correction, said in CORRECTIONS.items()
+    } | {"η = 0": _of(runs, rate, 0, "")}
+    windows = {name: _windows(side) for name, side in sides.items()}
+    return Panel(
+        title=f"reward, η = {last}; rate {rate:g}",
+        across="step",
+        lines={name: [(x, mean(y)) for x, y in line] for name, line in windows.items()},
+        bands={name: [share_band(x, y) for x, y in line] for name, line in windows.items()},
+        from_zero=True,
+        width=340,
+    )
+
+
+def _windows(runs: Sequence[Run]) -> list[tuple[float, list[float]]]:
+    """The middle of each window of steps, and every run's mean reward in it."""
     steps = len(runs[0]["reward"])
     ends = [steps * number // WINDOWS for number in range(WINDOWS + 1)]
     return [
-        ((low + high) / 2, mean(mean(run["reward"][low:high]) for run in runs))
+        ((low + high) / 2, [mean(run["reward"][low:high]) for run in runs])
         for low, high in itertools.pairwise(ends)
         if high > low
     ]
@@ -71,27 +90,29 @@ def _smooth(runs: Sequence[Run]) -> list[Point]:
 
 def _table(runs: Sequence[Run]) -> str:
     heads = [
-        "", "staleness, mean", "greatest", "mismatch KL", "largest", "weight", "clipped",
-        "reward, last quarter", "held out, before", "after", "each seed",
+        "", "", "seeds", "staleness", "mismatch KL", "weight", "reward, last quarter", "held out, before",
+        "after", "beside η = 0", "each seed",
     ]  # fmt: skip
     rows = []
-    for bound in _bounds(runs):
-        for name in _corrections(runs):
-            of = _of(runs, bound, name)
+    for rate, bound in itertools.product(_rates(runs), _bounds(runs)):
+        for correction, said in CORRECTIONS.items() if bound else [("", "")]:
+            of = _of(runs, rate, bound, correction)
+            fresh = {run["seed"]: run["after"] for run in _of(runs, rate, 0, "")}
+            lost = [run["after"] - fresh[run["seed"]] for run in of if run["seed"] in fresh]
             rows.append(
                 [
+                    f"{rate:g}",
                     f"η = {bound}",
-                    name,
+                    said,
+                    str(len(of)),
                     f"{_mean(of, 'staleness'):.2f}",
-                    f"{max(run['greatest'] for run in of):g}",
                     f"{_mean(of, 'kl'):.2g}",
-                    f"{max(run['furthest'] for run in of):.2g}",
                     f"{_mean(of, 'weight'):.3f}",
-                    f"{_mean(of, 'clipped'):.2%}",
                     f"{mean(quarters(run['reward'])[-1] for run in of):.3f}",
-                    f"{_mean(of, 'before'):.1%}",
-                    f"{_mean(of, 'after'):.1%}",
-                    ", ".join(f"{run['after']:.1%}" for run in of),
+                    said_share([run["before"] for run in of]),
+                    said_share([run["after"] for run in of]),
+                    said_points(lost) if bound else "",
+                    ", ".join(f"{100 * run['after']:.1f}" for run in of),
                 ]
             )
     return table(heads, rows)
@@ -101,13 +122,20 @@ def _mean(runs: Sequence[Run], figure: str) -> float:
     return mean(run[figure] for run in runs)
 
 
-def _of(runs: Sequence[Run], bound: int, correction: str) -> list[Run]:
-    return [run for run in runs if (run["bound"], run["correction"]) == (bound, correction)]
+def _of(runs: Sequence[Run], rate: float, bound: int, correction: str) -> list[Run]:
+    """By seed. Of η = 0 there is one, which both corrections share."""
+    found = [
+        run
+        for run in runs
+        if (run["rate"], run["bound"]) == (rate, bound)
+        and (not bound or run["correction"] == correction)
+    ]
+    return sorted(found, key=lambda run: int(run["seed"]))
+
+
+def _rates(runs: Sequence[Run]) -> list[float]:
+    return sorted({run["rate"] for run in runs})
 
 
 def _bounds(runs: Sequence[Run]) -> list[int]:
     return sorted({run["bound"] for run in runs})
-
-
-def _corrections(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(run["correction"] for run in runs))

@@ -35,21 +35,24 @@ class Panel:
         return (0.0 if self.from_zero else max(0.0, min(heights) - room)), max(heights) + room
 
 
-def panels_svg(panels: Sequence[Panel]) -> str:
-    """All panels in a row, with one legend below them."""
+def panels_svg(panels: Sequence[Panel], *, columns: int | None = None) -> str:
+    """All panels in a row, or in rows of `columns` panels of one width, with one legend below them."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     colors = dict(zip(names, COLORS, strict=False))
-    width, height = sum(panel.width for panel in panels), HEIGHT + LEGEND
+    columns = columns or len(panels)
+    below = HEIGHT * -(-len(panels) // columns)
+    width, height = sum(panel.width for panel in panels[:columns]), below + LEGEND
     parts = [
-        f'<g transform="translate({number * panel.width},0)">\n{_drawn(panel, colors)}\n</g>'
+        f'<g transform="translate({number % columns * panel.width},{number // columns * HEIGHT})">\n'
+        f"{_drawn(panel, colors)}\n</g>"
         for number, panel in enumerate(panels)
     ]
     for number, (name, color) in enumerate(colors.items()):
         x = LEFT + number * (width - LEFT) / len(colors)
         parts.append(
-            f'<line x1="{x:.0f}" y1="{HEIGHT + 8}" x2="{x + 22:.0f}" y2="{HEIGHT + 8}" '
+            f'<line x1="{x:.0f}" y1="{below + 8}" x2="{x + 22:.0f}" y2="{below + 8}" '
             f'stroke="{color}" stroke-width="3"/>'
-            f'<text x="{x + 28:.0f}" y="{HEIGHT + 13}" fill="#1b2733">{escape(name)}</text>'
+            f'<text x="{x + 28:.0f}" y="{below + 13}" fill="#1b2733">{escape(name)}</text>'
         )
     body = "\n".join(parts)
     return (

@@ -28,11 +28,11 @@ def history_of(job: dict[str, Any], folder: Path, name: str) -> RunHistory:
     return RunHistory.of(read_events(folder / name / "events.jsonl"))
 
 
-def events_of(job: dict[str, Any], folder: Path, name: str) -> list[dict[str, Any]]:
-    """Run a job in `folder` under that name. Returns all of its events."""
+def events_of(job: dict[str, Any], folder: Path, name: str, *options: str) -> list[dict[str, Any]]:
+    """Run a job in `folder` under that name. Returns all of its events. options: of `rljob run`."""
     file, output = folder / f"{name}.yaml", folder / name
     file.write_text(yaml.safe_dump(job))
-    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file)]
+    command = [str(Path(sys.executable).with_name("rljob")), "run", str(file), *options]
     subprocess.run([*command, "--output", str(output)], check=True, stdout=subprocess.DEVNULL)
     return [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
 
