@@ -107,8 +107,8 @@ COMMANDS = {
     "learning": "learning.algorithms",
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",
-    "staleness": "learning.staleness",
-    "turns": "learning.turns",
+    "staleness": "learning.staleness --seeds 0 1 2",
+    "turns": "learning.turns --seeds 0",
     "preferences": "learning.preferences",
 }
 """Behind `python -m benchmarks.`"""

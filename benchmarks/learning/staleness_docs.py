@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.intervals import said_points, said_share, share_band
+from benchmarks.support.intervals import said_points, said_seeds, said_share, share_band
 from benchmarks.support.pictures import Panel, panels_svg
 from benchmarks.support.runs import quarters
 from benchmarks.support.tables import table
@@ -19,10 +19,10 @@ Run = Mapping[str, Any]
 def staleness_parts(document: Mapping[str, Any]) -> list[str]:
     """The picture and the table."""
     runs = document["runs"]
+    seeds = {run["seed"] for run in runs}
     return [
         f"![Held-out accuracy by the bound of staleness, and rewards by step]({PICTURE})",
-        f"{runs[0]['steps']} steps of 8 prompts with 8 samples each. Figures are means; "
-        "behind ± and as bands stand 95 % intervals of the mean over seeds (Student's t). Accuracy is on "
+        f"{runs[0]['steps']} steps of 8 prompts with 8 samples each, {said_seeds(len(seeds))} Accuracy is on "
         f"{runs[0]['prompts']} held-out prompts; *beside η = 0* is the difference to the run of the same "
         "learning rate and seed, in points:",
         _table(runs),
@@ -90,21 +90,19 @@ def _windows(runs: Sequence[Run]) -> list[tuple[float, list[float]]]:
 
 def _table(runs: Sequence[Run]) -> str:
     heads = [
-        "", "", "seeds", "staleness", "mismatch KL", "weight", "reward, last quarter", "held out, before",
+        "", "", "staleness", "mismatch KL", "weight", "reward, last quarter", "held out, before",
         "after", "beside η = 0", "each seed",
     ]  # fmt: skip
     rows = []
     for rate, bound in itertools.product(_rates(runs), _bounds(runs)):
         for correction, said in CORRECTIONS.items() if bound else [("", "")]:
-            of = _of(runs, rate, bound, correction)
-            fresh = {run["seed"]: run["after"] for run in _of(runs, rate, 0, "")}
-            lost = [run["after"] - fresh[run["seed"]] for run in of if run["seed"] in fresh]
+            of, fresh = _of(runs, rate, bound, correction), _of(runs, rate, 0, "")
+            lost = [run["after"] - other["after"] for run, other in zip(of, fresh, strict=True)]
             rows.append(
                 [
                     f"{rate:g}",
                     f"η = {bound}",
                     said,
-                    str(len(of)),
                     f"{_mean(of, 'staleness'):.2f}",
                     f"{_mean(of, 'kl'):.2g}",
                     f"{_mean(of, 'weight'):.3f}",

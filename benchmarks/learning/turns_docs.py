@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from benchmarks.support.intervals import said_points, said_share, share_band
+from benchmarks.support.intervals import said_points, said_seeds, said_share, share_band
 from benchmarks.support.pictures import Panel, panels_svg
 from benchmarks.support.runs import quarters
 from benchmarks.support.tables import table
@@ -24,8 +24,7 @@ def turns_parts(document: Mapping[str, Any]) -> list[str]:
     seeds = {run["seed"] for run in runs}
     return [
         f"![Held-out products that are right and games that are won, by step]({PICTURE})",
-        f"{len(seeds)} seeds. Figures are means; behind ± and as bands stand 95 % intervals of the mean over "
-        "seeds (Student's t):",
+        said_seeds(len(seeds)),
         _table(runs),
     ]
 

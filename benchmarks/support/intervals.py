@@ -27,6 +27,16 @@ def share_band(x: float, values: Sequence[float]) -> tuple[float, float, float]:
     return x, max(0.0, middle - width), min(1.0, middle + width)
 
 
+def said_seeds(number: int) -> str:
+    """What a page's figures are over."""
+    if number == 1:
+        return "One seed, so that no figure has an interval."
+    return (
+        f"{number} seeds. Figures are means; behind ± and as bands stand 95 % intervals of the mean over "
+        "seeds (Student's t)."
+    )
+
+
 def said_share(values: Sequence[float]) -> str:
     """A mean of shares with its interval: "81.2 ± 3.1 %"."""
     return f"{_said(values, '.1f')} %"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from benchmarks.support.intervals import half_width, said_points, said_share, share_band
+from benchmarks.support.intervals import half_width, said_points, said_seeds, said_share, share_band
 
 
 def test_an_interval_is_students_t_by_hand() -> None:
@@ -16,6 +16,7 @@ def test_a_single_value_is_told_without_an_interval() -> None:
     assert math.isnan(half_width([0.5]))
     assert said_share([0.5]) == "50.0 %"
     assert share_band(3, [0.5]) == (3, 0.5, 0.5)
+    assert "no figure has an interval" in said_seeds(1)
 
 
 def test_shares_and_points_are_told_with_their_interval() -> None:

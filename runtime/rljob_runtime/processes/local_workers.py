@@ -133,16 +133,18 @@ class LocalWorker:
 
     def end(self) -> None:
         """Kill it; what it owes fails."""
-        self._ended = True
-        self._process.kill()
+        with self._lock:  # which whoever starts it again has until it has started
+            self._ended = True
+            self._process.kill()
         self._process.join(END_SECONDS)
 
     def _start(self) -> None:
         self._connection, theirs = FORKSERVER.Pipe()
-        self._process: ForkServerProcess = FORKSERVER.Process(
+        process: ForkServerProcess = FORKSERVER.Process(
             target=serve, args=(theirs, self._begun), name=self._name, daemon=False
         )
-        self._process.start()
+        process.start()
+        self._process = process
         theirs.close()
         listening = partial(self._listen, self._connection, self._process)
         threading.Thread(target=listening, name=f"calls-of-{self._name}", daemon=True).start()
@@ -180,9 +182,12 @@ class LocalWorker:
         with self._lock:
             lost, self._now = self._now, None
             again = self._restarts and not self._ended
-            self.has_died = not again
             if again:
-                self._start()
+                try:
+                    self._start()
+                except (OSError, EOFError):  # who forks is gone: the run ends
+                    again = False
+            self.has_died = not again
             self._send()
         if lost is not None:
             lost.set_exception(self._death())
