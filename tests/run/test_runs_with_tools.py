@@ -73,7 +73,8 @@ def test_a_policy_that_calls_a_calculator_is_trained_on_what_it_drew(
         assert metrics["turns/mean"] > 1.2
         assert metrics["response_length/with_tools"] > metrics["response_length/mean"] + 3
         assert metrics["reward/mean"] > 0
-        assert metrics["mismatch/max"] < 1e-3  # the update's log-probs are the rollout's
+        if not metrics.get("staleness/tokens"):  # the update's log-probs are the rollout's
+            assert metrics["mismatch/max"] < 1e-3
         assert metrics["reward/errors"] == 0
     shown = finished.of_kind("step")[0]["samples"][0]["responses"]
     assert any("<result>" in response["text"] for response in shown)

@@ -1,23 +1,13 @@
 """The paper's models in docs/resharding.md are those that plans give."""
 
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from benchmarks import ROOT
+from benchmarks.reshard import paper
 
 
 @pytest.fixture(scope="module")
-def paper():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT)
-        from benchmarks.reshard import paper
-
-        yield paper
-
-
-@pytest.fixture(scope="module")
-def rows(paper):
+def rows():
     return {row["model"]: row for row in paper.paper_rows()}
 
 
@@ -45,7 +35,7 @@ def test_deepseek_moves_the_least_and_stays_below_its_bound(rows):
     assert row["on_device"] < row["peak"] <= row["bound"] < row["allgather_peak"]
 
 
-def test_the_page_shows_these_rows(paper):
+def test_the_page_shows_these_rows():
     page = (ROOT / "docs" / "resharding.md").read_text()
 
     assert paper.with_table(page) == page, "python -m benchmarks.write_docs"
