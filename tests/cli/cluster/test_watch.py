@@ -43,6 +43,12 @@ def steps(found: ClusterRun) -> list[int]:
     return [event.step for event in found.news().events if isinstance(event, StepEvent)]
 
 
+def answered(found: ClusterRun) -> list[int]:
+    """Steps of the first look that is answered: on a busy machine one may be too late."""
+    looks = (steps(found) for _ in range(10))
+    return next((new for new in looks if new), [])
+
+
 def test_a_job_is_shown_until_its_end_and_its_exit_status_told(
     server, run, rljob, monkeypatch
 ) -> None:
@@ -66,12 +72,12 @@ def test_a_job_is_shown_until_its_end_and_its_exit_status_told(
 def test_each_look_asks_for_what_is_new_alone(run, watch, server) -> None:
     found = watch()
     run.write_until("step", 2)
-    first = steps(found)
+    first = answered(found)
     size = run.file.stat().st_size
     run.write_until("step", 3)
 
-    assert (first, steps(found)) == ([1, 2], [3])
-    assert [command[-1] for command in server.commands] == ["0", str(size)]
+    assert (first, answered(found)) == ([1, 2], [3])
+    assert {command[-1] for command in server.commands} == {"0", str(size)}
 
 
 def test_a_head_that_was_made_anew_is_read_from_its_beginning(run, watch, server) -> None:
