@@ -12,8 +12,6 @@ import argparse
 import itertools
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -26,6 +24,10 @@ from benchmarks import ROOT
 from benchmarks.learning.turns_docs import GAME, TOOL, WITHOUT, turns_parts
 from benchmarks.support.beside import runs_beside
 from benchmarks.support.runs import events_of
+
+sys.path.append(str(ROOT / "tests" / "support" / "driver"))
+
+from example_plugin import install, path_with
 
 EXAMPLES = ROOT / "examples"
 PROBLEMS = EXAMPLES / "calculator" / "problems.jsonl"
@@ -57,7 +59,7 @@ def main() -> None:
         if not (options.quick and task == WITHOUT)  # its warm-up needs all its steps
     ]
     with tempfile.TemporaryDirectory() as folder:
-        _install_the_game(Path(folder))
+        os.environ["PYTHONPATH"] = path_with(install(Path(folder)))
         document = runs_beside(wanted, learn, file=options.json, at_once=options.at_once)
     print("\n\n".join(turns_parts(document)))
 
@@ -105,32 +107,6 @@ def _without_call(line: str) -> str:
     """A problem whose worked example is its product alone."""
     problem = json.loads(line)
     return json.dumps(problem | {"shown": problem["shown"].rsplit(">", 1)[1]})
-
-
-def _install_the_game(folder: Path) -> None:
-    """Put the example package on the path of runs."""
-    source, target = folder / "source", folder / "installed"
-    shutil.copytree(EXAMPLES / "plugin", source)  # setuptools builds in the source's folder
-    options = [
-        "--no-build-isolation",
-        "--no-deps",
-        "--no-index",
-        "--disable-pip-version-check",
-        "-q",
-    ]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        *options,
-        "--target",
-        str(target),
-        str(source),
-    ]
-    subprocess.run(command, check=True)
-    paths = [str(target), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 if __name__ == "__main__":

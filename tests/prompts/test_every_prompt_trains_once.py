@@ -48,13 +48,12 @@ class World:
         following = self.pools.setdefault(str(now.next_pool), {})
         for rank in range(ranks):
             mine = {place: group for place, group in pool.items() if place % ranks == rank}
-            self._work(step, now, version, mine, batch, following)
+            self._work(step, version, mine, batch, following)
         return batch
 
     def _work(
         self,
         step: int,
-        now: Round,
         version: int,
         mine: dict[int, Group],
         batch: dict[int, int],
@@ -64,7 +63,7 @@ class World:
         choice = OpenGroups(
             step=step,
             max_staleness=self.bound,
-            ends=now.ends,
+            prompts=self.prompts,
             budget=BUDGET,
             oldest=oldest,
         )
@@ -225,7 +224,7 @@ def test_long_prompts_wait_until_the_bound_and_then_run_to_their_end() -> None:
 
 def test_where_too_few_are_done_all_go_on_by_another_budget() -> None:
     choice = OpenGroups(
-        step=1, max_staleness=3, ends=2, budget=BUDGET, oldest=dict.fromkeys(range(4), 0)
+        step=1, max_staleness=3, prompts=2, budget=BUDGET, oldest=dict.fromkeys(range(4), 0)
     )
 
     assert choice.completed(3) == 0
@@ -238,7 +237,7 @@ def test_where_too_few_are_done_all_go_on_by_another_budget() -> None:
 
 def test_places_are_kept_for_groups_that_grow_too_old() -> None:
     oldest = {0: 2, 1: 1, 2: 4, 3: 4}
-    choice = OpenGroups(step=5, max_staleness=3, ends=2, budget=BUDGET, oldest=oldest)
+    choice = OpenGroups(step=5, max_staleness=3, prompts=2, budget=BUDGET, oldest=oldest)
 
     assert choice.forced == {1}
     assert [choice.budget_of(group) for group in choice.unfinished] == [

@@ -47,9 +47,8 @@ class Candidates(Schedule):
 
     prompts: of a step. replicas: that generate, scorers: of a reward model; a round has as many prompts for
     each. most_rounds: of a step, None: no limit. pools: of a partial rollout, where each round is one of
-    theirs. carried: positions of groups that lie in the next
-    step's batch. under_way: steps that were begun and not
-    trained on. last: the last one that was.
+    theirs. carried: positions of groups that lie in the next step's batch. under_way: steps that were begun
+    and not trained on. last: the last one that was.
     """
 
     prompts: int
@@ -109,15 +108,15 @@ class Candidates(Schedule):
         pool, first = None, now.drawn
         if self.pools:
             pool = replace(self.pools.make_round(step), first=first)
-            positions, ends = pool.fresh, pool.ends
+            positions, made = pool.fresh, self.prompts
         else:
             positions = self.account.take(self._wanted(missing))
-            ends = len(positions)
-        now.drawn += ends
+            made = len(positions)
+        now.drawn += made
         follows = BatchName(kind="train", step=step + 1, attempt=self.lives)
         return CandidateRound(
             rows=BatchName(kind="candidates", step=step, attempt=self.lives * 1000 + now.rounds),
-            groups=range(first, first + ends),
+            groups=range(first, first + made),
             positions=positions,
             pool=pool,
             batch=BatchName(kind="train", step=step, attempt=self.lives),

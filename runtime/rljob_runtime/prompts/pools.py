@@ -21,7 +21,7 @@ class Pools(Schedule):
 
     prompts: of a step, which each round completes. extra: that are open beside them; none after the last
     step, so that nothing is generated in vain. steps: of the run. several: whether a step may have several
-    rounds, so that none knows whether the next one is the last step's.
+    rounds; then none knows which is the last, and all are alike.
     """
 
     prompts: int
@@ -61,16 +61,14 @@ class Pools(Schedule):
         groups."""
         number = self._next or step
         groups, carried = self._groups(step), self._carried
-        going_on = self.extra if step < self.steps else 0
         fresh = self.account.take(groups - carried)
-        self._next, self._carried = number + 1, going_on
+        self._next, self._carried = number + 1, groups - self.prompts
         return Round(
             pool=self._name(number),
             next_pool=self._name(number + 1),
             groups=groups,
             fresh=fresh,
-            ends=groups - going_on,
-            next_groups=self.prompts + self.extra if self.several else self._groups(step + 1),
+            next_groups=self._groups(step + 1),
         )
 
     def trained(self, scored: Sequence[Scored], updated: Sequence[Updated]) -> None:
@@ -97,9 +95,7 @@ class Pools(Schedule):
         self.start_over()
 
     def _groups(self, step: int) -> int:
-        """Of a step's pool. One that groups were put into is as large as they said."""
-        said = self.several and self._carried
-        return self.prompts + (self.extra if step < self.steps or said else 0)
+        return self.prompts + (self.extra if self.several or step < self.steps else 0)
 
     def _name(self, number: int) -> BatchName:
         return BatchName(kind="pool", step=number, attempt=self._lives)

@@ -16,15 +16,14 @@ class Round:
     `next_pool`.
 
     groups: of `pool`. fresh: positions of those that the feeder puts there, at its last places; the
-    others have come from the round before. ends: how many go into the batch, from number `first` on.
-    next_groups: of `next_pool`, once it is full.
+    others have come from the round before. next_groups: of `next_pool`, once it is full. first: number of
+    the first group in the batch.
     """
 
     pool: BatchName
     next_pool: BatchName
     groups: int
     fresh: tuple[int, ...]
-    ends: int
     next_groups: int
     first: int = 0
 

@@ -86,13 +86,13 @@ class PartialRollout:
         return work
 
     def _work(self, batch: BatchName, now: Round, groups: dict[int, OpenGroup]) -> "_Work":
-        partial = self.spec.flow.partial_rollout
+        partial, sizes = self.spec.flow.partial_rollout, self.spec.batch
         assert partial is not None, "this state is of a partial rollout"
         version = self.replica.engine.version
         choice = OpenGroups(
             step=batch.step,
             max_staleness=most_stale(self.spec),
-            ends=now.ends,
+            prompts=sizes.global_batch_size,
             budget=partial.budget_tokens,
             oldest={place: group.oldest(version) for place, group in groups.items()},
         )
@@ -165,7 +165,7 @@ class _Work:
                     self.groups[place],
                     reserve_bytes=reserve,
                 )
-        self._put(self.batch, rows, self.now.ends, self._later_states, taken)
+        self._put(self.batch, rows, self.spec.batch.global_batch_size, self._later_states, taken)
 
     def put_going_on(self) -> None:
         """Put all others into the next pool."""
