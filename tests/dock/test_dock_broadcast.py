@@ -28,6 +28,7 @@ from rljob_runtime.dock.wire.messages import (
     Renew,
     Snapshot,
     Subscribe,
+    numbers_of,
 )
 from rljob_runtime.dock.wire.peer import Peer
 from rljob_runtime.errors import DockLost, DockRefused
@@ -143,7 +144,7 @@ def test_an_expired_lease_wakes_those_who_wait(make_dock, rows_of) -> None:
     dock = make_dock(lease_seconds=0.3)
     dock.client("feed").put_rows("t", rows_of("t", groups=1, samples=2), total=2)
     silent = raw_channel(dock, "controller/generate")
-    assert len(claim_raw(silent).attempts) == 2
+    assert len(claim_raw(silent).rows.uids) == 2
 
     claim = dock.client("generate", "heir").claim("t", timeout_seconds=5)
     silent.close()
@@ -232,28 +233,29 @@ async def test_notices_that_do_not_fit_end_the_connection(make_dock) -> None:
     await link.stop()
 
 
-def test_a_large_put_is_told_in_parts_that_cut_no_group(make_dock, rows_of, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.warehouse.broadcast.NOTICES", 5)
-    told: list[list[str]] = []
+def test_many_puts_are_told_in_messages_that_are_not_long(make_dock, rows_of, monkeypatch) -> None:
+    monkeypatch.setattr("rljob_runtime.dock.warehouse.broadcast.ROWS", 10)
+    told: list[list[int]] = []
     take = ControllerServer._take_notices
 
     def listen(self, warehouse: int, notices: Notices) -> None:
-        told.append([row.group for row in notices.rows if row.batch == "t"])
+        told.append([len(numbers_of(rows.numbers)) for rows in notices.rows])
         take(self, warehouse, notices)
 
     monkeypatch.setattr(ControllerServer, "_take_notices", listen)
     dock = make_dock(graph=StateGraph(states=(State(name="generate", needs=("prompt",)),)))
-
     feeder, worker = dock.client("feed"), dock.client("generate")
     feeder.put_rows("s", rows_of("s", groups=1, samples=1), total=1)
     worker.claim("s", timeout_seconds=5)  # the controller has subscribed
 
-    feeder.put_rows("t", rows_of("t", groups=6, samples=4), total=24)
+    feeder.put_rows("t", rows_of("t", groups=6, samples=4), total=24)  # one notice is told whole
+    for batch in ("u", "v", "w"):
+        feeder.put_rows(batch, rows_of(batch, groups=2, samples=4), total=8)
 
-    claimed = [worker.claim("t", whole_groups=True, limit=4, timeout_seconds=5) for _ in range(6)]
-    assert [len(claim.rows) for claim in claimed] == [4] * 6
-    assert len(told) > 2
-    assert all(groups.count(group) in (0, 4) for groups in told for group in groups)
+    for batch, rows in {"t": 24, "u": 8, "v": 8, "w": 8}.items():
+        assert len(worker.claim(batch, timeout_seconds=5).rows) == rows
+    assert sorted(rows for message in told for rows in message) == [1, 8, 8, 8, 24]
+    assert all(sum(message) <= 10 or len(message) == 1 for message in told)
 
 
 def test_a_controller_that_does_not_listen_is_cut_off(make_dock, rows_of, monkeypatch) -> None:

@@ -2,19 +2,18 @@
 
 import pytest
 
-from rljob_runtime.dock.controller.claims import ClaimRequest
+from numbered_rows import Numbering, Row
+
+from rljob_runtime.dock.clients.claimed import rows_of
+from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
-from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.wire.messages import (
-    AckNotice,
-    BatchNotice,
-    ColumnNotice,
-    Notices,
-    RowNotice,
-)
+from rljob_runtime.dock.rows import RowMeta, Share
+from rljob_runtime.dock.wire.messages import BatchNotice, Notices
 from rljob_runtime.errors import DockLost, DockStale
 
 STATES = ("generate", "reward")
+WAREHOUSES: dict[tuple[int, int], Numbering] = {}
+"""Of a ledger and a warehouse."""
 
 
 def ledger(**changes: object) -> ControllerLedger:
@@ -26,12 +25,18 @@ def ledger(**changes: object) -> ControllerLedger:
         "num_warehouses": 1,
     }
     made = ControllerLedger(**{**arguments, **changes})  # type: ignore[arg-type]
-    made.apply_snapshot(0, "w1", [], [], 0.0)
+    for key in [key for key in WAREHOUSES if key[0] == id(made)]:
+        del WAREHOUSES[key]  # of another ledger that was there
+    snapshot(made, "w1", [], [])
     return made
 
 
-def row(group: int, sample: int, *, size: int = 2, ready: bool = False) -> RowNotice:
-    return RowNotice(
+def numbering(made: ControllerLedger, warehouse: int = 0) -> Numbering:
+    return WAREHOUSES.setdefault((id(made), warehouse), Numbering())
+
+
+def row(group: int, sample: int, *, size: int = 2, ready: bool = False) -> Row:
+    return Row(
         uid=f"b/{group}/{sample}",
         batch="b",
         group=f"b/{group}",
@@ -43,18 +48,41 @@ def row(group: int, sample: int, *, size: int = 2, ready: bool = False) -> RowNo
     )
 
 
-def rows(groups: int, *, size: int = 2, ready: bool = True) -> list[RowNotice]:
+def rows(groups: int, *, size: int = 2, ready: bool = True) -> list[Row]:
     return [row(g, s, size=size, ready=ready) for g in range(groups) for s in range(size)]
 
 
-def put(made: ControllerLedger, notices: list[RowNotice], total: int | None = None) -> None:
-    batch = BatchNotice(name="b", total=len(notices) if total is None else total, states=STATES)
-    made.apply(0, Notices(batches=[batch], rows=notices))
+def put(made: ControllerLedger, told: list[Row], total: int | None = None) -> None:
+    batch = BatchNotice(name="b", total=len(told) if total is None else total, states=STATES)
+    made.apply(0, Notices(batches=[batch], rows=numbering(made).rows(told)))
+
+
+def more(made: ControllerLedger, *told: Row, warehouse: int = 0) -> None:
+    made.apply(warehouse, Notices(rows=numbering(made, warehouse).rows(told)))
+
+
+def snapshot(
+    made: ControllerLedger,
+    epoch: str,
+    batches: list[BatchNotice],
+    told: list[Row],
+    *,
+    warehouse: int = 0,
+    now: float = 0.0,
+) -> None:
+    """Of a warehouse that numbers anew where its epoch is another one."""
+    known = made.warehouse_epochs.get(warehouse, epoch)
+    if known.split(".")[0] != epoch.split(".")[0]:
+        WAREHOUSES.pop((id(made), warehouse), None)
+    made.apply_snapshot(warehouse, epoch, batches, numbering(made, warehouse).rows(told), now)
 
 
 def answered(made: ControllerLedger, *uids: str) -> None:
-    columns = [ColumnNotice(uid=uid, column="response", length=4, version=1) for uid in uids]
-    made.apply(0, Notices(columns=columns))
+    made.apply(0, Notices(columns=[numbering(made).column("b", "response", uids, 4, version=1)]))
+
+
+def acked(made: ControllerLedger, *uids: str) -> None:
+    made.apply(0, Notices(acks=[numbering(made).ack("b", uids)]))
 
 
 def ask(request: str = "1", *, owner: str = "w", **changes: object) -> ClaimRequest:
@@ -62,8 +90,18 @@ def ask(request: str = "1", *, owner: str = "w", **changes: object) -> ClaimRequ
     return ClaimRequest(**{**arguments, **changes})  # type: ignore[arg-type]
 
 
-def uids(grant: object) -> list[str]:
-    return [entry.uid for entry in grant.entries]  # type: ignore[attr-defined]
+def uids(grant: Grant | None) -> list[str]:
+    assert grant is not None
+    return grant.uids
+
+
+def metas(grant: Grant | None) -> list[RowMeta]:
+    assert grant is not None and grant.rows is not None
+    return list(rows_of(grant.rows, grant.lease))
+
+
+def leased(made: ControllerLedger, lease: str) -> set[str]:
+    return set(made.leases[lease].uids())
 
 
 def test_a_row_is_granted_once_all_needed_columns_are_there() -> None:
@@ -74,9 +112,9 @@ def test_a_row_is_granted_once_all_needed_columns_are_there() -> None:
     answered(made, "b/0/1")
     grant = made.claim(ask("2"), 0.0)
 
-    assert grant is not None and uids(grant) == ["b/0/1"]
-    assert grant.entries[0].lengths == {"prompt": 3, "response": 4}
-    assert (grant.entries[0].version, grant.entries[0].attempt) == (1, 1)
+    (given,) = metas(grant)
+    assert (given.uid, given.lengths) == ("b/0/1", {"prompt": 3, "response": 4})
+    assert (given.sample, given.version, given.attempt) == (1, 1, 1)
 
 
 def test_claims_go_round_the_warehouses_whatever_was_told_first() -> None:
@@ -84,7 +122,8 @@ def test_claims_go_round_the_warehouses_whatever_was_told_first() -> None:
     batch = BatchNotice(name="b", total=9, states=STATES)
     for warehouse in range(3):
         told = [row(3 * i + warehouse, 0, size=1, ready=True) for i in range(3)]
-        made.apply(warehouse, Notices(batches=[batch], rows=told))
+        made.apply(warehouse, Notices(batches=[batch]))
+        more(made, *told, warehouse=warehouse)
 
     first = made.claim(ask("1", limit=4), 0.0)
     second = made.claim(ask("2", limit=3), 0.0)
@@ -121,17 +160,17 @@ def test_groups_are_granted_up_to_the_limit() -> None:
 
     grant = made.claim(ask(whole_groups=True, limit=5), 0.0)
 
-    assert grant is not None and len(grant.entries) == 4
+    assert grant is not None and len(uids(grant)) == 4
 
 
 def test_a_share_is_granted_whole_in_order_and_only_when_all_is_known() -> None:
     made = ledger()
-    late_first = sorted(rows(4, ready=False), key=lambda notice: notice.uid, reverse=True)
-    put(made, late_first[:-1], total=8)
-    answered(made, *[notice.uid for notice in late_first])
+    late_first = [row(group, sample) for group in (3, 1, 2) for sample in range(2)]
+    put(made, late_first, total=8)
+    answered(made, *[told.uid for told in late_first])
 
     assert made.claim(ask("1", share=Share(1, 2)), 0.0) is None
-    made.apply(0, Notices(rows=[row(0, 0)]))
+    more(made, row(0, 0), row(0, 1))
     grant = made.claim(ask("2", share=Share(1, 2)), 0.0)
 
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1", "b/3/0", "b/3/1"]
@@ -152,9 +191,7 @@ def test_a_share_with_a_limit_comes_in_order_as_far_as_it_is_ready() -> None:
     assert second is not None and uids(second) == ["b/3/0", "b/3/1", "b/5/0", "b/5/1"]
     assert third is not None and uids(third) == ["b/7/0", "b/7/1"]
     assert made.claim(ask("5", share=Share(1, 2), limit=4), 0.0) is None
-    made.apply(
-        0, Notices(acks=[AckNotice("b", f"b/{g}/{s}") for g in (1, 3, 5, 7) for s in (0, 1)])
-    )
+    acked(made, *[f"b/{g}/{s}" for g in (1, 3, 5, 7) for s in (0, 1)])
     end = made.claim(ask("6", share=Share(1, 2), limit=4), 0.0)
     assert end is not None and end.done
 
@@ -165,9 +202,9 @@ def test_a_share_with_a_limit_begins_before_the_last_group_was_put() -> None:
 
     first = made.claim(ask("1", share=Share(1, 2), limit=2), 0.0)
     assert made.claim(ask("2", share=Share(1, 2), limit=2), 0.0) is None, "group 3 comes before 5"
-    made.apply(0, Notices(acks=[AckNotice("b", "b/1/0"), AckNotice("b", "b/1/1")]))
+    acked(made, "b/1/0", "b/1/1")
     assert made.claim(ask("3", share=Share(1, 2), limit=2), 0.0) is None
-    made.apply(0, Notices(rows=[row(3, 0, ready=True), row(3, 1, ready=True)]))
+    more(made, row(3, 0, ready=True), row(3, 1, ready=True))
     second = made.claim(ask("4", share=Share(1, 2), limit=4), 0.0)
     balanced = made.claim(ask("5", share=Share(0, 2, 6), limit=4), 0.0)
 
@@ -179,10 +216,10 @@ def test_a_share_with_a_limit_begins_before_the_last_group_was_put() -> None:
 def test_groups_that_left_before_a_controller_started_hold_a_share_up_until_all_are_put() -> None:
     made = ledger()
     batch = BatchNotice(name="b", total=6, states=STATES, known=4, acked=2)
-    made.apply_snapshot(0, "w1", [batch], [row(1, 0, ready=True), row(1, 1, ready=True)], 0.0)
+    snapshot(made, "w1", [batch], [row(1, 0, ready=True), row(1, 1, ready=True)], now=0.0)
 
     assert made.claim(ask("1", share=Share(0, 1), limit=2), 0.0) is None
-    made.apply(0, Notices(rows=[row(2, 0, ready=True), row(2, 1, ready=True)]))
+    more(made, row(2, 0, ready=True), row(2, 1, ready=True))
     grant = made.claim(ask("2", share=Share(0, 1), limit=2), 0.0)
 
     assert grant is not None and uids(grant) == ["b/1/0", "b/1/1"]
@@ -207,8 +244,9 @@ def test_a_share_with_a_limit_gives_whole_groups_and_what_came_back_first() -> N
 def test_rows_that_are_too_old_are_told_and_none_is_given() -> None:
     made = ledger()
     put(made, rows(2, ready=False))
-    answered(made, "b/0/0", "b/0/1", "b/1/0", "b/1/1")
-    made.entries["b/1/0"].version = 3
+    answered(made, "b/0/0", "b/0/1", "b/1/1")
+    column = numbering(made).column("b", "response", ["b/1/0"], 4, version=3)
+    made.apply(0, Notices(columns=[column]))
 
     with pytest.raises(
         DockStale, match=r"3 of 4 rows of b were made by weights version 1; .* is 2"
@@ -216,7 +254,7 @@ def test_rows_that_are_too_old_are_told_and_none_is_given() -> None:
         made.claim(ask("1", share=Share(0, 1), limit=4, min_version=2), 0.0)
     grant = made.claim(ask("2", share=Share(0, 1), limit=4, min_version=1), 0.0)
 
-    assert grant is not None and len(grant.entries) == 4
+    assert grant is not None and len(uids(grant)) == 4
 
 
 def test_a_share_without_groups_is_done_at_once() -> None:
@@ -225,7 +263,7 @@ def test_a_share_without_groups_is_done_at_once() -> None:
 
     grant = made.claim(ask(share=Share(3, 4)), 0.0)
 
-    assert grant is not None and grant.done and not grant.entries
+    assert grant is not None and grant.done and not grant.uids
 
 
 def test_a_batch_that_does_not_pass_the_state_is_done() -> None:
@@ -241,14 +279,14 @@ def test_done_comes_with_the_last_acknowledgement() -> None:
     made = ledger()
     put(made, rows(1))
     made.claim(ask("1"), 0.0)
-    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0")]))
+    acked(made, "b/0/0")
 
     assert made.claim(ask("2"), 0.0) is None
-    made.apply(0, Notices(acks=[AckNotice("b", "b/0/1")]))
+    acked(made, "b/0/1")
     grant = made.claim(ask("3"), 0.0)
 
     assert grant is not None and grant.done
-    assert made.leases == {} and made.entries == {}
+    assert made.leases == {} and made.num_rows == 0
 
 
 def test_expired_rows_go_back_first_and_with_a_new_attempt() -> None:
@@ -262,7 +300,7 @@ def test_expired_rows_go_back_first_and_with_a_new_attempt() -> None:
     grant = made.claim(ask("2", owner="v", limit=2), 10.0)
 
     assert grant is not None and uids(grant) == ["b/0/0", "b/0/1"]
-    assert [entry.attempt for entry in grant.entries] == [2, 2]
+    assert [given.attempt for given in metas(grant)] == [2, 2]
     assert made.leases.expired == 1
 
 
@@ -287,7 +325,7 @@ def test_a_restarted_controller_takes_over_what_nobody_claimed_since() -> None:
     lost = made.renew("e1-7", owner="w", session="w", uids=["b/0/0", "b/0/1"], now=0.0)
 
     assert lost == ["b/0/0"]
-    assert made.leases["e1-7"].rows.keys() == {"b/0/1"}
+    assert leased(made, "e1-7") == {"b/0/1"}
     assert made.renew("e1-8", owner="w", session="w", uids=["b/0/0"], now=0.0) == ["b/0/0"]
 
 
@@ -305,11 +343,11 @@ def test_leases_announced_before_the_snapshots_are_taken_over_with_them() -> Non
     assert made.renew("e1-7", owner="w", session="w", uids=both, now=0.0) == []
     assert made.renew("e1-8", owner="v", session="v", uids=["b/0/1"], now=0.0) == []
     made.owner_gone("v", "v")
-    made.apply_snapshot(0, "w1", [told], [row(0, s, ready=True) for s in range(2)], 1.0)
-    made.apply_snapshot(1, "w2", [told], [row(1, s, ready=True) for s in range(2)], 2.0)
+    snapshot(made, "w1", [told], [row(0, s, ready=True) for s in range(2)], now=1.0)
+    snapshot(made, "w2", [told], [row(1, s, ready=True) for s in range(2)], warehouse=1, now=2.0)
     grant = made.claim(ask(), 3.0)
 
-    assert made.leases["e1-7"].rows.keys() == set(both)
+    assert leased(made, "e1-7") == set(both)
     assert grant is not None and uids(grant) == ["b/0/1", "b/1/1"]
 
 
@@ -343,14 +381,14 @@ def test_rows_that_a_restarted_warehouse_lost_are_told() -> None:
     put(made, rows(2))
     made.claim(ask("1"), 0.0)
 
-    made.apply_snapshot(0, "w2", [], [], 0.0)
+    snapshot(made, "w2", [], [], now=0.0)
 
     assert made.leases == {}
     with pytest.raises(DockLost, match="4 of 4 rows of b were lost"):
         made.claim(ask("2"), 0.0)
     put(made, rows(2))
     grant = made.claim(ask("3"), 0.0)
-    assert grant is not None and len(grant.entries) == 4
+    assert grant is not None and len(uids(grant)) == 4
 
 
 @pytest.mark.parametrize("done", [0, 2])
@@ -361,46 +399,46 @@ def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_
     made = ledger()
     first, second = rows(2)[:2], rows(2)[2:]
     put(made, first, total=4)
-    made.apply(0, Notices(acks=[AckNotice("b", row.uid) for row in first[:done]]))
+    acked(made, *[told.uid for told in first[:done]])
     batch = BatchNotice(name="b", total=4, states=STATES, known=2)
 
-    made.apply_snapshot(0, "w2", [batch], second, 1.0)
+    snapshot(made, "w2", [batch], second, now=1.0)
 
     with pytest.raises(DockLost, match="2 of 4 rows of b were lost"):
         made.claim(ask(), 1.0)
     put(made, first, total=4)
-    assert len(made.claim(ask(), 1.0).entries) == 4
+    assert len(uids(made.claim(ask(), 1.0))) == 4
 
 
 def test_rows_put_again_before_their_warehouses_restart_was_heard_of_are_no_loss() -> None:
     made = ledger()
     put(made, rows(2))
-    assert made.claim(ask(), 0.5).entries
+    assert uids(made.claim(ask(), 0.5))
     batch = BatchNotice(name="b", total=4, states=STATES, known=4)
 
-    made.apply_snapshot(0, "w2", [batch], rows(2), 1.0)
+    snapshot(made, "w2", [batch], rows(2), now=1.0)
 
-    assert len(made.claim(ask(request="2"), 1.0).entries) == 4
+    assert len(uids(made.claim(ask(request="2"), 1.0))) == 4
 
 
 def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing() -> None:
     made = ledger()
-    made.apply_snapshot(0, "w2.0", [], [], 0.0)
+    snapshot(made, "w2.0", [], [], now=0.0)
     put(made, rows(2))
-    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0")]))
+    acked(made, "b/0/0")
     batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
 
-    made.apply_snapshot(0, "w2.1", [batch], rows(2)[1:], 1.0)
+    snapshot(made, "w2.1", [batch], rows(2)[1:], now=1.0)
 
-    assert len(made.claim(ask(), 1.0).entries) == 3
+    assert len(uids(made.claim(ask(), 1.0))) == 3
 
 
 def test_a_state_that_was_done_stays_done_when_the_warehouse_restarts() -> None:
     made = ledger()
     put(made, rows(1))
-    made.apply(0, Notices(acks=[AckNotice("b", "b/0/0"), AckNotice("b", "b/0/1")]))
+    acked(made, "b/0/0", "b/0/1")
 
-    made.apply_snapshot(0, "w2", [], [], 0.0)
+    snapshot(made, "w2", [], [], now=0.0)
 
     grant = made.claim(ask(), 0.0)
     assert grant is not None and grant.done
@@ -414,11 +452,9 @@ def test_a_new_snapshot_of_the_same_warehouse_keeps_leases() -> None:
     assert grant is not None
 
     told = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
-    made.apply_snapshot(
-        0, "w1", [told], [row(0, 0, ready=True), row(0, 1), row(1, 0, ready=True)], 0.0
-    )
+    snapshot(made, "w1", [told], [row(0, 0, ready=True), row(0, 1), row(1, 0, ready=True)])
 
-    assert made.leases[grant.lease].rows.keys() == {"b/0/0"}
+    assert leased(made, grant.lease) == {"b/0/0"}
     again = made.claim(ask("2"), 0.0)
     assert again is not None and uids(again) == ["b/1/0"]
 
@@ -470,7 +506,7 @@ def test_a_waiting_claim_is_told_the_columns_that_its_next_rows_lack(share: Shar
     before = made.next_lacks(claim)
     put(made, rows(2, ready=False), total=6)
     some = made.next_lacks(claim)
-    made.apply(0, Notices(rows=[row(2, sample) for sample in range(2)]))
+    more(made, *(row(2, sample) for sample in range(2)))
     lacking = made.next_lacks(claim)
     answered(made, *(f"b/{g}/{s}" for g in range(3) for s in range(2)))
     made.claim(ask("other", owner="other"), 0.0)

@@ -13,9 +13,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rljob_runtime.dock.clients.claimed import rows_of
 from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY, UNKNOWN, Part
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.warehouse.cells import NoRoom
@@ -59,6 +62,11 @@ class Held:
 
 def wire(message: Notices | Snapshot) -> Notices | Snapshot:
     return read(type(message), pack_value(message))
+
+
+def left_of(batch: BatchLedger) -> list[str]:
+    parts = batch.parts.values()
+    return [uid for part in parts for uid in part.uids(part.all_there())]
 
 
 class Dock(RuleBasedStateMachine):
@@ -224,20 +232,29 @@ class Dock(RuleBasedStateMachine):
             grant = ledger.claim(request, self.now)
         except DockLost:
             return None
-        if grant is None or not grant.entries:
+        if grant is None or grant.rows is None:
             return grant
         assert ledger.claim(request, self.now) is grant, "a repeated request gets another answer"
         self.check_grant(state, request, grant)
-        self.held.append(Held(state, grant, [entry.uid for entry in grant.entries]))
+        self.held.append(Held(state, grant, [*grant.uids]))
         return grant
 
     def check_grant(self, state: str, request: ClaimRequest, grant: Grant) -> None:
         put = self.puts[request.batch]
-        uids = {entry.uid for entry in grant.entries}
-        assert len(uids) == len(grant.entries)
+        assert grant.rows is not None
+        rows = rows_of(grant.rows, grant.lease)
+        uids = {row.uid for row in rows}
+        assert len(uids) == len(rows)
         assert state in put.states
-        groups = {entry.group_index for entry in grant.entries}
-        left = {e.uid for e in self.ledgers[state].entries.values() if e.batch == put.name}
+        groups = {row.group_index for row in rows}
+        left = set(left_of(self.ledgers[state].batches[put.name]))
+        for row in rows:
+            (head,) = [head for head in put.groups[row.group_index] if head.uid == row.uid]
+            assert (row.group, row.sample) == (head.group, head.sample)
+            assert row.warehouse == row.group_index % WAREHOUSES
+            assert (row.group_size, row.batch) == (head.group_size, put.name)
+            assert row.lengths.keys() == set(GRAPH.state(state).needs)
+            assert row.lengths.get("prompt", row.group_index + 1) == row.group_index + 1
         if request.share is not None or request.whole_groups:
             for g in groups:
                 assert {head.uid for head in put.groups[g]} & left <= uids, "a group was cut"
@@ -247,7 +264,7 @@ class Dock(RuleBasedStateMachine):
                 head.uid for g, heads in put.groups.items() if g % of == rank for head in heads
             }
             assert uids == expected & left
-            order = [(entry.group_index, entry.sample) for entry in grant.entries]
+            order = [(row.group_index, row.sample) for row in rows]
             assert order == sorted(order)
         if request.limit is not None and not request.whole_groups:
             assert len(uids) <= request.limit
@@ -319,7 +336,7 @@ class Dock(RuleBasedStateMachine):
             for put in self.puts.values():
                 request = replace(self.ask(put), limit=2)
                 grant = self.take(state, request)
-                if grant is not None and grant.entries:
+                if grant is not None and grant.rows:
                     self.finish(self.held[-1], self.held[-1].uids)
                     return
 
@@ -337,7 +354,7 @@ class Dock(RuleBasedStateMachine):
             return
         lost = ledger.renew(held.grant.lease, owner="a", session="a", uids=held.uids, now=self.now)
         lease = ledger.leases.get(held.grant.lease)
-        kept = set() if lease is None else set(lease.rows)
+        kept = set() if lease is None else set(lease.uids())
         assert set(held.uids) - set(lost) <= kept or not ledger.synced
 
     @rule(state=st.sampled_from(STATES), announced=st.booleans())
@@ -367,15 +384,32 @@ class Dock(RuleBasedStateMachine):
     @invariant()
     def a_row_has_one_lease(self) -> None:
         for ledger in getattr(self, "ledgers", {}).values():
-            leased = [uid for lease in ledger.leases.values() for uid in lease.rows]
+            leased = [uid for lease in ledger.leases.values() for uid in lease.uids()]
             assert len(leased) == len(set(leased))
             for lease in ledger.leases.values():
-                assert all(entry.lease == lease.id for entry in lease.rows.values())
+                assert lease.num_rows == len(lease.uids()) > 0
+            marked = 0
             for batch in ledger.batches.values():
-                entries = [e for group in batch.groups.values() for e in group.rows.values()]
-                assert {e.uid for e in entries if e.ready} == set(batch.ready_rows)
-                ready = {n for n, group in batch.groups.items() if group.ready}
-                assert ready == set(batch.ready_groups)
+                for part in batch.parts.values():
+                    self.check_part(part)
+                    marked += int((part.rows["status"] == LEASED).sum())
+            assert marked == len(leased)
+
+    def check_part(self, part: Part) -> None:
+        """Counts are those of the rows; who has a lease is leased, and nobody else."""
+        status = part.rows["status"]
+        assert part.num_rows == (status != GONE).sum()
+        assert ((part.rows["lease"] != 0) == (status == LEASED)).all()
+        lengths = [part.lengths(name) for name in part.needs]
+        whole = np.all([own != UNKNOWN for own in lengths], axis=0)
+        assert (whole | (status == LACKING) | (status == GONE)).all()
+        assert not (whole & (status == LACKING)).any()
+        for place, (first, size) in enumerate(
+            zip(part.groups["first"], part.groups["size"], strict=True)
+        ):
+            own = status[first : first + size]
+            assert part.groups["left"][place] == (own != GONE).sum()
+            assert part.groups["ready"][place] == (own == READY).sum()
 
     @invariant()
     def bytes_are_bounded_and_right(self) -> None:
@@ -417,7 +451,7 @@ class Dock(RuleBasedStateMachine):
             assert not store.rows and store.charged_bytes == 0
             assert store.cells.arena.holes() == [(0, store.cells.arena.num_bytes)]
         for ledger in self.ledgers.values():
-            assert not ledger.entries and not ledger.leases
+            assert not ledger.num_rows and not ledger.leases
 
     def ask(self, put: Put) -> ClaimRequest:
         request = str(next(self.ids))
@@ -437,7 +471,7 @@ class Dock(RuleBasedStateMachine):
             for put in self.puts.values():
                 while True:
                     grant = self.take(state, self.ask(put))
-                    if grant is None or not grant.entries:
+                    if grant is None or not grant.rows:
                         break
                     held = self.held[-1]
                     if not self.finish(held, held.uids):

@@ -243,7 +243,11 @@ def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> N
         ({"columns": {"reward": column([1], [1])}}, "'reward', which state reward writes"),
         ({"columns": {"task": column([1])}}, "column task has 1 rows; b needs 2"),
         ({"heads": heads(0, 3)[:2]}, "put all rows of a group at once"),
-        ({"heads": [heads(0, 2)[0]] * 2}, "two new rows of b have one uid"),
+        (
+            {"heads": [heads(0, 2)[0], heads(0, 2)[1]._replace(uid="b/0/0")]},
+            "two new rows of b have one uid",
+        ),
+        ({"heads": heads(0, 2)[::-1]}, r"row b/0/1 is sample 1 .* in their order"),
     ],
 )
 def test_wrong_puts_are_refused(make_store, changes, message) -> None:
@@ -282,6 +286,17 @@ def test_a_second_put_must_agree_with_the_first(make_store) -> None:
             columns={},
             group_columns={"prompt": column([1])},
         )
+
+
+def test_a_group_that_is_put_again_has_the_same_rows(make_store) -> None:
+    store = make_store()
+    put(store, heads(0, 2))
+    other = [heads(0, 2)[0], heads(0, 2)[1]._replace(uid="another")]
+
+    with pytest.raises(DockRefused, match="group b/0 was put with other rows than these 2"):
+        put(store, other)
+
+    assert store.rows.keys() == {"b/0/0", "b/0/1"}
 
 
 def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:

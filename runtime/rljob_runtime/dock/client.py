@@ -13,14 +13,14 @@ from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.access import DockAccess
 from rljob_runtime.dock.clients.holders import naming_holders
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
+from rljob_runtime.dock.clients.claimed import rows_of
 from rljob_runtime.dock.clients.put import puts_of
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Share
 from rljob_runtime.dock.stats import RoomWaits
 from rljob_runtime.dock.wire import messages
-from rljob_runtime.dock.wire.frames import Message, read
+from rljob_runtime.dock.wire.frames import Message
 from rljob_runtime.dock.wire.messages import (
-    ClaimedRow,
     GiveBack,
     HeldLease,
     Renew,
@@ -150,8 +150,7 @@ class DockClient(DockAccess):
         self._traffic.wait_seconds += time.monotonic() - asked
         self._traffic.waited(answer.waited or {})
         lease = answer.lease
-        claimed = zip(read(list[ClaimedRow], answer.rows), answer.attempts, strict=True)
-        rows = tuple([RowMeta._make((*place, attempt, lease)) for place, attempt in claimed])
+        rows = rows_of(answer.rows, lease) if answer.rows is not None else ()
         if rows:
             self._keeper.hold(lease, [row.uid for row in rows])
         return Claim(rows=rows, done=answer.done, lease=lease)

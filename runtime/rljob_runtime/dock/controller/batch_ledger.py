@@ -1,52 +1,98 @@
 """A controller's view of one batch: its groups and rows, which are ready, and what may be chosen.
 
-Pure bookkeeping under `ControllerLedger`. A choice costs O(rows chosen), for a share O(groups).
+Pure bookkeeping under `ControllerLedger`. A choice looks at the rows that it chooses, for a share at all groups.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+# n rows that are chosen, G groups
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from typing import NamedTuple
 
-from rljob_runtime.dock.controller.entries import Entry, GroupLedger
-from rljob_runtime.dock.controller.ready_rows import ReadyRows
-from rljob_runtime.dock.controller.shares import Shares
+import numpy as np
+
+from rljob_runtime.dock.controller.lines import NOBODY, Check, Line, in_turns
+from rljob_runtime.dock.controller.part import (
+    LACKING,
+    LEASED,
+    NOT_IN_LINE,
+    READY,
+    UNKNOWN,
+    Part,
+)
+from rljob_runtime.dock.controller.shares import Groups, Shares
+from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.rows import Share
+from rljob_runtime.dock.wire.messages import RowsNotice
 
-LOOKED_AT = 1024
-"""Groups among which a column is looked for that a waiting claim lacks."""
+PLACES = 1 << 40
+"""A key in a line of all warehouses is the place in its part, and this times its warehouse."""
+
+
+class Chosen(NamedTuple):
+    """Rows in an order: warehouse, and number there; [n] each."""
+
+    warehouse_n: Array
+    number_n: Array
+
+    def __len__(self) -> int:
+        return len(self.number_n)
+
+    def parts(self) -> Iterator[tuple[int, Array, Array]]:
+        """Warehouses, with the places of their rows in the order, and their numbers."""
+        for warehouse in np.unique(self.warehouse_n).tolist():
+            places = np.flatnonzero(self.warehouse_n == warehouse)
+            yield warehouse, places, self.number_n[places]
+
+
+NO_ROWS = Chosen(NOBODY, NOBODY)
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchLedger:
-    """One batch. total: rows that pass this state; 0 when the batch does not.
+    """One batch. needs: columns without which a row is not ready. total: rows that pass this state; 0 when
+    the batch does not.
 
     known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
     had before it restarted. settled: the state was done before a restart, so nothing is missed.
-    gone: numbers of groups that left while others were still to come. put: names of rows by warehouse, until
-    the state is done. missed: those that went with a warehouse; what comes after does not make up for
-    them.
+    missed: names of those that went with a warehouse, until the state is done; what comes after does not
+    make up for them.
     """
 
     name: str
+    needs: tuple[str, ...]
     total: int
     dropped: bool = False
     settled: bool = False
     known: Counter[int] = field(default_factory=Counter)
     acked: Counter[int] = field(default_factory=Counter)
     expected: Counter[int] = field(default_factory=Counter)
-    groups: dict[str, GroupLedger] = field(default_factory=dict)
-    ready_rows: ReadyRows = field(default_factory=ReadyRows)
-    ready_groups: OrderedDict[str, GroupLedger] = field(default_factory=OrderedDict)
-    gone: set[int] = field(default_factory=set)
-    put: dict[int, set[str]] = field(default_factory=dict)
+    parts: dict[int, Part] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
+    _lines: dict[int, Line] = field(default_factory=dict)
+    _back: Line = field(default_factory=Line)
+    _groups: Line = field(default_factory=Line)
+    _groups_back: Line = field(default_factory=Line)
+    _stamp: int = NOT_IN_LINE
+    _turns: deque[int] = field(default_factory=deque)
     _shares: Shares = field(default_factory=Shares)
+    _in_order: Groups | None = None
 
     @property
     def num_known(self) -> int:
         """Rows that warehouses have or had."""
         return self.known.total()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that are left."""
+        return sum(part.num_rows for part in self.parts.values())
+
+    @property
+    def num_ready(self) -> int:
+        """Rows that may be claimed."""
+        return sum(int(part.groups["ready"].sum()) for part in self.parts.values())
 
     @property
     def num_lost(self) -> int:
@@ -59,7 +105,7 @@ class BatchLedger:
     @property
     def finished(self) -> bool:
         """True when the state has nothing to do here any more."""
-        settled = self.settled and not self.groups
+        settled = self.settled and not self.num_rows
         return self.dropped or settled or self.acked.total() == self.total
 
     def count(self, warehouse: int, *, known: int = 0, acked: int = 0) -> None:
@@ -72,73 +118,75 @@ class BatchLedger:
         if lost:
             self.settled = self.finished
             self.expected[warehouse] = max(self.expected[warehouse], self.known[warehouse])
-            self.missed |= self.put.pop(warehouse, set())
+            part = self.parts.pop(warehouse, None)
+            self._lines.pop(warehouse, None)
+            self._in_order = None
+            if part is not None:
+                self.missed.update(part.names.at(range(len(part.names))))
         self.known[warehouse] = self.acked[warehouse] = 0
 
-    def add(self, entry: Entry) -> None:
-        """A new row."""
-        group = self.groups.get(entry.group)
-        if group is None:
-            group = GroupLedger(index=entry.group_index)
-            self.groups[entry.group] = group
-        group.rows[entry.uid] = entry
-        self.put.setdefault(entry.warehouse, set()).add(entry.uid)
-        self.missed.discard(entry.uid)
-        if entry.ready:
-            self._now_ready(entry)
-        else:
-            self._sort_in(entry.group)
+    def part(self, warehouse: int) -> Part:
+        """The batch's rows there."""
+        part = self.parts.get(warehouse)
+        if part is None:
+            part = self.parts[warehouse] = Part(warehouse, self.needs)
+            self._lines[warehouse] = Line()
+            if warehouse not in self._turns:
+                self._turns.append(warehouse)
+        return part
 
-    def remove(self, entry: Entry) -> None:
-        """The row is no more."""
-        group = self.groups[entry.group]
-        group.num_ready -= entry.ready
-        del group.rows[entry.uid]
-        self.ready_rows.discard(entry)
-        if not group.rows:
-            del self.groups[entry.group]
-            if self.num_known < self.total:
-                self.gone.add(group.index)
-        self._sort_in(entry.group)
+    def add(self, warehouse: int, told: RowsNotice) -> None:
+        """New rows. Raises ValueError where the notice contradicts itself or what is known."""
+        part = self.part(warehouse)
+        place = len(part.names)
+        ready = part.add(told)
+        if self.missed:
+            self.missed.difference_update(part.names.at(range(place, len(part.names))))
+        self._in_order = None
+        self._now_ready(part, ready)
 
-    def column_came(self, entry: Entry, column: str, length: int) -> None:
-        """A needed column of the row is there."""
-        entry.lengths[column] = length
-        if column in entry.missing:
-            entry.missing.discard(column)
-            if entry.ready:
-                self._now_ready(entry)
-        elif entry.packed:
-            entry.pack()
+    def column_came(
+        self, warehouse: int, column: str, numbers: Array, lengths: Array, versions: Array
+    ) -> None:
+        """A needed column of rows is there; rows that are gone need it no more."""
+        part = self.part(warehouse)
+        self._now_ready(part, part.change(column, numbers, lengths, versions))
 
-    def leased(self, entries: Sequence[Entry], lease: str) -> None:
-        """Ready rows were given to somebody. Every claim passes here: kept short."""
-        ready_rows, groups, ready_groups = self.ready_rows, self.groups, self.ready_groups
-        for entry in entries:
-            ready_rows.discard(entry)
-            entry.lease = lease
-            groups[entry.group].num_ready -= 1
-            ready_groups.pop(entry.group, None)
+    def remove(self, warehouse: int, numbers: Array) -> None:
+        """Rows are no more; each was there."""
+        part = self.parts[warehouse]
+        part.remove(numbers)
+        self._queue_groups(part, numbers)
 
-    def returned(self, entry: Entry) -> None:
-        """A leased row came back; it goes first."""
-        entry.lease = None
-        self._now_ready(entry, came_back=True)
-        if entry.group in self.ready_groups:
-            self.ready_groups.move_to_end(entry.group, last=False)
+    def forget_rows(self) -> None:
+        """The state is done: what was kept of rows that are gone."""
+        if not self.num_rows:
+            self.parts.clear()
+            self._lines.clear()
+            self._in_order = None
 
-    def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> list[Entry]:
+    def leased(self, chosen: Chosen, lease: int) -> None:
+        """Ready rows were given to somebody."""
+        for warehouse, _, numbers in chosen.parts():
+            part = self.parts[warehouse]
+            part.lease(numbers, lease)
+            part.rows["attempt"][numbers] += 1
+
+    def returned(self, warehouse: int, numbers: Array) -> None:
+        """Leased rows came back; they go first."""
+        part = self.parts[warehouse]
+        part.give_back(numbers)
+        part.rows["line"][numbers] = stamp = self._next_stamp()
+        self._back.add_first(stamp, warehouse * PLACES + numbers)
+        self._queue_groups(part, numbers, came_back=True)
+
+    def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> Chosen:
         """Rows for a claim, none when it must wait."""
         if share is not None:
             return self._choose_share(share, limit)
-        if not whole_groups:
-            return self.ready_rows.first(limit)
-        chosen: list[Entry] = []
-        for group in self.ready_groups.values():
-            if chosen and limit is not None and len(chosen) + len(group.rows) > limit:
-                break
-            chosen += group.in_order()
-        return chosen
+        if whole_groups:
+            return self._choose_groups(limit)
+        return self._choose_rows(self.num_ready if limit is None else limit)
 
     def done(self, share: Share | None) -> bool:
         """True when every row (of the share) was acknowledged."""
@@ -146,7 +194,7 @@ class BatchLedger:
             return self.finished
         if self.num_known != self.total:
             return False
-        groups, whole = self._shares.groups(share, self.groups.values())
+        groups, whole = self._of_share(share)
         return whole and not groups
 
     def reasons(self, share: Share | None) -> list[str]:
@@ -154,79 +202,265 @@ class BatchLedger:
         lines = []
         if self.num_known < self.total:
             lines.append(f"{self.num_known} of {self.total} rows were put")
-        lacking: Counter[str] = Counter()
-        groups = list(self.groups.values())
+        groups = self._left()
         if share is not None:
-            found, whole = self._shares.groups(share, groups)
+            found, whole = self._of_share(share)
             groups = found if whole else groups
-        for group in groups:
-            for entry in group.rows.values():
-                lacking.update(entry.missing)
-        for column, count in lacking.most_common():
+        for column, count in self.lacking(groups).most_common():
             lines.append(f"{count} of {self.total} rows lack column {column}")
         return lines
+
+    def lacking(self, groups: Groups | None = None) -> Counter[str]:
+        """Rows of these groups, of all, that lack each needed column."""
+        counts: Counter[str] = Counter()
+        for warehouse, part in self.parts.items():
+            numbers = part.all_there()
+            if groups is not None:
+                numbers = part.rows_of(groups.place_G[groups.warehouse_G == warehouse])
+            for column in self.needs:
+                if count := int((part.lengths(column)[numbers] == UNKNOWN).sum()):
+                    counts[column] += count
+        return counts
 
     def next_lacks(self, share: Share | None) -> frozenset[str] | None:
         """Needed columns that the next rows lack, of the share where all rows are known. None: rows are
         still to be put; empty: others hold what is left."""
-        groups: Iterable[GroupLedger] = self.groups.values()
         known = self.num_known >= self.total
         if share is not None and known:
-            found, whole = self._shares.groups(share, groups)
-            groups = found if whole else groups
-        if known or share is None:
-            for group in islice(groups, LOOKED_AT):
-                lacks = [entry.missing for entry in group.rows.values() if entry.missing]
-                if lacks:
-                    return frozenset().union(*lacks)
+            found, whole = self._of_share(share)
+            groups = found if whole else self._left()
+            for warehouse, place in zip(groups.warehouse_G, groups.place_G, strict=True):
+                part = self.parts[int(warehouse)]
+                if lacks := self._lacks(part, part.rows_of(np.array([place]))):
+                    return lacks
+        elif share is None:
+            for part in self.parts.values():
+                first = np.flatnonzero(part.rows["status"] == LACKING)[:1]
+                if lacks := self._lacks(part, part.rows_of(part.group_of(first))):
+                    return lacks
         return frozenset() if known else None
 
-    def _choose_share(self, share: Share, limit: int | None) -> list[Entry]:
-        if self.num_known != self.total:
-            early = limit is not None and not share.window
-            return _next_in_order(self._first_of(share), limit or 0) if early else []
-        groups, whole = self._shares.groups(share, self.groups.values())
-        if limit is not None:
-            return _next_in_order(groups, limit)
-        if not whole or not all(group.ready for group in groups):
-            return []
-        return [entry for group in groups for entry in group.in_order()]
+    def _lacks(self, part: Part, numbers: Array) -> frozenset[str]:
+        return frozenset(
+            column for column in self.needs if (part.lengths(column)[numbers] == UNKNOWN).any()
+        )
 
-    def _first_of(self, share: Share) -> list[GroupLedger]:
-        """The share's groups before the first that is still to come."""
-        there = {group.index: group for group in self.groups.values()}
-        found: list[GroupLedger] = []
-        index = share.rank
-        while index in there or index in self.gone:
-            found += [there[index]] if index in there else []
-            index += share.of
+    def _choose_rows(self, most: int) -> Chosen:
+        """Those that came back go first; then the warehouses take turns, each one's oldest row first.
+
+        So claims that follow each other, and the workers who made them, read from all warehouses at once,
+        also where one warehouse's rows were told all before the next one's.
+        """
+        back = self._back.first(most, self._row_may)
+        chosen = [Chosen(back // PLACES, back % PLACES)]
+        left = most - len(back)
+        turns = [w for w in self._turns if w in self.parts]
+        found = [self._lines[w].first(left, self._row_of_may(w)) for w in turns]
+        who, which = (places[:left] for places in in_turns([len(numbers) for numbers in found]))
+        if len(who):
+            starts = np.cumsum([0, *map(len, found)])
+            numbers = np.concatenate(found)[starts[who] + which]
+            chosen.append(Chosen(np.array(turns)[who], numbers))
+            self._turns.rotate(-(len(who) % len(self._turns)))
+        return _joined(chosen)
+
+    def _row_of_may(self, warehouse: int) -> Check:
+        rows = self.parts[warehouse].rows
+        status, line = rows["status"], rows["line"]
+        return lambda stamp, numbers: (status[numbers] == READY) & (line[numbers] == stamp)
+
+    def _row_may(self, stamp: int, keys: Array) -> Array:
+        found = np.zeros(len(keys), dtype=bool)
+        for warehouse in self.parts:
+            own = keys // PLACES == warehouse
+            found[own] = self._row_of_may(warehouse)(stamp, keys[own] % PLACES)
         return found
 
-    def _now_ready(self, entry: Entry, *, came_back: bool = False) -> None:
-        entry.pack()
-        if came_back:
-            self.ready_rows.add_first(entry)
-        else:
-            self.ready_rows.add(entry)
-        self.groups[entry.group].num_ready += 1
-        self._sort_in(entry.group)
+    def _choose_groups(self, limit: int | None) -> Chosen:
+        """Whole ones, as many as there is a limit for, one at least."""
+        most = len(self._left().index_G) if limit is None else limit
+        back = self._groups_back.first(most, self._group_may, self._forget_groups)
+        rest = self._groups.first(most - len(back), self._group_may, self._forget_groups)
+        found = np.concatenate([back, rest])
+        warehouse_G, place_G = found // PLACES, found % PLACES
+        if limit is not None and len(found):
+            rows = self._of_groups(warehouse_G, place_G, lambda p, g: p.groups["left"][g]).cumsum()
+            number = max(1, int(np.searchsorted(rows, limit, side="right")))
+            warehouse_G, place_G = warehouse_G[:number], place_G[:number]
+        return self._rows_of(warehouse_G, place_G)
 
-    def _sort_in(self, name: str) -> None:
-        """Keep `ready_groups` true for a group whose rows changed."""
-        group = self.groups.get(name)
-        if group is None or not group.ready:
-            self.ready_groups.pop(name, None)
-        elif name not in self.ready_groups:
-            self.ready_groups[name] = group
+    def _group_may(self, stamp: int, keys: Array) -> Array:
+        def of_part(part: Part, places: Array) -> Array:
+            return part.ready_groups(places) & (part.groups["line"][places] == stamp)
+
+        return self._of_groups(keys // PLACES, keys % PLACES, of_part).astype(bool)
+
+    def _forget_groups(self, stamp: int, keys: Array) -> Array:
+        for warehouse, part in self.parts.items():
+            places = keys[keys // PLACES == warehouse] % PLACES
+            line = part.groups["line"]
+            line[places[line[places] == stamp]] = NOT_IN_LINE
+        return keys
+
+    def _of_groups(
+        self, warehouse_G: Array, place_G: Array, ask: Callable[[Part, Array], Array]
+    ) -> Array:
+        """Something of each group, 0 of those whose part is gone."""
+        found_G = np.zeros(len(place_G), dtype=np.int64)
+        for warehouse, part in self.parts.items():
+            own = warehouse_G == warehouse
+            found_G[own] = ask(part, place_G[own])
+        return found_G
+
+    def _rows_of(self, warehouse_G: Array, place_G: Array) -> Chosen:
+        """The rows that are left of groups, in their order."""
+        chosen, orders = [], []
+        for warehouse, part in self.parts.items():
+            own = np.flatnonzero(warehouse_G == warehouse)
+            if not len(own):
+                continue
+            numbers = part.rows_of(place_G[own])
+            chosen.append(Chosen(np.full(len(numbers), warehouse), numbers))
+            orders.append(np.repeat(own, part.groups["left"][place_G[own]]))
+        rows = _joined(chosen)
+        if len(chosen) < 2:
+            return rows
+        order = np.argsort(np.concatenate(orders), kind="stable")
+        return Chosen(*(values[order] for values in rows))
+
+    def _choose_share(self, share: Share, limit: int | None) -> Chosen:
+        if self.num_known != self.total:
+            early = limit is not None and not share.window
+            return self._next_in_order(self._first_of(share), limit or 0) if early else NO_ROWS
+        groups, whole = self._of_share(share)
+        if limit is not None:
+            return self._next_in_order(groups, limit)
+        if not whole or not self._ready(groups).all():
+            return NO_ROWS
+        return self._rows_of(groups.warehouse_G, groups.place_G)
+
+    def _next_in_order(self, groups: Groups, limit: int) -> Chosen:
+        """The groups that follow those that are given, as far as they are ready; at least one whole."""
+        ready_G, given_G = self._ready(groups), self._given(groups)
+        first = int(given_G.argmin()) if not given_G.all() else len(given_G)
+        behind = ready_G[first:]
+        last = first + (int(behind.argmin()) if not behind.all() else len(behind))
+        if first == last:
+            return NO_ROWS
+        found = groups.only(slice(first, last))  # type: ignore[arg-type]
+        rows = self._of_groups(
+            found.warehouse_G, found.place_G, lambda part, g: part.groups["left"][g]
+        ).cumsum()
+        number = max(1, int(np.searchsorted(rows, limit, side="right")))
+        return self._rows_of(found.warehouse_G[:number], found.place_G[:number])
+
+    def _ready(self, groups: Groups) -> Array:
+        found = self._of_groups(groups.warehouse_G, groups.place_G, Part.ready_groups)
+        return found.astype(bool)
+
+    def _given(self, groups: Groups) -> Array:
+        """Which groups' rows, as far as they are left, are all leased."""
+
+        def held(part: Part, places: Array) -> Array:
+            numbers = part.rows_of(places)
+            order = np.repeat(np.arange(len(places)), part.groups["left"][places])
+            leased = order[part.rows["status"][numbers] == LEASED]
+            return np.bincount(leased, minlength=len(places)) == part.groups["left"][places]
+
+        return self._of_groups(groups.warehouse_G, groups.place_G, held).astype(bool)
+
+    def _first_of(self, share: Share) -> Groups:
+        """The share's groups before the first that is still to come; those that are left of them."""
+        told = self._told()
+        mine = told.only(told.index_G % share.of == share.rank)
+        expected = share.rank + share.of * np.arange(len(mine.index_G))
+        there = mine.index_G == expected
+        number = int(there.argmin()) if not there.all() else len(there)
+        return self._that_are_left(mine.only(slice(0, number)))  # type: ignore[arg-type]
+
+    def _of_share(self, share: Share) -> tuple[Groups, bool]:
+        return self._shares.groups(share, self._left(), self._values)
+
+    def _values(self, groups: Groups) -> list[int] | None:
+        """Values of the needed columns of each group's rows; None while a row lacks one."""
+        found_G = np.zeros(len(groups.index_G), dtype=np.int64)
+        for warehouse, part in self.parts.items():
+            own = np.flatnonzero(groups.warehouse_G == warehouse)
+            numbers = part.rows_of(groups.place_G[own])
+            if (part.rows["status"][numbers] == LACKING).any():
+                return None
+            order = np.repeat(own, part.groups["left"][groups.place_G[own]])
+            for column in self.needs:
+                np.add.at(found_G, order, part.lengths(column)[numbers])
+        values: list[int] = found_G.tolist()
+        return values
+
+    def _told(self) -> Groups:
+        """All groups that were told of, in order of their numbers."""
+        if self._in_order is None:
+            index = [part.groups["index"] for part in self.parts.values()]
+            index_G = np.concatenate([NOBODY, *index])
+            warehouse_G = np.repeat(np.array([*self.parts], dtype=np.int64), [*map(len, index)])
+            place_G = np.concatenate([NOBODY, *(np.arange(len(own)) for own in index)])
+            order = np.argsort(index_G, kind="stable")
+            self._in_order = Groups(index_G, warehouse_G, place_G).only(order)
+        return self._in_order
+
+    def _left(self) -> Groups:
+        return self._that_are_left(self._told())
+
+    def _that_are_left(self, groups: Groups) -> Groups:
+        left = self._of_groups(
+            groups.warehouse_G, groups.place_G, lambda part, g: part.groups["left"][g]
+        )
+        return groups.only(left > 0)
+
+    def _now_ready(self, part: Part, numbers: Array) -> None:
+        if len(numbers):
+            part.rows["line"][numbers] = stamp = self._next_stamp()
+            self._lines[part.warehouse].add(stamp, numbers)
+            self._queue_groups(part, numbers)
+
+    def _queue_groups(self, part: Part, numbers: Array, *, came_back: bool = False) -> None:
+        """Groups of these rows that are ready, and not in line, get there."""
+        places = np.unique(part.group_of(numbers))
+        line = part.groups["line"]
+        places = places[part.ready_groups(places) & (came_back | (line[places] == NOT_IN_LINE))]
+        if len(places):
+            line[places] = stamp = self._next_stamp()
+            keys = part.warehouse * PLACES + places
+            if came_back:
+                self._groups_back.add_first(stamp, keys)
+            else:
+                self._groups.add(stamp, keys)
+
+    def _next_stamp(self) -> int:
+        self._stamp += 1
+        return self._stamp
 
 
-def _next_in_order(groups: Sequence[GroupLedger], limit: int) -> list[Entry]:
-    """The groups that follow those that are given, as far as they are ready; at least one whole."""
-    chosen: list[Entry] = []
-    for group in groups:
-        if not chosen and group.given:
-            continue
-        if not group.ready or (chosen and len(chosen) + len(group.rows) > limit):
-            break
-        chosen += group.in_order()
-    return chosen
+def _joined(chosen: Sequence[Chosen]) -> Chosen:
+    if len(chosen) == 1:
+        return chosen[0]
+    return Chosen(*(np.concatenate([NOBODY, *values]) for values in zip(*chosen, strict=True))) if chosen else NO_ROWS
+
+
+def uids_of(batch: BatchLedger, chosen: Chosen) -> list[str]:
+    """Names of rows, in their order."""
+    names = [""] * len(chosen)
+    for warehouse, places, numbers in chosen.parts():
+        for place, uid in zip(places.tolist(), batch.parts[warehouse].uids(numbers), strict=True):
+            names[place] = uid
+    return names
+
+
+def rows_by_name(batches: Iterable[BatchLedger], uids: Sequence[str]) -> list[tuple[BatchLedger, int, Array]]:
+    """Where rows of these names are, of all that are left: batch, warehouse, numbers."""
+    wanted, found = set(uids), []
+    for batch in batches:
+        for warehouse, part in batch.parts.items():
+            numbers = part.all_there()
+            own = [uid in wanted for uid in part.uids(numbers)]
+            if any(own):
+                found.append((batch, warehouse, numbers[np.array(own)]))
+    return found

@@ -19,7 +19,6 @@ from rljob_runtime.dock.controller.ledger_inspection import inspection
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.controller.waits import Waiting
 from rljob_runtime.dock.graph import StateGraph
-from rljob_runtime.dock.wire.frames import pack_joined
 from rljob_runtime.dock.wire.messages import (
     AskController,
     Claim,
@@ -180,12 +179,12 @@ class ControllerServer(DockServer):
         ledger = self.ledger
         holders: Counter[str] = Counter()
         for lease in ledger.leases.values():
-            holders[lease.owner] += len(lease.rows)
-        ready = sum(len(batch.ready_rows) for batch in ledger.batches.values())
+            holders[lease.owner] += lease.num_rows
+        ready = sum(batch.num_ready for batch in ledger.batches.values())
         return Reply(
             message=ControllerStats(
                 role=self.role,
-                rows=len(ledger.entries),
+                rows=ledger.num_rows,
                 ready=ready,
                 leased=holders.total(),
                 holders=holders,
@@ -282,8 +281,7 @@ def _claim_request(peer: Peer, claim: Claim) -> ClaimRequest:
 def _granted(grant: Grant, waited: dict[str, float] | None = None) -> Reply:
     return Reply(
         message=Granted(
-            rows=pack_joined([entry.packed for entry in grant.entries]),
-            attempts=[entry.attempt for entry in grant.entries],
+            rows=grant.rows,
             done=grant.done,
             lease=grant.lease,
             waited=waited,

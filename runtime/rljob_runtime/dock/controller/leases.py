@@ -1,23 +1,48 @@
 """Who holds which rows of one controller's state, and until when. Pure; the controller's ledger asks it."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from rljob_runtime.dock.controller.entries import Entry
+import numpy as np
+
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Chosen
+from rljob_runtime.dock.controller.part import Part
+from rljob_runtime.dock.growing import Array
 
 
 @dataclass(slots=True, kw_only=True)
 class Lease:
-    """Rows that one owner holds since `since`, until `deadline` or until they are acknowledged."""
+    """Rows that one owner holds since `since`, until `deadline` or until they are acknowledged.
+
+    number: in the parts' arrays. given: what it was given of each batch. num_rows: that it holds still.
+    """
 
     id: str
+    number: int
     owner: str
     session: str
     since: float
     deadline: float
-    rows: dict[str, Entry] = field(default_factory=dict)
+    given: list[tuple[BatchLedger, Chosen]] = field(default_factory=list)
+    num_rows: int = 0
+
+    def held(self) -> list[tuple[BatchLedger, int, Array]]:
+        """Its rows: batch, warehouse, numbers there in the order in which they were given."""
+        found = []
+        for batch, chosen in self.given:
+            for warehouse, _, numbers in chosen.parts():
+                part = batch.parts.get(warehouse)
+                if part is not None:
+                    numbers = numbers[numbers < part.rows.length]
+                    own = numbers[part.rows["lease"][numbers] == self.number]
+                    if len(own):
+                        found.append((batch, warehouse, own))
+        return found
+
+    def uids(self) -> list[str]:
+        """Names of its rows."""
+        return [uid for batch, w, numbers in self.held() for uid in batch.parts[w].uids(numbers)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +66,8 @@ class Leases(OrderedDict[str, Lease]):
         self.epoch, self.seconds = epoch, seconds
         self.expired = 0
         self._given = 0
+        self._numbers = 0
+        self._by_number: dict[int, Lease] = {}
 
     def next_id(self) -> str:
         """For a new lease."""
@@ -52,33 +79,53 @@ class Leases(OrderedDict[str, Lease]):
         return not lease_id.startswith(f"{self.epoch}-")
 
     def hold(
-        self, lease_id: str, *, owner: str, session: str, entries: Iterable[Entry], now: float
+        self,
+        lease_id: str,
+        *,
+        owner: str,
+        session: str,
+        batch: BatchLedger,
+        chosen: Chosen,
+        now: float,
     ) -> Lease:
-        """Give rows to the owner under this lease, new or not."""
+        """Give rows of a batch to the owner under this lease, new or not."""
         lease = self.get(lease_id)
         if lease is None:
-            deadline = now + self.seconds
-            lease = Lease(id=lease_id, owner=owner, session=session, since=now, deadline=deadline)
-            self[lease_id] = lease
-        lease.rows |= {entry.uid: entry for entry in entries}
+            self._numbers += 1
+            lease = Lease(
+                id=lease_id,
+                number=self._numbers,
+                owner=owner,
+                session=session,
+                since=now,
+                deadline=now + self.seconds,
+            )
+            self[lease_id] = self._by_number[lease.number] = lease
+        lease.given.append((batch, chosen))
+        lease.num_rows += len(chosen)
         return lease
 
-    def renew(self, lease_id: str, uids: Sequence[str], now: float) -> list[str]:
+    def renew(self, lease_id: str, uids: list[str], now: float) -> list[str]:
         """Move a lease's deadline; returns the uids that it does not hold any more."""
         lease = self.get(lease_id)
         if lease is None:
             return list(uids)
         lease.deadline = now + self.seconds
         self.move_to_end(lease_id)
-        return [uid for uid in uids if uid not in lease.rows]
+        if len(uids) == lease.num_rows and not self._left_some(lease):
+            return []
+        held = set(lease.uids())
+        return [uid for uid in uids if uid not in held]
 
-    def leave(self, entry: Entry) -> None:
-        """The row is held no more; a lease without rows ends."""
-        lease = self[entry.lease] if entry.lease is not None else None
-        if lease is not None:
-            del lease.rows[entry.uid]
-            if not lease.rows:
-                del self[lease.id]
+    def leave(self, part: Part, numbers: Array) -> None:
+        """Rows are held no more; a lease without rows ends."""
+        held, counts = np.unique(part.rows["lease"][numbers], return_counts=True)
+        for number, count in zip(held.tolist(), counts.tolist(), strict=True):
+            lease = self._by_number.get(number)
+            if lease is not None:
+                lease.num_rows -= count
+                if not lease.num_rows:
+                    del self[lease.id], self._by_number[number]
 
     def of(self, owner: str, session: str | None) -> list[Lease]:
         """Those of an owner, or of one of its processes."""
@@ -103,6 +150,10 @@ class Leases(OrderedDict[str, Lease]):
         """Rows of the batch that each owner holds; owners without any are left out."""
         counts: dict[str, int] = {}
         for lease in self.values():
-            held = sum(entry.batch == batch for entry in lease.rows.values())
-            counts[lease.owner] = counts.get(lease.owner, 0) + held
-        return {owner: count for owner, count in counts.items() if count}
+            for held, _, numbers in lease.held():
+                if held.name == batch:
+                    counts[lease.owner] = counts.get(lease.owner, 0) + len(numbers)
+        return counts
+
+    def _left_some(self, lease: Lease) -> bool:
+        return lease.num_rows < sum(len(chosen) for _, chosen in lease.given)

@@ -7,12 +7,21 @@ asks it for claims, and asks again for parked ones after each change.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rljob_runtime.dock.controller.batch_ledger import BatchLedger
-from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age
-from rljob_runtime.dock.controller.entries import Entry
+import numpy as np
+
+from rljob_runtime.dock.controller.batch_ledger import (
+    BatchLedger,
+    Chosen,
+    rows_by_name,
+)
+from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age, claimed
 from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
+from rljob_runtime.dock.controller.lines import NOBODY
+from rljob_runtime.dock.controller.part import READY, UNKNOWN, only_rows
+from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.warehouse.epoch import start_of
-from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowNotice
+from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowsNotice, numbers_of
 from rljob_runtime.errors import DockLost
 
 REMEMBERED_BATCHES = 1000
@@ -32,7 +41,6 @@ class ControllerLedger:
     epoch: str
     num_warehouses: int
     batches: dict[str, BatchLedger] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
     leases: Leases = field(init=False)
     warehouse_epochs: dict[int, str] = field(default_factory=dict)
     acknowledged: int = 0
@@ -41,6 +49,11 @@ class ControllerLedger:
 
     def __post_init__(self) -> None:
         self.leases = Leases(epoch=self.epoch, seconds=self.lease_seconds)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the state has not acknowledged."""
+        return sum(batch.num_rows for batch in self.batches.values())
 
     @property
     def synced(self) -> bool:
@@ -67,11 +80,11 @@ class ControllerLedger:
             )
         chosen = batch.choose(request.limit, request.whole_groups, request.share)
         if request.min_version is not None:
-            check_age(batch.name, chosen, request.min_version)
-        if chosen:
+            check_age(batch, chosen, request.min_version)
+        if len(chosen):
             return self._grant(request, batch, chosen, now)
         if batch.done(request.share):
-            return Grant(entries=(), done=True, lease="")
+            return Grant(rows=None, done=True, lease="")
         return None
 
     def renew(
@@ -88,15 +101,18 @@ class ControllerLedger:
             if not self.synced:
                 self._announced[lease_id] = announced
                 return []
-        return self.leases.renew(lease_id, uids, now)
+        return self.leases.renew(lease_id, list(uids), now)
 
     def give_back(self, lease_id: str, uids: Iterable[str]) -> int:
         """Return rows before they are done; returns how many."""
-        lease = self.leases.get(lease_id)
-        held = [] if lease is None else [lease.rows[uid] for uid in uids if uid in lease.rows]
-        for entry in held:
-            self._release(entry)
-        return len(held)
+        lease, named = self.leases.get(lease_id), set(uids)
+        returned = 0
+        for batch, warehouse, numbers in lease.held() if lease is not None else ():
+            own = np.array([uid in named for uid in batch.parts[warehouse].uids(numbers)])
+            if own.any():
+                self._release(batch, warehouse, numbers[own])
+                returned += int(own.sum())
+        return returned
 
     def owner_gone(self, owner: str, session: str | None = None) -> int:
         """Return all rows of an owner (of one of its processes); returns how many."""
@@ -116,21 +132,19 @@ class ControllerLedger:
         """What a warehouse broadcast."""
         for batch in news.batches:
             self._batch(batch)
-        for row in news.rows:
-            self._add(warehouse, row).known[warehouse] += 1
-        for column in news.columns:
-            entry = self.entries.get(column.uid)
-            if entry is not None:
-                entry.version = column.version
-                self.batches[entry.batch].column_came(entry, column.column, column.length)
-        for name, uid in news.acks:
-            self.batches[name].acked[warehouse] += 1
-            if uid in self.entries:
-                self._remove(self.entries[uid])
-        self.acknowledged += len(news.acks)
-        for name in {name for name, _ in news.acks}:
-            if self.batches[name].finished:
-                self.batches[name].put.clear()
+        for rows in news.rows:
+            self._add(warehouse, rows)
+            self.batches[rows.batch].known[warehouse] += len(numbers_of(rows.numbers))
+        for told in news.columns:
+            self.batches[told.batch].column_came(
+                warehouse,
+                told.column,
+                numbers_of(told.numbers),
+                numbers_of(told.lengths),
+                numbers_of(told.versions),
+            )
+        for acks in news.acks:
+            self._acknowledged(warehouse, self.batches[acks.batch], numbers_of(acks.numbers))
         for name in news.drops:
             self._drop(name)
         self._forget_old()
@@ -140,7 +154,7 @@ class ControllerLedger:
         warehouse: int,
         epoch: str,
         batches: Sequence[BatchNotice],
-        rows: Sequence[RowNotice],
+        rows: Sequence[RowsNotice],
         now: float,
     ) -> None:
         """All that a warehouse holds, at the start of a subscription.
@@ -151,24 +165,19 @@ class ControllerLedger:
         known = self.warehouse_epochs.get(warehouse, epoch)
         restarted = start_of(known) != start_of(epoch)
         self.warehouse_epochs[warehouse] = epoch
-        there = {row.uid for row in rows}
-        for entry in [e for e in self.entries.values() if e.warehouse == warehouse]:
-            if restarted or entry.uid not in there:
-                self._remove(entry)
+        there = {told.batch: numbers_of(told.numbers) for told in rows}
         for batch in self.batches.values():
+            if (part := batch.parts.get(warehouse)) is not None:
+                known = part.all_there()
+                gone = known if restarted else np.setdiff1d(known, there.get(batch.name, NOBODY))
+                self._remove(batch, warehouse, gone)
             batch.forget_counts(warehouse, lost=restarted)
-        for told in batches:
-            self._batch(told).count(warehouse, known=told.known, acked=told.acked)
-            if told.dropped:
-                self._drop(told.name)
-        for row in rows:
-            entry_now = self.entries.get(row.uid)
-            if entry_now is None:
-                self._add(warehouse, row)
-                continue
-            entry_now.version = row.version
-            for column, length in row.lengths.items():
-                self.batches[row.batch].column_came(entry_now, column, length)
+        for notice in batches:
+            self._batch(notice).count(warehouse, known=notice.known, acked=notice.acked)
+            if notice.dropped:
+                self._drop(notice.name)
+        for told in rows:
+            self._take_again(warehouse, told)
         for announced in self._announced.values():
             self._adopt(announced, now)
         if self.synced:
@@ -195,80 +204,102 @@ class ControllerLedger:
         return None if batch is None else batch.next_lacks(request.share)
 
     def _grant(
-        self, request: ClaimRequest, batch: BatchLedger, chosen: list[Entry], now: float
+        self, request: ClaimRequest, batch: BatchLedger, chosen: Chosen, now: float
     ) -> Grant:
         lease = self.leases.hold(
             self.leases.next_id(),
             owner=request.owner,
             session=request.session,
-            entries=chosen,
+            batch=batch,
+            chosen=chosen,
             now=now,
         )
-        for entry in chosen:
-            entry.attempt += 1
-        batch.leased(chosen, lease.id)
-        grant = Grant(entries=tuple(chosen), done=False, lease=lease.id)
+        batch.leased(chosen, lease.number)
+        grant = Grant(rows=claimed(batch, chosen), done=False, lease=lease.id)
         self._last_grants[request.session] = (request.request, grant)
         return grant
 
     def _adopt(self, told: Announced, now: float) -> None:
-        known = [self.entries[uid] for uid in told.uids if uid in self.entries]
-        free = [entry for entry in known if entry.ready]
-        if not free:
-            return
-        self.leases.hold(told.lease, owner=told.owner, session=told.session, entries=free, now=now)
-        for entry in free:
-            entry.attempt = max(1, entry.attempt)
-            self.batches[entry.batch].leased([entry], told.lease)
+        for batch, warehouse, numbers in rows_by_name(self.batches.values(), told.uids):
+            free = numbers[batch.parts[warehouse].rows["status"][numbers] == READY]
+            if len(free):
+                chosen = Chosen(np.full(len(free), warehouse), free)
+                lease = self.leases.hold(
+                    told.lease,
+                    owner=told.owner,
+                    session=told.session,
+                    batch=batch,
+                    chosen=chosen,
+                    now=now,
+                )
+                batch.leased(chosen, lease.number)
 
     def _return(self, leases: Sequence[Lease]) -> int:
-        entries = [entry for lease in leases for entry in lease.rows.values()]
-        for entry in reversed(entries):  # each goes to the front, so the first ends up first
-            self._release(entry)
-        return len(entries)
+        returned = 0
+        for lease in reversed(leases):  # each goes to the front, so the first ends up first
+            for batch, warehouse, numbers in reversed(lease.held()):
+                self._release(batch, warehouse, numbers)
+                returned += len(numbers)
+        return returned
 
-    def _release(self, entry: Entry) -> None:
-        """Take a row out of its lease; it is claimable again."""
-        self.leases.leave(entry)
-        self.batches[entry.batch].returned(entry)
+    def _release(self, batch: BatchLedger, warehouse: int, numbers: Array) -> None:
+        """Take rows out of their lease; they are claimable again."""
+        self.leases.leave(batch.parts[warehouse], numbers)
+        batch.returned(warehouse, numbers)
 
     def _batch(self, told: BatchNotice) -> BatchLedger:
         batch = self.batches.get(told.name)
         if batch is None:
             passes = self.state in told.states
-            batch = BatchLedger(name=told.name, total=told.total if passes else 0)
+            batch = BatchLedger(
+                name=told.name, needs=self._needs, total=told.total if passes else 0
+            )
             self.batches[told.name] = batch
         return batch
 
-    def _add(self, warehouse: int, row: RowNotice) -> BatchLedger:
-        entry = Entry(
-            uid=row.uid,
-            batch=row.batch,
-            group=row.group,
-            group_index=row.group_index,
-            group_size=row.group_size,
-            sample=row.sample,
-            version=row.version,
-            warehouse=warehouse,
-            lengths=dict(row.lengths),
-            missing=set(self.needs.difference(row.lengths)),
-        )
-        self.entries[row.uid] = entry
-        batch = self.batches[row.batch]
-        batch.add(entry)
-        return batch
+    @property
+    def _needs(self) -> tuple[str, ...]:
+        return tuple(sorted(self.needs))
 
-    def _remove(self, entry: Entry) -> None:
-        """The row is acknowledged, dropped or lost."""
-        self.leases.leave(entry)
-        del self.entries[entry.uid]
-        self.batches[entry.batch].remove(entry)
+    def _add(self, warehouse: int, told: RowsNotice) -> None:
+        try:
+            self.batches[told.batch].add(warehouse, told)
+        except ValueError as error:
+            raise MalformedFrame(f"rows of {told.batch}: {error}") from None
+
+    def _take_again(self, warehouse: int, told: RowsNotice) -> None:
+        """Rows of a snapshot, some of which may be known."""
+        batch, numbers = self.batches[told.batch], numbers_of(told.numbers)
+        part = batch.part(warehouse)
+        known = part.there(numbers)
+        for column, lengths in told.lengths.items():
+            has = known & (numbers_of(lengths) != UNKNOWN)
+            batch.column_came(
+                warehouse, column, numbers[has], numbers_of(lengths)[has], numbers_of(told.versions)[has]
+            )
+        if not known.all():
+            self._add(warehouse, only_rows(told, ~known))
+
+    def _acknowledged(self, warehouse: int, batch: BatchLedger, numbers: Array) -> None:
+        batch.acked[warehouse] += len(numbers)
+        self.acknowledged += len(numbers)
+        if (part := batch.parts.get(warehouse)) is not None:
+            self._remove(batch, warehouse, numbers[part.there(numbers)])
+        if batch.finished:
+            batch.forget_rows()
+
+    def _remove(self, batch: BatchLedger, warehouse: int, numbers: Array) -> None:
+        """Rows are acknowledged, dropped or lost."""
+        if len(numbers):
+            self.leases.leave(batch.parts[warehouse], numbers)
+            batch.remove(warehouse, numbers)
 
     def _drop(self, name: str) -> None:
-        batch = self.batches.setdefault(name, BatchLedger(name=name, total=0))
+        batch = self.batches.setdefault(name, BatchLedger(name=name, needs=self._needs, total=0))
         batch.dropped = True
-        for entry in [e for e in self.entries.values() if e.batch == name]:
-            self._remove(entry)
+        for warehouse, part in batch.parts.items():
+            self._remove(batch, warehouse, part.all_there())
+        batch.forget_rows()
 
     def _forget_old(self) -> None:
         if len(self.batches) <= REMEMBERED_BATCHES:

@@ -8,14 +8,15 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger
 from rljob_runtime.dock.controller.leases import Lease
 from rljob_runtime.dock.controller.ledger import ControllerLedger
+from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY
 from rljob_runtime.dock.controller.waits import Waiting
 
 MAX_BATCHES, MAX_LEASES, MAX_WAITING = 64, 256, 256
-MAX_ROWS = 100_000
-"""Of a batch that are looked at."""
 SHOWN_ROWS = 8
 EXPLAINED = 32
 """Waiting claims of which it is said why: that looks at every row of their batch."""
@@ -51,30 +52,32 @@ def inspection(
 
 
 def _batch(batch: BatchLedger) -> dict[str, Any]:
-    lacking: Counter[str] = Counter()
-    states: Counter[str] = Counter()
-    entries = (entry for group in batch.groups.values() for entry in group.rows.values())
-    for entry in islice(entries, MAX_ROWS):
-        lacking.update(entry.missing)
-        held = "leased" if entry.lease is not None else "lacking" if entry.missing else "ready"
-        states[held] += 1
+    counts = sum(
+        (np.bincount(part.rows["status"], minlength=GONE + 1) for part in batch.parts.values()),
+        start=np.zeros(GONE + 1, dtype=np.int64),
+    ).tolist()
     return {
         "total": batch.total,
         "put": batch.num_known,
         "acknowledged": batch.acked.total(),
         "lost": batch.num_lost,
-        "rows": {name: states[name] for name in ("lacking", "ready", "leased")},
-        "lacking_columns": dict(lacking.most_common()),
+        "rows": {"lacking": counts[LACKING], "ready": counts[READY], "leased": counts[LEASED]},
+        "lacking_columns": dict(batch.lacking().most_common()),
     }
 
 
 def _lease(lease: Lease, now: float) -> dict[str, Any]:
+    rows: Counter[str] = Counter()
+    first: list[str] = []
+    for batch, warehouse, numbers in lease.held():
+        rows[batch.name] += len(numbers)
+        first += batch.parts[warehouse].uids(numbers[: SHOWN_ROWS - len(first)])
     return {
         "owner": lease.owner,
         "held_seconds": round(now - lease.since, 3),
         "expires_in_seconds": round(lease.deadline - now, 3),
-        "rows": dict(Counter(entry.batch for entry in lease.rows.values())),
-        "first_rows": list(islice(lease.rows, SHOWN_ROWS)),
+        "rows": dict(rows),
+        "first_rows": first,
     }
 
 

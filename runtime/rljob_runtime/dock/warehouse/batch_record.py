@@ -14,10 +14,12 @@ ROW_BYTES = 256
 
 @dataclass(slots=True, kw_only=True)
 class StoredRow:
-    """A live row. acks: state -> lease that acknowledged. charge: bytes counted for it."""
+    """A live row. number: of the batch's in this warehouse, as they came. acks: state -> lease that
+    acknowledged. charge: bytes counted for it."""
 
     head: RowHead
     batch: str
+    number: int
     cells: Cells
     charge: int
     num_bytes: int = 0

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_runtime.dock.warehouse.notices import Notice, notices_for
-from rljob_runtime.dock.wire.messages import Notices, RowNotice
+from rljob_runtime.dock.wire.messages import Notices
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 MAX_UNSENT_BYTES = 64 << 20
 """A controller that lets so many bytes of notices pile up is cut off; it subscribes anew."""
 
 
-NOTICES = 128
-"""In one message, more only where a group's rows would come apart."""
+ROWS = 4096
+"""That one message is about, more only where one notice is."""
 NOTHING = Notices()
 
 
@@ -83,14 +83,10 @@ class Broadcaster:
 
 
 def _part_size(notices: Sequence[Notice]) -> int:
-    """How many go first: controllers take the rows of a group that came for all of it."""
-    size = min(NOTICES, len(notices))
-    while size < len(notices) and _of_one_group(notices[size - 1].told, notices[size].told):
-        size += 1
-    return size
-
-
-def _of_one_group(first: object, second: object) -> bool:
-    if not (isinstance(first, RowNotice) and isinstance(second, RowNotice)):
-        return False
-    return (first.batch, first.group) == (second.batch, second.group)
+    """How many go first."""
+    rows = 0
+    for number, notice in enumerate(notices):
+        rows += notice.rows
+        if rows > ROWS:
+            return max(number, 1)
+    return len(notices)

@@ -42,11 +42,19 @@ def check_put(
 ) -> None:
     """Refuse heads and columns that do not fit each other or what is there."""
     sizes = Counter([head.group for head in heads])
+    before, sample = "", 0
     for head in heads:
         if head.group_size != sizes[head.group]:
             raise DockRefused(
                 f"group {head.group} has {head.group_size} rows, this put {sizes[head.group]}; "
                 "put all rows of a group at once"
+            )
+        sample = sample + 1 if head.group == before else 0
+        before = head.group
+        if head.sample != sample:
+            raise DockRefused(
+                f"row {head.uid} is sample {head.sample} of group {head.group} and comes as its "
+                f"{sample + 1}.; put a group's rows one behind the other, in their order"
             )
     for expected, part in ((len(heads), columns), (len(sizes), group_columns)):
         for name, column in part.items():
@@ -56,6 +64,10 @@ def check_put(
                 )
     if len({head.uid for head in heads}) != len(heads):
         raise DockRefused(f"two new rows of {record.name} have one uid")
+    known = Counter([head.group for head in heads if record.knows(head.uid)])
+    for group, count in known.items():
+        if count != sizes[group]:
+            raise DockRefused(f"group {group} was put with other rows than these {sizes[group]}")
     record.check_formats(columns)
     record.check_formats(group_columns)
     for head in heads:

@@ -19,11 +19,16 @@ from rljob_runtime.dock.warehouse.batch_record import (
     StoredRow,
 )
 from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, NoRoom
-from rljob_runtime.dock.warehouse.notices import Notice, column_notice, row_notice
+from rljob_runtime.dock.warehouse.notices import (
+    Notice,
+    ack_notice,
+    column_notice,
+    rows_notice,
+)
 from rljob_runtime.dock.warehouse.put_rules import batch_for_put, check_put, total_row_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, live_row, sort_out
 from rljob_runtime.dock.wire.memory import Memory
-from rljob_runtime.dock.wire.messages import AckNotice, BatchNotice, RowHead, Written
+from rljob_runtime.dock.wire.messages import BatchNotice, RowHead, Written
 from rljob_runtime.errors import DockFull, DockRefused
 
 REMEMBERED_ROWS = 50_000
@@ -100,9 +105,19 @@ class WarehouseStore:
         group_cells = self.cells.store(group_columns, [place[group] for group in new_groups])
         for group, cells in zip(new_groups, group_cells, strict=True):
             record.groups[group] = GroupCells(cells, shared[place[group]])
-        for i, cells in zip(fresh, self.cells.store(columns, fresh), strict=True):
-            charge = ROW_BYTES + heads[i].reserve_bytes + sizes[i]
-            self._insert(record, StoredRow(head=heads[i], batch=batch, cells=cells, charge=charge))
+        rows = [
+            StoredRow(
+                head=heads[i],
+                batch=batch,
+                number=number,
+                cells=cells,
+                charge=ROW_BYTES + heads[i].reserve_bytes + sizes[i],
+            )
+            for number, (i, cells) in enumerate(
+                zip(fresh, self.cells.store(columns, fresh), strict=True), record.known
+            )
+        ]
+        self._insert(record, rows)
         self.charged_bytes += needed
         self.peak_bytes = max(self.peak_bytes, self.charged_bytes)
         return len(fresh)
@@ -206,7 +221,10 @@ class WarehouseStore:
             row.num_bytes += size
             row.cells.update(cells)
             row.version = row.version if version is None else version
-            self.notices += [Notice(column_notice(row, name)) for name in columns]
+        for batch, own in _by_batch(rows).items():
+            self.notices += [
+                Notice(column_notice(batch, name, own), rows=len(own)) for name in columns
+            ]
 
     def _column(self, rows: Sequence[StoredRow], name: str) -> ColumnCells:
         records = {row.batch: self.batches[row.batch] for row in rows}
@@ -235,13 +253,16 @@ class WarehouseStore:
         if self.charged_bytes + needed > limit:
             raise NoRoom(needed)
 
-    def _insert(self, record: BatchRecord, row: StoredRow) -> None:
-        row.num_bytes = row.charge - ROW_BYTES - row.head.reserve_bytes
-        self.rows[row.head.uid] = row
-        record.live[row.head.uid] = None
-        record.known += 1
-        record.groups[row.head.group].live += 1
-        self.notices.append(Notice(row_notice(row, record), record.states))
+    def _insert(self, record: BatchRecord, rows: Sequence[StoredRow]) -> None:
+        for row in rows:
+            row.num_bytes = row.charge - ROW_BYTES - row.head.reserve_bytes
+            self.rows[row.head.uid] = row
+            record.live[row.head.uid] = None
+            record.groups[row.head.group].live += 1
+        record.known += len(rows)
+        if rows:
+            told = rows_notice(record, rows)
+            self.notices.append(Notice(told, record.states, len(rows)))
 
     def _acknowledge(self, rows: Sequence[StoredRow], state: str, lease: str) -> None:
         ended = []
@@ -249,9 +270,10 @@ class WarehouseStore:
             row.acks[state] = lease
             record = self.batches[row.batch]
             record.acked[state] = record.acked.get(state, 0) + 1
-            self.notices.append(Notice(AckNotice(row.batch, row.head.uid), (state,)))
             if len(row.acks) == len(record.states):
                 ended.append(row)
+        for batch, own in _by_batch(rows).items():
+            self.notices.append(Notice(ack_notice(batch, own), (state,), len(own)))
         self._free(ended)
 
     def _free(self, rows: Sequence[StoredRow]) -> None:
@@ -281,3 +303,10 @@ class WarehouseStore:
             if remembered <= REMEMBERED_ROWS:
                 return
             remembered -= len(self.batches.pop(name).freed)
+
+
+def _by_batch(rows: Sequence[StoredRow]) -> dict[str, list[StoredRow]]:
+    found: dict[str, list[StoredRow]] = {}
+    for row in rows:
+        found.setdefault(row.batch, []).append(row)
+    return found

@@ -162,7 +162,7 @@ def _items(store: WarehouseStore, record: BatchRecord) -> Iterator[_Item]:
             met.add(head.group)
             group = record.groups[head.group]
             yield _Item(GroupItem(record.name, head.group, group.charge), dict(group.cells))
-        numbers = (row.charge, row.num_bytes, row.version)
+        numbers = (row.number, row.charge, row.num_bytes, row.version)
         yield _Item(RowItem(record.name, head, *numbers, dict(row.acks)), dict(row.cells))
 
 
@@ -200,6 +200,7 @@ def _add_row(store: WarehouseStore, item: RowItem, cells: Cells) -> None:
     row = StoredRow(
         head=head,
         batch=record.name,
+        number=item.number,
         cells=cells,
         charge=item.charge,
         num_bytes=item.num_bytes,

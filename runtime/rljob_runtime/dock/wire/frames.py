@@ -145,14 +145,8 @@ def read_head(
 
 
 def pack_value(value: object) -> bytes:
-    """A value as msgpack, to be joined by `pack_joined`."""
+    """A value as msgpack."""
     return _encoder.encode(value)
-
-
-def pack_joined(values: Sequence[bytes]) -> bytes:
-    """A list of values that were packed before, as msgpack; `read` knows it as a list."""
-    head = b"\xdd" + len(values).to_bytes(4, "big")
-    return b"".join([head, *values])
 
 
 def read(form: type[T], packed: bytes | memoryview) -> T:

@@ -6,14 +6,30 @@ named tuples, lists on the wire.
 
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
+import numpy as np
 from msgspec import Meta, Struct, field
 
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.names import PackedNames
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.wire.frames import Kind, Message
+from rljob_runtime.dock.wire.frames import Kind, MalformedFrame, Message
 
 A = TypeVar("A", bound=Message)
 
 Count = Annotated[int, Meta(ge=0)]
+NUMBER = np.dtype("<i8")
+
+
+def packed(numbers: Array) -> bytes:
+    """Whole numbers as messages carry them."""
+    return numbers.astype(NUMBER, copy=False).tobytes()
+
+
+def numbers_of(packed: bytes) -> Array:
+    """What `packed` made. Raises MalformedFrame."""
+    if len(packed) % NUMBER.itemsize:
+        raise MalformedFrame(f"{len(packed)} bytes are not 64-bit integers")
+    return np.frombuffer(packed, dtype=NUMBER)
 
 
 class Request(Message, Generic[A], frozen=True):
@@ -215,33 +231,43 @@ class BatchNotice(NamedTuple):
     dropped: bool = False
 
 
-class RowNotice(NamedTuple):
-    """A row's metadata. lengths: values of each column that it has and the state needs."""
+class RowsNotice(Struct, frozen=True, kw_only=True):
+    """Rows of a batch, by their numbers in it there: a warehouse numbers them as they come, those of a group
+    one behind the other in their order. Numbers are int64, one a row, or one a group of these rows."""
 
-    uid: str
     batch: str
-    group: str
-    group_index: int
-    group_size: int
-    sample: int
-    version: int
-    lengths: dict[str, int]
+    numbers: bytes
+    """Ascending."""
+    names: PackedNames
+    """Uids of the rows."""
+    versions: bytes
+    lengths: dict[str, bytes]
+    """Values of each column that the state needs; -1 where a row lacks it."""
+    firsts: bytes
+    """Number of a group's first row."""
+    sizes: bytes
+    """Rows that a group was put with."""
+    indexes: bytes
+    """A group's number in its batch."""
+    groups: PackedNames
+    """Names of the groups."""
 
 
-class ColumnNotice(NamedTuple):
-    """A needed column arrived. version: the row's weight version now."""
+class ColumnNotice(Struct, frozen=True, kw_only=True):
+    """A needed column of rows arrived. versions: the rows' weight versions now."""
 
-    uid: str
+    batch: str
     column: str
-    length: int
-    version: int
+    numbers: bytes
+    lengths: bytes
+    versions: bytes
 
 
-class AckNotice(NamedTuple):
-    """The state acknowledged a row."""
+class AckNotice(Struct, frozen=True, kw_only=True):
+    """The state acknowledged rows."""
 
     batch: str
-    uid: str
+    numbers: bytes
 
 
 class Notices(Message, frozen=True, kw_only=True):
@@ -249,7 +275,7 @@ class Notices(Message, frozen=True, kw_only=True):
 
     kind: ClassVar[Kind] = Kind.NOTICE
     batches: list[BatchNotice] = field(default_factory=list)
-    rows: list[RowNotice] = field(default_factory=list)
+    rows: list[RowsNotice] = field(default_factory=list)
     columns: list[ColumnNotice] = field(default_factory=list)
     acks: list[AckNotice] = field(default_factory=list)
     drops: list[str] = field(default_factory=list)
@@ -262,7 +288,7 @@ class Snapshot(Message, frozen=True, kw_only=True):
 
     epoch: str
     batches: list[BatchNotice]
-    rows: list[RowNotice]
+    rows: list[RowsNotice]
 
 
 class Subscribe(Request[Snapshot], frozen=True, kw_only=True):
@@ -297,10 +323,11 @@ class GroupItem(NamedTuple):
 
 
 class RowItem(NamedTuple):
-    """A row in a copy of a store. acks: state -> lease that acknowledged."""
+    """A row in a copy of a store. number: as StoredRow's. acks: state -> lease that acknowledged."""
 
     batch: str
     head: RowHead
+    number: Count
     charge: int
     num_bytes: int
     version: int
@@ -382,27 +409,28 @@ class Forward(Request[Done], frozen=True, kw_only=True):
     drop: DropBatch | None = None
 
 
-class ClaimedRow(NamedTuple):
-    """What a claim's answer says of a row beside its attempt. Fields as of RowMeta."""
+class ClaimedRows(Struct, frozen=True, kw_only=True):
+    """Rows that were given; int64, one a row, in their order. Fields as of RowMeta."""
 
-    uid: str
     batch: str
-    group: str
-    group_index: int
-    group_size: int
-    sample: int
-    version: int
-    warehouse: int
-    lengths: dict[str, int]
+    uids: list[str]
+    groups: list[str]
+    """Names of groups."""
+    group: bytes
+    """Place of each row's among them."""
+    group_index: bytes
+    group_size: bytes
+    sample: bytes
+    version: bytes
+    warehouse: bytes
+    attempt: bytes
+    lengths: dict[str, bytes]
 
 
 class Granted(Message, frozen=True, kw_only=True):
     """The answer to a claim."""
 
-    rows: bytes
-    """A list of ClaimedRow, each packed when it became ready (`pack_joined`)."""
-    attempts: list[int]
-    """Of each row, from 1."""
+    rows: ClaimedRows | None
     done: bool
     """Nothing of what was asked about is left for the state."""
     lease: str

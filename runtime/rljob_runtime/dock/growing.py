@@ -1,0 +1,45 @@
+"""Arrays that grow at their end, each time by a quarter at least: what rows cost beside their values. Pure."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+FIRST_ROOM = 16
+GROWTH = 1.25
+
+Array = NDArray[Any]
+
+
+class Growing:
+    """Columns of one length. fills: by name, type and value of what nobody has set yet."""
+
+    def __init__(self, **fills: tuple[DTypeLike, int]) -> None:
+        self.length = 0
+        self._room = 0
+        self._fills = fills
+        self._columns = {name: np.full(0, fill, kind) for name, (kind, fill) in fills.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        """A column as it is now, of use until the next growth."""
+        return self._columns[name][: self.length]
+
+    def grow(self, length: int) -> None:
+        """Make it that long, where it is shorter."""
+        if length > self._room:
+            room = max(length, FIRST_ROOM, int(GROWTH * self._room))
+            for name, (kind, fill) in self._fills.items():
+                wider = np.full(room, fill, kind)
+                wider[: self.length] = self._columns[name][: self.length]
+                self._columns[name] = wider
+            self._room = room
+        self.length = max(self.length, length)
+
+    def add(self, **columns: Any) -> slice:
+        """Put rows behind; columns that are not named get their fill. Returns their places."""
+        first = self.length
+        self.grow(first + len(next(iter(columns.values()))))
+        places = slice(first, self.length)
+        for name, values in columns.items():
+            self[name][places] = values
+        return places
