@@ -58,5 +58,5 @@ def test_a_hundred_ragged_steps_leave_the_dock_as_it_was(make_dock, shared_memor
     feeder.assert_empty()
     assert [(s.charged_bytes, s.cells.arena.holes()) for s in warehouses] == before
     assert all(not store.rows and not store.cells.retained_bytes for store in warehouses)
-    assert all(not ledger.entries and not ledger.leases for ledger in ledgers)
+    assert all(not ledger.num_rows and not ledger.leases for ledger in ledgers)
     assert all(store.peak_bytes > 0 for store in warehouses)

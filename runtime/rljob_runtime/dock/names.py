@@ -3,18 +3,18 @@
 Servers tell and keep them so; text is made of those that somebody asks for. Pure.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
 
 from rljob_runtime.dock.growing import Array, Growing
 
-ENDS = np.dtype("<i4")
+ENDS = np.dtype("<u4")
 
 
 class PackedNames(Struct, frozen=True):
-    """Names as messages carry them. text: UTF-8, one name behind the other. ends: int32, of each in it."""
+    """Names as messages carry them. text: UTF-8, one name behind the other. ends: uint32, of each in it."""
 
     text: bytes = b""
     ends: bytes = b""
@@ -30,13 +30,27 @@ class Names:
     def __len__(self) -> int:
         return self._ends.length
 
-    def at(self, places: Iterable[int]) -> list[str]:
+    def at(self, places: Array) -> list[str]:
         """The names at these places."""
+        return names_of(self.packed(places))
+
+    def packed(self, places: Array) -> PackedNames:
+        """The names at these places, for a message."""
+        if not len(places):
+            return PackedNames()
         ends, text = self._ends["ends"], self._text
-        return [
-            text[int(ends[place - 1]) if place else 0 : int(ends[place])].decode()
-            for place in places
-        ]
+        first = int(places[0])
+        if int(places[-1]) - first == len(places) - 1 and (places[1:] > places[:-1]).all():
+            start = int(ends[first - 1]) if first else 0
+            lasts = ends[first : first + len(places)] - np.uint32(start)
+            return PackedNames(bytes(text[start : start + int(lasts[-1])]), lasts.tobytes())
+        lasts = ends[places].tolist()
+        firsts = np.where(places > 0, ends[places - 1], 0).tolist()
+        return _packed([text[a:b] for a, b in zip(firsts, lasts, strict=True)])
+
+    def all(self) -> list[str]:
+        """All names."""
+        return self.at(np.arange(len(self)))
 
     def add(self, told: PackedNames) -> int:
         """Put names behind; returns how many. Raises ValueError where the ends are none of the text's."""
@@ -51,6 +65,15 @@ def pack_names(names: Sequence[str]) -> PackedNames:
     return _packed([name.encode() for name in names])
 
 
+def names_of(told: PackedNames) -> list[str]:
+    """What `pack_names` made. Raises ValueError."""
+    ends = _ends(told).tolist()
+    text = told.text.decode()
+    if len(text) == len(told.text):  # a letter a byte
+        return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    return [told.text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
+
+
 def picked(told: PackedNames, which: Array) -> PackedNames:
     """Those of a mask. Raises ValueError."""
     ends = _ends(told)
@@ -63,7 +86,7 @@ def picked(told: PackedNames, which: Array) -> PackedNames:
     return _packed([told.text[starts[i] : ends[i]] for i in places])
 
 
-def _packed(names: Sequence[bytes]) -> PackedNames:
+def _packed(names: Sequence[bytes | bytearray]) -> PackedNames:
     ends = np.cumsum([len(name) for name in names], dtype=np.int64)
     return PackedNames(b"".join(names), ends.astype(ENDS).tobytes())
 
@@ -71,8 +94,8 @@ def _packed(names: Sequence[bytes]) -> PackedNames:
 def _ends(told: PackedNames) -> Array:
     if len(told.ends) % ENDS.itemsize:
         raise ValueError(f"ends of {len(told.ends)} bytes are no 32-bit integers")
-    ends = np.frombuffer(told.ends, dtype=ENDS).astype(np.int64)
+    ends = np.frombuffer(told.ends, dtype=ENDS)
     last = int(ends[-1]) if len(ends) else 0
-    if last != len(told.text) or (np.diff(ends, prepend=0) < 0).any():
+    if last != len(told.text) or (ends[1:] < ends[:-1]).any():
         raise ValueError(f"names end at byte {last} of {len(told.text)}")
     return ends

@@ -2,41 +2,29 @@
 
 from itertools import repeat
 
+from rljob_runtime.dock.names import names_of
 from rljob_runtime.dock.rows import RowMeta
-from rljob_runtime.dock.wire.messages import ClaimedRows, numbers_of
+from rljob_runtime.dock.wire.frames import MalformedFrame
+from rljob_runtime.dock.wire.messages import OF_ROWS, ClaimedRows, numbers_of
 
 
 def rows_of(told: ClaimedRows, lease: str) -> tuple[RowMeta, ...]:
-    """The rows, in their order. Raises MalformedFrame, IndexError and ValueError where the answer lies."""
-    columns = [*told.lengths]
-    values = zip(*(numbers_of(told.lengths[name]).tolist() for name in columns), strict=True)
-    lengths = [dict(zip(columns, own, strict=True)) for own in values]
-    groups = [told.groups[place] for place in numbers_of(told.group).tolist()]
-    index, size, sample, version, warehouse, attempt = (
-        numbers_of(numbers).tolist()
-        for numbers in (
-            told.group_index,
-            told.group_size,
-            told.sample,
-            told.version,
-            told.warehouse,
-            told.attempt,
-        )
-    )
-    number = len(told.uids)
-    return tuple(
-        map(
-            RowMeta,
-            told.uids,
-            repeat(told.batch, number),
-            groups,
-            index,
-            size,
-            sample,
-            version,
-            warehouse,
-            lengths or [{} for _ in told.uids],
-            attempt,
-            repeat(lease, number),
-        )
-    )
+    """The rows, in their order. Raises MalformedFrame where the answer contradicts itself."""
+    columns = told.columns
+    try:
+        uids, names = names_of(told.uids), names_of(told.groups)
+        number = len(uids)
+        values = numbers_of(told.numbers).reshape(len(OF_ROWS) + len(columns), number).tolist()
+        places, index, size, sample, version, warehouse, attempt = values[: len(OF_ROWS)]
+        groups = [names[place] for place in places]
+    except (ValueError, IndexError) as error:
+        raise MalformedFrame(f"claimed rows of {told.batch}: {error}") from None
+    lengths = [
+        dict(zip(columns, own, strict=True)) for own in zip(*values[len(OF_ROWS) :], strict=True)
+    ]
+    rows = zip(
+        uids, repeat(told.batch), groups, index, size, sample, version, warehouse,
+        lengths or [{} for _ in uids], attempt, repeat(lease),
+        strict=False,
+    )  # fmt: skip
+    return tuple([RowMeta._make(row) for row in rows])

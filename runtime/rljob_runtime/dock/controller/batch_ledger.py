@@ -30,23 +30,35 @@ PLACES = 1 << 40
 """A key in a line of all warehouses is the place in its part, and this times its warehouse."""
 
 
+ALL = slice(None)
+
+
 class Chosen(NamedTuple):
-    """Rows in an order: warehouse, and number there; [n] each."""
+    """Rows in an order. pieces: warehouse, places of its rows in the order, and their numbers there."""
 
-    warehouse_n: Array
-    number_n: Array
+    pieces: Sequence[tuple[int, Array | slice, Array]]
 
-    def __len__(self) -> int:
-        return len(self.number_n)
+    @classmethod
+    def of(cls, warehouse_n: Array, number_n: Array) -> "Chosen":
+        """Rows of any warehouses, [n] each."""
+        found = []
+        for warehouse in np.unique(warehouse_n).tolist():
+            places = np.flatnonzero(warehouse_n == warehouse)
+            found.append((warehouse, places, number_n[places]))
+        return cls(found)
 
-    def parts(self) -> Iterator[tuple[int, Array, Array]]:
-        """Warehouses, with the places of their rows in the order, and their numbers."""
-        for warehouse in np.unique(self.warehouse_n).tolist():
-            places = np.flatnonzero(self.warehouse_n == warehouse)
-            yield warehouse, places, self.number_n[places]
+    @classmethod
+    def of_one(cls, warehouse: int, number_n: Array) -> "Chosen":
+        """Rows of one warehouse."""
+        return cls([(warehouse, ALL, number_n)] if len(number_n) else ())
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+        return sum(len(numbers) for _, _, numbers in self.pieces)
 
 
-NO_ROWS = Chosen(NOBODY, NOBODY)
+NO_ROWS = Chosen(())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,7 +134,7 @@ class BatchLedger:
             self._lines.pop(warehouse, None)
             self._in_order = None
             if part is not None:
-                self.missed.update(part.names.at(range(len(part.names))))
+                self.missed.update(part.names.all())
         self.known[warehouse] = self.acked[warehouse] = 0
 
     def part(self, warehouse: int) -> Part:
@@ -141,7 +153,7 @@ class BatchLedger:
         place = len(part.names)
         ready = part.add(told)
         if self.missed:
-            self.missed.difference_update(part.names.at(range(place, len(part.names))))
+            self.missed.difference_update(part.names.at(np.arange(place, len(part.names))))
         self._in_order = None
         self._now_ready(part, ready)
 
@@ -167,7 +179,7 @@ class BatchLedger:
 
     def leased(self, chosen: Chosen, lease: int) -> None:
         """Ready rows were given to somebody."""
-        for warehouse, _, numbers in chosen.parts():
+        for warehouse, _, numbers in chosen.pieces:
             part = self.parts[warehouse]
             part.lease(numbers, lease)
             part.rows["attempt"][numbers] += 1
@@ -252,17 +264,20 @@ class BatchLedger:
         also where one warehouse's rows were told all before the next one's.
         """
         back = self._back.first(most, self._row_may)
-        chosen = [Chosen(back // PLACES, back % PLACES)]
         left = most - len(back)
         turns = [w for w in self._turns if w in self.parts]
         found = [self._lines[w].first(left, self._row_of_may(w)) for w in turns]
+        if len(turns) == 1 and not len(back):
+            return Chosen.of_one(turns[0], found[0])
         who, which = (places[:left] for places in in_turns([len(numbers) for numbers in found]))
-        if len(who):
-            starts = np.cumsum([0, *map(len, found)])
-            numbers = np.concatenate(found)[starts[who] + which]
-            chosen.append(Chosen(np.array(turns)[who], numbers))
-            self._turns.rotate(-(len(who) % len(self._turns)))
-        return _joined(chosen)
+        if not len(who):
+            return Chosen.of(back // PLACES, back % PLACES)
+        self._turns.rotate(-(len(who) % len(self._turns)))
+        numbers = np.concatenate(found)[np.cumsum([0, *map(len, found)])[who] + which]
+        return Chosen.of(
+            np.concatenate([back // PLACES, np.array(turns)[who]]),
+            np.concatenate([back % PLACES, numbers]),
+        )
 
     def _row_of_may(self, warehouse: int) -> Check:
         rows = self.parts[warehouse].rows
@@ -314,19 +329,18 @@ class BatchLedger:
 
     def _rows_of(self, warehouse_G: Array, place_G: Array) -> Chosen:
         """The rows that are left of groups, in their order."""
-        chosen, orders = [], []
+        if len(self.parts) == 1:
+            ((warehouse, part),) = self.parts.items()
+            return Chosen.of_one(warehouse, part.rows_of(place_G))
+        found, whose, orders = [NOBODY], [NOBODY], [NOBODY]
         for warehouse, part in self.parts.items():
             own = np.flatnonzero(warehouse_G == warehouse)
-            if not len(own):
-                continue
             numbers = part.rows_of(place_G[own])
-            chosen.append(Chosen(np.full(len(numbers), warehouse), numbers))
+            found.append(numbers)
+            whose.append(np.full(len(numbers), warehouse))
             orders.append(np.repeat(own, part.groups["left"][place_G[own]]))
-        rows = _joined(chosen)
-        if len(chosen) < 2:
-            return rows
         order = np.argsort(np.concatenate(orders), kind="stable")
-        return Chosen(*(values[order] for values in rows))
+        return Chosen.of(np.concatenate(whose)[order], np.concatenate(found)[order])
 
     def _choose_share(self, share: Share, limit: int | None) -> Chosen:
         if self.num_known != self.total:
@@ -439,22 +453,9 @@ class BatchLedger:
         return self._stamp
 
 
-def _joined(chosen: Sequence[Chosen]) -> Chosen:
-    if len(chosen) == 1:
-        return chosen[0]
-    return Chosen(*(np.concatenate([NOBODY, *values]) for values in zip(*chosen, strict=True))) if chosen else NO_ROWS
-
-
-def uids_of(batch: BatchLedger, chosen: Chosen) -> list[str]:
-    """Names of rows, in their order."""
-    names = [""] * len(chosen)
-    for warehouse, places, numbers in chosen.parts():
-        for place, uid in zip(places.tolist(), batch.parts[warehouse].uids(numbers), strict=True):
-            names[place] = uid
-    return names
-
-
-def rows_by_name(batches: Iterable[BatchLedger], uids: Sequence[str]) -> list[tuple[BatchLedger, int, Array]]:
+def rows_by_name(
+    batches: Iterable[BatchLedger], uids: Sequence[str]
+) -> list[tuple[BatchLedger, int, Array]]:
     """Where rows of these names are, of all that are left: batch, warehouse, numbers."""
     wanted, found = set(uids), []
     for batch in batches:

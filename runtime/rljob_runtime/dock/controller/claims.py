@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Chosen, uids_of
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Chosen
 from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.names import PackedNames, names_of, pack_names
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.wire.messages import ClaimedRows, packed
+from rljob_runtime.dock.wire.messages import OF_ROWS, ClaimedRows, packed
 from rljob_runtime.errors import DockStale
 
 
@@ -42,52 +43,57 @@ class Grant:
     @property
     def uids(self) -> list[str]:
         """Names of the rows."""
-        return self.rows.uids if self.rows else []
+        return names_of(self.rows.uids) if self.rows else []
 
 
 def claimed(batch: BatchLedger, chosen: Chosen) -> ClaimedRows:
     """What is told of rows that are given now."""
-    number = len(chosen)
-    sample, version, attempt, size, index, group = np.zeros((6, number), dtype=np.int64)
-    lengths = {column: np.zeros(number, dtype=np.int64) for column in batch.needs}
-    names: list[str] = []
-    for warehouse, places, numbers in chosen.parts():
+    number = chosen.num_rows
+    told = np.empty((len(OF_ROWS) + len(batch.needs), number), dtype=np.int64)
+    uids, groups = list[str](), list[PackedNames]()
+    num_groups, only = 0, PackedNames()
+    for warehouse, places, numbers in chosen.pieces:
         part = batch.parts[warehouse]
-        of_group, inverse = np.unique(part.group_of(numbers), return_inverse=True)
-        group[places] = len(names) + inverse
-        names += part.group_names.at(of_group.tolist())
-        groups = of_group[inverse]
-        sample[places] = numbers - part.groups["first"][groups]
-        size[places] = part.groups["size"][groups]
-        index[places] = part.groups["index"][groups]
-        version[places] = part.rows["version"][numbers]
-        attempt[places] = part.rows["attempt"][numbers]
-        for column, own in lengths.items():
-            own[places] = part.lengths(column)[numbers]
+        group = part.group_of(numbers)
+        begins = np.concatenate([[True], group[1:] != group[:-1]])
+        of_part = part.groups
+        told[0, places] = num_groups - 1 + begins.cumsum()
+        groups.append(part.group_names.packed(group[begins]))
+        num_groups += int(begins.sum())
+        told[1, places] = of_part["index"][group]
+        told[2, places] = of_part["size"][group]
+        told[3, places] = numbers - of_part["first"][group]
+        told[4, places] = part.rows["version"][numbers]
+        told[5, places] = warehouse
+        told[6, places] = part.rows["attempt"][numbers]
+        for row, column in enumerate(batch.needs, len(OF_ROWS)):
+            told[row, places] = part.lengths(column)[numbers]
+        if isinstance(places, slice):
+            only = part.names.packed(part.rows["place"][numbers].astype(np.int64))
+            continue
+        uids = uids or [""] * number
+        for place, uid in zip(places.tolist(), part.uids(numbers), strict=True):
+            uids[place] = uid
     return ClaimedRows(
         batch=batch.name,
-        uids=uids_of(batch, chosen),
-        groups=names,
-        group=packed(group),
-        group_index=packed(index),
-        group_size=packed(size),
-        sample=packed(sample),
-        version=packed(version),
-        warehouse=packed(chosen.warehouse_n),
-        attempt=packed(attempt),
-        lengths={column: packed(own) for column, own in lengths.items()},
+        uids=pack_names(uids) if uids else only,
+        groups=groups[0]
+        if len(groups) == 1
+        else pack_names([n for g in groups for n in names_of(g)]),
+        columns=list(batch.needs),
+        numbers=packed(told),
     )
 
 
 def check_age(batch: BatchLedger, chosen: Chosen, min_version: int) -> None:
     """Refuse to give any row where one is older than the claim accepts."""
     versions: list[Array] = [
-        batch.parts[warehouse].rows["version"][numbers] for warehouse, _, numbers in chosen.parts()
+        batch.parts[warehouse].rows["version"][numbers] for warehouse, _, numbers in chosen.pieces
     ]
     old = [own[own < min_version] for own in versions]
     if number := sum(map(len, old)):
         oldest = min(int(own.min()) for own in old if len(own))
         raise DockStale(
-            f"{number} of {len(chosen)} rows of {batch.name} were made by weights version "
+            f"{number} of {chosen.num_rows} rows of {batch.name} were made by weights version "
             f"{oldest}; the oldest that may be used is {min_version}"
         )

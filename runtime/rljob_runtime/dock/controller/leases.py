@@ -31,7 +31,7 @@ class Lease:
         """Its rows: batch, warehouse, numbers there in the order in which they were given."""
         found = []
         for batch, chosen in self.given:
-            for warehouse, _, numbers in chosen.parts():
+            for warehouse, _, numbers in chosen.pieces:
                 part = batch.parts.get(warehouse)
                 if part is not None:
                     numbers = numbers[numbers < part.rows.length]
@@ -102,7 +102,7 @@ class Leases(OrderedDict[str, Lease]):
             )
             self[lease_id] = self._by_number[lease.number] = lease
         lease.given.append((batch, chosen))
-        lease.num_rows += len(chosen)
+        lease.num_rows += chosen.num_rows
         return lease
 
     def renew(self, lease_id: str, uids: list[str], now: float) -> list[str]:
@@ -119,13 +119,19 @@ class Leases(OrderedDict[str, Lease]):
 
     def leave(self, part: Part, numbers: Array) -> None:
         """Rows are held no more; a lease without rows ends."""
-        held, counts = np.unique(part.rows["lease"][numbers], return_counts=True)
-        for number, count in zip(held.tolist(), counts.tolist(), strict=True):
-            lease = self._by_number.get(number)
-            if lease is not None:
-                lease.num_rows -= count
-                if not lease.num_rows:
-                    del self[lease.id], self._by_number[number]
+        held = part.rows["lease"][numbers]
+        if len(held) and (held == held[0]).all():
+            self._less(int(held[0]), len(held))
+            return
+        for number, count in zip(*np.unique(held, return_counts=True), strict=True):
+            self._less(int(number), int(count))
+
+    def _less(self, number: int, rows: int) -> None:
+        lease = self._by_number.get(number)
+        if lease is not None:
+            lease.num_rows -= rows
+            if not lease.num_rows:
+                del self[lease.id], self._by_number[number]
 
     def of(self, owner: str, session: str | None) -> list[Lease]:
         """Those of an owner, or of one of its processes."""
@@ -156,4 +162,4 @@ class Leases(OrderedDict[str, Lease]):
         return counts
 
     def _left_some(self, lease: Lease) -> bool:
-        return lease.num_rows < sum(len(chosen) for _, chosen in lease.given)
+        return lease.num_rows < sum(chosen.num_rows for _, chosen in lease.given)

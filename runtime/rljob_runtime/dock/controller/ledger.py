@@ -81,7 +81,7 @@ class ControllerLedger:
         chosen = batch.choose(request.limit, request.whole_groups, request.share)
         if request.min_version is not None:
             check_age(batch, chosen, request.min_version)
-        if len(chosen):
+        if chosen.num_rows:
             return self._grant(request, batch, chosen, now)
         if batch.done(request.share):
             return Grant(rows=None, done=True, lease="")
@@ -223,7 +223,7 @@ class ControllerLedger:
         for batch, warehouse, numbers in rows_by_name(self.batches.values(), told.uids):
             free = numbers[batch.parts[warehouse].rows["status"][numbers] == READY]
             if len(free):
-                chosen = Chosen(np.full(len(free), warehouse), free)
+                chosen = Chosen.of_one(warehouse, free)
                 lease = self.leases.hold(
                     told.lease,
                     owner=told.owner,
@@ -275,7 +275,11 @@ class ControllerLedger:
         for column, lengths in told.lengths.items():
             has = known & (numbers_of(lengths) != UNKNOWN)
             batch.column_came(
-                warehouse, column, numbers[has], numbers_of(lengths)[has], numbers_of(told.versions)[has]
+                warehouse,
+                column,
+                numbers[has],
+                numbers_of(lengths)[has],
+                numbers_of(told.versions)[has],
             )
         if not known.all():
             self._add(warehouse, only_rows(told, ~known))

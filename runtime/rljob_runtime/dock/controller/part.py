@@ -139,7 +139,7 @@ class Part:
 
     def uids(self, numbers: Array) -> list[str]:
         """Names of rows."""
-        return self.names.at(self.rows["place"][numbers].tolist())
+        return self.names.at(self.rows["place"][numbers].astype(np.int64))
 
     def _now_ready(self, numbers: Array) -> Array:
         whole = self.rows["status"][numbers] == LACKING
@@ -151,10 +151,9 @@ class Part:
         return ready
 
     def _count(self, what: str, numbers: Array, by: int) -> None:
-        """Add to the counts of the rows' groups, which are few where rows are many."""
+        """Add to the counts of the rows' groups."""
         if len(numbers):
-            places, counts = np.unique(self.group_of(numbers), return_counts=True)
-            self.groups[what][places] += by * counts.astype(np.int32)
+            np.add.at(self.groups[what], self.group_of(numbers), by)
 
     def _add_groups(self, told: RowsNotice) -> None:
         firsts, known = numbers_of(told.firsts), self.groups["first"]

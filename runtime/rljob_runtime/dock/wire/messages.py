@@ -409,22 +409,20 @@ class Forward(Request[Done], frozen=True, kw_only=True):
     drop: DropBatch | None = None
 
 
+OF_ROWS = ("group", "group_index", "group_size", "sample", "version", "warehouse", "attempt")
+"""What is told of each claimed row, as of RowMeta; of its group the place among the names."""
+
+
 class ClaimedRows(Struct, frozen=True, kw_only=True):
-    """Rows that were given; int64, one a row, in their order. Fields as of RowMeta."""
+    """Rows that were given, in their order."""
 
     batch: str
-    uids: list[str]
-    groups: list[str]
-    """Names of groups."""
-    group: bytes
-    """Place of each row's among them."""
-    group_index: bytes
-    group_size: bytes
-    sample: bytes
-    version: bytes
-    warehouse: bytes
-    attempt: bytes
-    lengths: dict[str, bytes]
+    uids: PackedNames
+    groups: PackedNames
+    columns: list[str]
+    """That the state needs."""
+    numbers: bytes
+    """int64: OF_ROWS, then lengths of the columns, each for all rows."""
 
 
 class Granted(Message, frozen=True, kw_only=True):
