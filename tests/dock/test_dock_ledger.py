@@ -1,7 +1,6 @@
 """The controller's ledger: what is granted, in which order, what comes back, what is explained."""
 
 import pytest
-
 from numbered_rows import Numbering, Row
 
 from rljob_runtime.dock.clients.claimed import rows_of

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.clients.access import DockAccess
+from rljob_runtime.dock.clients.claimed import rows_of
 from rljob_runtime.dock.clients.holders import naming_holders
 from rljob_runtime.dock.clients.keeper import LeaseKeeper
-from rljob_runtime.dock.clients.claimed import rows_of
 from rljob_runtime.dock.clients.put import puts_of
 from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.rows import Claim, NewRow, RowMeta, Share

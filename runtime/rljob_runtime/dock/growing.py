@@ -1,4 +1,4 @@
-"""Arrays that grow at their end, each time by a quarter at least: what rows cost beside their values. Pure."""
+"""Arrays that grow at their end, by a quarter at least: what rows cost beside their values. Pure."""
 
 from typing import Any
 

@@ -1,12 +1,13 @@
 """A controller's view of one batch: its groups and rows, which are ready, and what may be chosen.
 
-Pure bookkeeping under `ControllerLedger`. A choice looks at the rows that it chooses, for a share at all groups.
+Pure bookkeeping under `ControllerLedger`. A choice looks at the rows that it chooses, for a share at all
+groups.
 """
 
 # n rows that are chosen, G groups
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -306,7 +307,8 @@ class BatchLedger:
 
     def _group_may(self, stamp: int, keys: Array) -> Array:
         def of_part(part: Part, places: Array) -> Array:
-            return part.ready_groups(places) & (part.groups["line"][places] == stamp)
+            in_line: Array = part.groups["line"][places] == stamp
+            return in_line & part.ready_groups(places)
 
         return self._of_groups(keys // PLACES, keys % PLACES, of_part).astype(bool)
 
@@ -375,13 +377,15 @@ class BatchLedger:
     def _given(self, groups: Groups) -> Array:
         """Which groups' rows, as far as they are left, are all leased."""
 
-        def held(part: Part, places: Array) -> Array:
+        def are_held(part: Part, places: Array) -> Array:
             numbers = part.rows_of(places)
             order = np.repeat(np.arange(len(places)), part.groups["left"][places])
             leased = order[part.rows["status"][numbers] == LEASED]
-            return np.bincount(leased, minlength=len(places)) == part.groups["left"][places]
+            counts = np.bincount(leased, minlength=len(places))
+            held: Array = counts == part.groups["left"][places]
+            return held
 
-        return self._of_groups(groups.warehouse_G, groups.place_G, held).astype(bool)
+        return self._of_groups(groups.warehouse_G, groups.place_G, are_held).astype(bool)
 
     def _first_of(self, share: Share) -> Groups:
         """The share's groups before the first that is still to come; those that are left of them."""

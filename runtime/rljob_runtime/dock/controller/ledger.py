@@ -20,7 +20,6 @@ from rljob_runtime.dock.controller.lines import NOBODY
 from rljob_runtime.dock.controller.part import READY, UNKNOWN, only_rows
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.warehouse.epoch import start_of
-from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.messages import BatchNotice, Notices, RowsNotice, numbers_of
 from rljob_runtime.errors import DockLost
 
@@ -168,8 +167,8 @@ class ControllerLedger:
         there = {told.batch: numbers_of(told.numbers) for told in rows}
         for batch in self.batches.values():
             if (part := batch.parts.get(warehouse)) is not None:
-                known = part.all_there()
-                gone = known if restarted else np.setdiff1d(known, there.get(batch.name, NOBODY))
+                left = part.all_there()
+                gone = left if restarted else np.setdiff1d(left, there.get(batch.name, NOBODY))
                 self._remove(batch, warehouse, gone)
             batch.forget_counts(warehouse, lost=restarted)
         for notice in batches:
@@ -262,10 +261,7 @@ class ControllerLedger:
         return tuple(sorted(self.needs))
 
     def _add(self, warehouse: int, told: RowsNotice) -> None:
-        try:
-            self.batches[told.batch].add(warehouse, told)
-        except ValueError as error:
-            raise MalformedFrame(f"rows of {told.batch}: {error}") from None
+        self.batches[told.batch].add(warehouse, told)
 
     def _take_again(self, warehouse: int, told: RowsNotice) -> None:
         """Rows of a snapshot, some of which may be known."""

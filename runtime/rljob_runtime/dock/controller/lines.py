@@ -1,8 +1,8 @@
 """Rows and groups that may be claimed, in the order in which they are given. Pure; `batch_ledger` asks it.
 
-What stands in a line is not taken out of it when it is claimed by another way, or goes: whoever takes from the
-front asks which may still be taken, and forgets those before them. What is put in line gets a stamp, which it
-keeps elsewhere: with another one since, an old place counts no more.
+What stands in a line is not taken out of it when it is claimed by another way, or goes: whoever takes from
+the front asks which may still be taken, and forgets those before them. What is put in line gets a stamp,
+which it keeps elsewhere: with another one since, an old place counts no more.
 """
 
 from collections import deque

@@ -124,7 +124,8 @@ class Part:
 
     def group_of(self, numbers: Array) -> Array:
         """Places of the rows' groups."""
-        return np.searchsorted(self.groups["first"], numbers, side="right") - 1
+        behind: Array = np.searchsorted(self.groups["first"], numbers, side="right")
+        return behind - 1
 
     def rows_of(self, groups: Array) -> Array:
         """Numbers of the rows of these groups that are not gone, group by group."""
@@ -135,7 +136,8 @@ class Part:
     def ready_groups(self, groups: Array) -> Array:
         """Which of these groups have rows left, all of which may be claimed, [G]."""
         left = self.groups["left"][groups]
-        return (self.groups["ready"][groups] == left) & (left > 0)
+        whole: Array = (self.groups["ready"][groups] == left) & (left > 0)
+        return whole
 
     def uids(self, numbers: Array) -> list[str]:
         """Names of rows."""
@@ -145,7 +147,7 @@ class Part:
         whole = self.rows["status"][numbers] == LACKING
         for name in self.needs:
             whole &= self.rows[_length(name)][numbers] != UNKNOWN
-        ready = numbers[whole]
+        ready: Array = numbers[whole]
         self.rows["status"][ready] = READY
         self._count("ready", ready, 1)
         return ready
@@ -197,7 +199,8 @@ def ranges(firsts: Array, sizes: Array) -> Array:
         return firsts.astype(np.int64)
     ends = sizes.cumsum()
     inner = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - sizes, sizes)
-    return np.repeat(firsts, sizes) + inner
+    numbers: Array = np.repeat(firsts, sizes) + inner
+    return numbers
 
 
 def _length(column: str) -> str:

@@ -155,5 +155,5 @@ def _fitting() -> Iterator[None]:
     """A message that does not fit what is known ends the connection; a snapshot follows."""
     try:
         yield
-    except KeyError as error:
-        raise MalformedFrame(f"notices do not fit: KeyError {error}") from error
+    except (KeyError, ValueError) as error:
+        raise MalformedFrame(f"notices do not fit: {type(error).__name__} {error}") from error

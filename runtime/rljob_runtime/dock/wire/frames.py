@@ -6,7 +6,7 @@ unpickled. The servers and the client share this code; `messages` has the maps.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import IntEnum
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, TypeVar
