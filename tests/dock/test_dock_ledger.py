@@ -390,6 +390,30 @@ def test_rows_that_a_restarted_warehouse_lost_are_told() -> None:
     assert grant is not None and len(uids(grant)) == 4
 
 
+@pytest.mark.parametrize("whole_groups", [False, True])
+def test_rows_in_line_are_gone_with_their_warehouse_and_in_line_once_when_they_are_put_again(
+    whole_groups: bool,
+) -> None:
+    made = ledger()
+    told = rows(3)
+    put(made, told)
+    first = made.claim(ask("1", limit=4), 0.0)
+    made.give_back(first.lease, uids(first))  # type: ignore[union-attr]
+    batch = BatchNotice(name="b", total=6, states=STATES, known=2)
+
+    snapshot(made, "w2", [batch], told[4:])
+    with pytest.raises(DockLost, match="4 of 6 rows of b were lost"):
+        made.claim(ask("2", whole_groups=whole_groups, limit=2), 0.0)
+    more(made, *told[:4])
+    given = [
+        uids(made.claim(ask(str(3 + i), whole_groups=whole_groups, limit=2), 0.0))
+        for i in range(3)
+    ]
+
+    assert given == [["b/2/0", "b/2/1"], ["b/0/0", "b/0/1"], ["b/1/0", "b/1/1"]]
+    assert made.claim(ask("6", whole_groups=whole_groups), 0.0) is None
+
+
 @pytest.mark.parametrize("done", [0, 2])
 def test_rows_that_come_after_a_warehouse_restarted_do_not_make_up_for_those_it_lost(
     done: int,

@@ -6,60 +6,25 @@ groups.
 
 # n rows that are chosen, G groups
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from rljob_runtime.dock.controller.lines import NOBODY, Check, Line, in_turns
+from rljob_runtime.dock.controller.chosen import NO_ROWS, Chosen
+from rljob_runtime.dock.controller.lines import NOBODY
 from rljob_runtime.dock.controller.part import (
     LACKING,
     LEASED,
-    NOT_IN_LINE,
-    READY,
     UNKNOWN,
     Part,
 )
+from rljob_runtime.dock.controller.ready_rows import ReadyRows, of_groups, rows_of
 from rljob_runtime.dock.controller.shares import Groups, Shares
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.rows import Share
 from rljob_runtime.dock.wire.messages import RowsNotice
-
-PLACES = 1 << 40
-"""A key in a line of all warehouses is the place in its part, and this times its warehouse."""
-
-
-ALL = slice(None)
-
-
-class Chosen(NamedTuple):
-    """Rows in an order. pieces: warehouse, places of its rows in the order, and their numbers there."""
-
-    pieces: Sequence[tuple[int, Array | slice, Array]]
-
-    @classmethod
-    def of(cls, warehouse_n: Array, number_n: Array) -> "Chosen":
-        """Rows of any warehouses, [n] each."""
-        found = []
-        for warehouse in np.unique(warehouse_n).tolist():
-            places = np.flatnonzero(warehouse_n == warehouse)
-            found.append((warehouse, places, number_n[places]))
-        return cls(found)
-
-    @classmethod
-    def of_one(cls, warehouse: int, number_n: Array) -> "Chosen":
-        """Rows of one warehouse."""
-        return cls([(warehouse, ALL, number_n)] if len(number_n) else ())
-
-    @property
-    def num_rows(self) -> int:
-        """How many."""
-        return sum(len(numbers) for _, _, numbers in self.pieces)
-
-
-NO_ROWS = Chosen(())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,14 +48,12 @@ class BatchLedger:
     expected: Counter[int] = field(default_factory=Counter)
     parts: dict[int, Part] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
-    _lines: dict[int, Line] = field(default_factory=dict)
-    _back: Line = field(default_factory=Line)
-    _groups: Line = field(default_factory=Line)
-    _groups_back: Line = field(default_factory=Line)
-    _stamp: int = NOT_IN_LINE
-    _turns: deque[int] = field(default_factory=deque)
+    _ready: ReadyRows = field(init=False)
     _shares: Shares = field(default_factory=Shares)
     _in_order: Groups | None = None
+
+    def __post_init__(self) -> None:
+        self._ready = ReadyRows(self.parts)
 
     @property
     def num_known(self) -> int:
@@ -132,7 +95,7 @@ class BatchLedger:
             self.settled = self.finished
             self.expected[warehouse] = max(self.expected[warehouse], self.known[warehouse])
             part = self.parts.pop(warehouse, None)
-            self._lines.pop(warehouse, None)
+            self._ready.lost(warehouse)
             self._in_order = None
             if part is not None:
                 self.missed.update(part.names.all())
@@ -143,9 +106,6 @@ class BatchLedger:
         part = self.parts.get(warehouse)
         if part is None:
             part = self.parts[warehouse] = Part(warehouse, self.needs)
-            self._lines[warehouse] = Line()
-            if warehouse not in self._turns:
-                self._turns.append(warehouse)
         return part
 
     def add(self, warehouse: int, told: RowsNotice) -> None:
@@ -156,26 +116,26 @@ class BatchLedger:
         if self.missed:
             self.missed.difference_update(part.names.at(np.arange(place, len(part.names))))
         self._in_order = None
-        self._now_ready(part, ready)
+        self._ready.add(part, ready)
 
     def column_came(
         self, warehouse: int, column: str, numbers: Array, lengths: Array, versions: Array
     ) -> None:
         """A needed column of rows is there; rows that are gone need it no more."""
         part = self.part(warehouse)
-        self._now_ready(part, part.change(column, numbers, lengths, versions))
+        self._ready.add(part, part.change(column, numbers, lengths, versions))
 
     def remove(self, warehouse: int, numbers: Array) -> None:
         """Rows are no more; each was there."""
         part = self.parts[warehouse]
         part.remove(numbers)
-        self._queue_groups(part, numbers)
+        self._ready.add_groups(part, numbers)
 
     def forget_rows(self) -> None:
         """The state is done: what was kept of rows that are gone."""
         if not self.num_rows:
             self.parts.clear()
-            self._lines.clear()
+            self._ready = ReadyRows(self.parts)
             self._in_order = None
 
     def leased(self, chosen: Chosen, lease: int) -> None:
@@ -189,17 +149,15 @@ class BatchLedger:
         """Leased rows came back; they go first."""
         part = self.parts[warehouse]
         part.give_back(numbers)
-        part.rows["line"][numbers] = stamp = self._next_stamp()
-        self._back.add_first(stamp, warehouse * PLACES + numbers)
-        self._queue_groups(part, numbers, came_back=True)
+        self._ready.add_first(part, numbers)
 
     def choose(self, limit: int | None, whole_groups: bool, share: Share | None) -> Chosen:
         """Rows for a claim, none when it must wait."""
         if share is not None:
             return self._choose_share(share, limit)
         if whole_groups:
-            return self._choose_groups(limit)
-        return self._choose_rows(self.num_ready if limit is None else limit)
+            return self._ready.first_groups(limit)
+        return self._ready.first_rows(self.num_ready if limit is None else limit)
 
     def done(self, share: Share | None) -> bool:
         """True when every row (of the share) was acknowledged."""
@@ -258,92 +216,6 @@ class BatchLedger:
             column for column in self.needs if (part.lengths(column)[numbers] == UNKNOWN).any()
         )
 
-    def _choose_rows(self, most: int) -> Chosen:
-        """Those that came back go first; then the warehouses take turns, each one's oldest row first.
-
-        So claims that follow each other, and the workers who made them, read from all warehouses at once,
-        also where one warehouse's rows were told all before the next one's.
-        """
-        back = self._back.first(most, self._row_may)
-        left = most - len(back)
-        turns = [w for w in self._turns if w in self.parts]
-        found = [self._lines[w].first(left, self._row_of_may(w)) for w in turns]
-        if len(turns) == 1 and not len(back):
-            return Chosen.of_one(turns[0], found[0])
-        who, which = (places[:left] for places in in_turns([len(numbers) for numbers in found]))
-        if not len(who):
-            return Chosen.of(back // PLACES, back % PLACES)
-        self._turns.rotate(-(len(who) % len(self._turns)))
-        numbers = np.concatenate(found)[np.cumsum([0, *map(len, found)])[who] + which]
-        return Chosen.of(
-            np.concatenate([back // PLACES, np.array(turns)[who]]),
-            np.concatenate([back % PLACES, numbers]),
-        )
-
-    def _row_of_may(self, warehouse: int) -> Check:
-        rows = self.parts[warehouse].rows
-        status, line = rows["status"], rows["line"]
-        return lambda stamp, numbers: (status[numbers] == READY) & (line[numbers] == stamp)
-
-    def _row_may(self, stamp: int, keys: Array) -> Array:
-        found = np.zeros(len(keys), dtype=bool)
-        for warehouse in self.parts:
-            own = keys // PLACES == warehouse
-            found[own] = self._row_of_may(warehouse)(stamp, keys[own] % PLACES)
-        return found
-
-    def _choose_groups(self, limit: int | None) -> Chosen:
-        """Whole ones, as many as there is a limit for, one at least."""
-        most = len(self._left().index_G) if limit is None else limit
-        back = self._groups_back.first(most, self._group_may, self._forget_groups)
-        rest = self._groups.first(most - len(back), self._group_may, self._forget_groups)
-        found = np.concatenate([back, rest])
-        warehouse_G, place_G = found // PLACES, found % PLACES
-        if limit is not None and len(found):
-            rows = self._of_groups(warehouse_G, place_G, lambda p, g: p.groups["left"][g]).cumsum()
-            number = max(1, int(np.searchsorted(rows, limit, side="right")))
-            warehouse_G, place_G = warehouse_G[:number], place_G[:number]
-        return self._rows_of(warehouse_G, place_G)
-
-    def _group_may(self, stamp: int, keys: Array) -> Array:
-        def of_part(part: Part, places: Array) -> Array:
-            in_line: Array = part.groups["line"][places] == stamp
-            return in_line & part.ready_groups(places)
-
-        return self._of_groups(keys // PLACES, keys % PLACES, of_part).astype(bool)
-
-    def _forget_groups(self, stamp: int, keys: Array) -> Array:
-        for warehouse, part in self.parts.items():
-            places = keys[keys // PLACES == warehouse] % PLACES
-            line = part.groups["line"]
-            line[places[line[places] == stamp]] = NOT_IN_LINE
-        return keys
-
-    def _of_groups(
-        self, warehouse_G: Array, place_G: Array, ask: Callable[[Part, Array], Array]
-    ) -> Array:
-        """Something of each group, 0 of those whose part is gone."""
-        found_G = np.zeros(len(place_G), dtype=np.int64)
-        for warehouse, part in self.parts.items():
-            own = warehouse_G == warehouse
-            found_G[own] = ask(part, place_G[own])
-        return found_G
-
-    def _rows_of(self, warehouse_G: Array, place_G: Array) -> Chosen:
-        """The rows that are left of groups, in their order."""
-        if len(self.parts) == 1:
-            ((warehouse, part),) = self.parts.items()
-            return Chosen.of_one(warehouse, part.rows_of(place_G))
-        found, whose, orders = [NOBODY], [NOBODY], [NOBODY]
-        for warehouse, part in self.parts.items():
-            own = np.flatnonzero(warehouse_G == warehouse)
-            numbers = part.rows_of(place_G[own])
-            found.append(numbers)
-            whose.append(np.full(len(numbers), warehouse))
-            orders.append(np.repeat(own, part.groups["left"][place_G[own]]))
-        order = np.argsort(np.concatenate(orders), kind="stable")
-        return Chosen.of(np.concatenate(whose)[order], np.concatenate(found)[order])
-
     def _choose_share(self, share: Share, limit: int | None) -> Chosen:
         if self.num_known != self.total:
             early = limit is not None and not share.window
@@ -351,27 +223,27 @@ class BatchLedger:
         groups, whole = self._of_share(share)
         if limit is not None:
             return self._next_in_order(groups, limit)
-        if not whole or not self._ready(groups).all():
+        if not whole or not self._are_ready(groups).all():
             return NO_ROWS
-        return self._rows_of(groups.warehouse_G, groups.place_G)
+        return rows_of(self.parts, groups.warehouse_G, groups.place_G)
 
     def _next_in_order(self, groups: Groups, limit: int) -> Chosen:
         """The groups that follow those that are given, as far as they are ready; at least one whole."""
-        ready_G, given_G = self._ready(groups), self._given(groups)
+        ready_G, given_G = self._are_ready(groups), self._given(groups)
         first = int(given_G.argmin()) if not given_G.all() else len(given_G)
         behind = ready_G[first:]
         last = first + (int(behind.argmin()) if not behind.all() else len(behind))
         if first == last:
             return NO_ROWS
-        found = groups.only(slice(first, last))  # type: ignore[arg-type]
-        rows = self._of_groups(
-            found.warehouse_G, found.place_G, lambda part, g: part.groups["left"][g]
+        found = groups.only(slice(first, last))
+        rows = of_groups(
+            self.parts, found.warehouse_G, found.place_G, lambda part, g: part.groups["left"][g]
         ).cumsum()
         number = max(1, int(np.searchsorted(rows, limit, side="right")))
-        return self._rows_of(found.warehouse_G[:number], found.place_G[:number])
+        return rows_of(self.parts, found.warehouse_G[:number], found.place_G[:number])
 
-    def _ready(self, groups: Groups) -> Array:
-        found = self._of_groups(groups.warehouse_G, groups.place_G, Part.ready_groups)
+    def _are_ready(self, groups: Groups) -> Array:
+        found = of_groups(self.parts, groups.warehouse_G, groups.place_G, Part.ready_groups)
         return found.astype(bool)
 
     def _given(self, groups: Groups) -> Array:
@@ -385,7 +257,7 @@ class BatchLedger:
             held: Array = counts == part.groups["left"][places]
             return held
 
-        return self._of_groups(groups.warehouse_G, groups.place_G, are_held).astype(bool)
+        return of_groups(self.parts, groups.warehouse_G, groups.place_G, are_held).astype(bool)
 
     def _first_of(self, share: Share) -> Groups:
         """The share's groups before the first that is still to come; those that are left of them."""
@@ -394,7 +266,7 @@ class BatchLedger:
         expected = share.rank + share.of * np.arange(len(mine.index_G))
         there = mine.index_G == expected
         number = int(there.argmin()) if not there.all() else len(there)
-        return self._that_are_left(mine.only(slice(0, number)))  # type: ignore[arg-type]
+        return self._that_are_left(mine.only(slice(0, number)))
 
     def _of_share(self, share: Share) -> tuple[Groups, bool]:
         return self._shares.groups(share, self._left(), self._values)
@@ -428,33 +300,10 @@ class BatchLedger:
         return self._that_are_left(self._told())
 
     def _that_are_left(self, groups: Groups) -> Groups:
-        left = self._of_groups(
-            groups.warehouse_G, groups.place_G, lambda part, g: part.groups["left"][g]
+        left = of_groups(
+            self.parts, groups.warehouse_G, groups.place_G, lambda part, g: part.groups["left"][g]
         )
         return groups.only(left > 0)
-
-    def _now_ready(self, part: Part, numbers: Array) -> None:
-        if len(numbers):
-            part.rows["line"][numbers] = stamp = self._next_stamp()
-            self._lines[part.warehouse].add(stamp, numbers)
-            self._queue_groups(part, numbers)
-
-    def _queue_groups(self, part: Part, numbers: Array, *, came_back: bool = False) -> None:
-        """Groups of these rows that are ready, and not in line, get there."""
-        places = np.unique(part.group_of(numbers))
-        line = part.groups["line"]
-        places = places[part.ready_groups(places) & (came_back | (line[places] == NOT_IN_LINE))]
-        if len(places):
-            line[places] = stamp = self._next_stamp()
-            keys = part.warehouse * PLACES + places
-            if came_back:
-                self._groups_back.add_first(stamp, keys)
-            else:
-                self._groups.add(stamp, keys)
-
-    def _next_stamp(self) -> int:
-        self._stamp += 1
-        return self._stamp
 
 
 def rows_by_name(

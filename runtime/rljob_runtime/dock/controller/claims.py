@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Chosen
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger
+from rljob_runtime.dock.controller.chosen import Chosen
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.names import PackedNames, names_of, pack_names
 from rljob_runtime.dock.rows import Share

@@ -6,7 +6,8 @@ from itertools import takewhile
 
 import numpy as np
 
-from rljob_runtime.dock.controller.batch_ledger import BatchLedger, Chosen
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger
+from rljob_runtime.dock.controller.chosen import Chosen
 from rljob_runtime.dock.controller.part import Part
 from rljob_runtime.dock.growing import Array
 

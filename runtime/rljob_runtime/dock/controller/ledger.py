@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rljob_runtime.dock.controller.batch_ledger import (
-    BatchLedger,
-    Chosen,
-    rows_by_name,
-)
+from rljob_runtime.dock.controller.batch_ledger import BatchLedger, rows_by_name
+from rljob_runtime.dock.controller.chosen import Chosen
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant, check_age, claimed
 from rljob_runtime.dock.controller.leases import Announced, Lease, Leases
 from rljob_runtime.dock.controller.lines import NOBODY

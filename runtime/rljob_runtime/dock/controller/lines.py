@@ -33,6 +33,10 @@ class Line:
         """Put them at the front."""
         self._runs.appendleft((stamp, keys))
 
+    def drop(self, which: Callable[[Array], Array]) -> None:
+        """Those for which it says so are in line no more."""
+        self._runs = deque((stamp, keys[~which(keys)]) for stamp, keys in self._runs)
+
     def first(self, most: int, may: Check, forget: Check | None = None) -> Array:
         """Up to so many that may be taken, which stay here. Those before the first of them are left out for
         good; forget: is told of them."""

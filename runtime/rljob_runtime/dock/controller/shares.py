@@ -21,8 +21,8 @@ class Groups(NamedTuple):
     warehouse_G: Array
     place_G: Array
 
-    def only(self, which: Array) -> "Groups":
-        """Those of a mask, or at places."""
+    def only(self, which: Array | slice) -> "Groups":
+        """Those of a mask, at places, or in a row."""
         return Groups(*(values[which] for values in self))
 
     def __bool__(self) -> bool:
@@ -49,8 +49,9 @@ class Shares:
             return groups.only(groups.index_G % share.of == share.rank), True
         window_G = groups.index_G // share.window
         mine_G = np.zeros(len(window_G), dtype=bool)
-        for number in np.unique(window_G).tolist():
-            members = np.flatnonzero(window_G == number)
+        starts = np.flatnonzero(np.diff(window_G, prepend=-1)).tolist()
+        for start, end in zip(starts, [*starts[1:], len(window_G)], strict=True):
+            number, members = int(window_G[start]), slice(start, end)
             ranks = self._ranks_of(share, number, groups.only(members), measure)
             if ranks is None:
                 return groups.only(mine_G), False
