@@ -406,8 +406,7 @@ def test_rows_in_line_are_gone_with_their_warehouse_and_in_line_once_when_they_a
         made.claim(ask("2", whole_groups=whole_groups, limit=2), 0.0)
     more(made, *told[:4])
     given = [
-        uids(made.claim(ask(str(3 + i), whole_groups=whole_groups, limit=2), 0.0))
-        for i in range(3)
+        uids(made.claim(ask(str(3 + i), whole_groups=whole_groups, limit=2), 0.0)) for i in range(3)
     ]
 
     assert given == [["b/2/0", "b/2/1"], ["b/0/0", "b/0/1"], ["b/1/0", "b/1/1"]]

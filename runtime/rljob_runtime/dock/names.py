@@ -67,7 +67,7 @@ def pack_names(names: Sequence[str]) -> PackedNames:
 
 def names_of(told: PackedNames) -> list[str]:
     """What `pack_names` made. Raises ValueError."""
-    ends = _ends(told).tolist()
+    ends = np.frombuffer(told.ends, dtype=ENDS).tolist()
     text = told.text.decode()
     if len(text) == len(told.text):  # a letter a byte
         return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]

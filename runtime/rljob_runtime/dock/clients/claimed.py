@@ -27,4 +27,4 @@ def rows_of(told: ClaimedRows, lease: str) -> tuple[RowMeta, ...]:
         lengths or [{} for _ in uids], attempt, repeat(lease),
         strict=False,
     )  # fmt: skip
-    return tuple([RowMeta._make(row) for row in rows])
+    return tuple(map(RowMeta._make, rows))

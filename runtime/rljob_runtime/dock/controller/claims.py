@@ -56,7 +56,8 @@ def claimed(batch: BatchLedger, chosen: Chosen) -> ClaimedRows:
     for warehouse, places, numbers in chosen.pieces:
         part = batch.parts[warehouse]
         group = part.group_of(numbers)
-        begins = np.concatenate([[True], group[1:] != group[:-1]])
+        begins = np.ones(len(group), dtype=bool)
+        np.not_equal(group[1:], group[:-1], out=begins[1:])
         of_part = part.groups
         told[0, places] = num_groups - 1 + begins.cumsum()
         groups.append(part.group_names.packed(group[begins]))

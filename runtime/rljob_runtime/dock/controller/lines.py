@@ -14,7 +14,7 @@ from rljob_runtime.dock.growing import Array
 
 Check = Callable[[int, Array], Array]
 """Stamp and keys: which of these may be taken."""
-LOOKED_AT = 64
+LOOKED_AT = 32
 """Asked about at a time, at least."""
 NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -44,8 +44,11 @@ class Line:
         missing = most
         while self._runs and missing > 0 and not found:
             stamp, run = self._runs.popleft()
-            piece = run[: max(LOOKED_AT, 2 * missing)]
+            piece = run[: max(LOOKED_AT, missing)]
             good = may(stamp, piece)
+            if len(piece) >= missing and good.all():
+                self._runs.appendleft((stamp, run))
+                return piece[:most]
             bad = int(good.argmax()) if good.any() else len(piece)
             if forget is not None:
                 forget(stamp, piece[:bad])
@@ -64,7 +67,7 @@ class Line:
         for stamp, run in self._runs:
             place, looked_at = looked_at, 0
             while place < len(run) and missing > 0:
-                piece = run[place : place + max(LOOKED_AT, 2 * missing)]
+                piece = run[place : place + max(LOOKED_AT, missing)]
                 good = piece[may(stamp, piece)]
                 found.append(good)
                 missing -= len(good)

@@ -37,6 +37,7 @@ class Part:
             attempt=(np.uint16, 0),
             lease=(np.uint32, 0),
             place=(np.uint32, 0),
+            group=(np.int64, 0),
             version=(np.int64, 0),
             **lengths,
         )
@@ -67,6 +68,7 @@ class Part:
         rows.grow(int(numbers[-1]) + 1)
         rows["status"][numbers] = LACKING
         rows["place"][numbers] = np.arange(first_name, len(self.names))
+        rows["group"][numbers] = np.searchsorted(self.groups["first"], numbers, side="right") - 1
         rows["version"][numbers] = as_many(numbers_of(told.versions), numbers)
         for name in self.needs:
             lengths = told.lengths.get(name)
@@ -124,8 +126,8 @@ class Part:
 
     def group_of(self, numbers: Array) -> Array:
         """Places of the rows' groups."""
-        behind: Array = np.searchsorted(self.groups["first"], numbers, side="right")
-        return behind - 1
+        places: Array = self.rows["group"][numbers]
+        return places
 
     def rows_of(self, groups: Array) -> Array:
         """Numbers of the rows of these groups that are not gone, group by group."""
