@@ -18,7 +18,7 @@ def row_sums(column: Packed) -> list[int]:
     words = np.frombuffer(column.data, dtype=word)
     if len(column.lengths) == 1:  # of which a put is to be quick
         return [_sum(words)]
-    sizes = np.array(column.sizes(), dtype=np.int64) // word.itemsize
+    sizes = np.array(column.sizes, dtype=np.int64) // word.itemsize
     sums = np.zeros(len(sizes), dtype=np.int64)
     filled = sizes.nonzero()[0]
     if len(filled):

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -222,7 +222,8 @@ class Format:
         return f"{self.dtype}{list(self.tail) if self.tail else ''}"
 
 
-class Packed(NamedTuple):
+@dataclass(frozen=True)
+class Packed:
     """A column as messages carry it and warehouses store it, who make no array of it.
 
     lengths: values of each row. data: the bytes of all rows, one after the other.
@@ -232,6 +233,7 @@ class Packed(NamedTuple):
     lengths: list[int]
     data: memoryview
 
+    @cached_property
     def sizes(self) -> list[int]:
         """Bytes of each row."""
         each = self.form.value_bytes

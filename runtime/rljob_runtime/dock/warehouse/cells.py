@@ -67,7 +67,7 @@ class CellMemory:
         """
         cells: list[Cells] = [{} for _ in rows]
         for name, column in columns.items():
-            lengths, sizes, parts = column.lengths, column.sizes(), [column.data]
+            lengths, sizes, parts = column.lengths, column.sizes, [column.data]
             totals = row_sums(column)
             if len(rows) < len(lengths):
                 parts = _parts(column.data, sizes, rows)
@@ -151,6 +151,9 @@ def _parts(data: memoryview, sizes: Sequence[int], rows: Sequence[int]) -> list[
 
 def _cut_all(spans: Sequence[Span], sizes: Sequence[int]) -> list[list[Span]]:
     """The spans cut into pieces of these sizes, which fill them."""
+    if len(spans) == 1:
+        ends = itertools.accumulate(sizes, initial=spans[0][0])
+        return [[span] if span[0] < span[1] else [] for span in itertools.pairwise(ends)]
     pieces: list[list[Span]] = []
     left = iter(spans)
     place = last = 0

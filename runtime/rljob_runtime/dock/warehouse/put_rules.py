@@ -80,4 +80,4 @@ def total_row_bytes(columns: Mapping[str, Packed], num_rows: int) -> list[int]:
     """Bytes of each row over all columns."""
     if not columns:
         return [0] * num_rows
-    return [sum(sizes) for sizes in zip(*[c.sizes() for c in columns.values()], strict=True)]
+    return [sum(sizes) for sizes in zip(*[c.sizes for c in columns.values()], strict=True)]
