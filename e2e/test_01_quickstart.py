@@ -1,8 +1,10 @@
 """The quickstart on two nodes, as the README says: it trains, is seen to train, and ends."""
 
-from pathlib import Path
+import itertools
+from collections.abc import Iterator
 
 import pytest
+import yaml
 from page_data import page_data
 from support.cluster import Cluster, Manifest
 from support.jobs import (
@@ -15,6 +17,7 @@ from support.jobs import (
     holds,
     step,
 )
+from support.shown import Shell, shown
 from support.tools import run
 
 JOB = "quickstart"
@@ -22,9 +25,29 @@ TRAINED_SECONDS = 900.0
 
 
 @pytest.fixture(scope="module")
-def running(cluster: Cluster) -> dict[str, list[str]]:
+def shell(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """In a folder with the example, on as many devices as the cluster has."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "examples").mkdir()
+    job = example("quickstart.yaml", nodes=2, devicesPerNode=2)
+    (folder / "examples/quickstart.yaml").write_text(yaml.safe_dump(job))
+    return Shell.of(cluster, folder)
+
+
+@pytest.fixture(scope="module")
+def readme() -> Iterator[list[str]]:
+    """What the README does on a cluster, command by command; the chart is installed already."""
+    installed, *commands = shown("README.md", "kubectl apply -f examples/quickstart.yaml")
+    assert installed[:3] == ["helm", "install", "rljob"]
+    return iter(commands)
+
+
+@pytest.fixture(scope="module")
+def running(cluster: Cluster, shell: Shell, readme: Iterator[list[str]]) -> dict[str, list[str]]:
     """The job once it trains: its actors and the pods that they live in."""
-    cluster.apply(example("quickstart.yaml", nodes=2, devicesPerNode=2))
+    said = {words[1]: shell(words, seconds=300) for words in itertools.islice(readme, 3)}
+    assert list(said) == ["doctor", "apply", "get"]
+    assert JOB in said["get"]
     cluster.wait_for_job(
         JOB, "the first step is done", lambda job: step(job) >= 1, seconds=STARTED_SECONDS + 300
     )
@@ -32,8 +55,13 @@ def running(cluster: Cluster) -> dict[str, list[str]]:
 
 
 @pytest.fixture(scope="module")
-def finished(cluster: Cluster, running: dict[str, list[str]]) -> Manifest:
-    return cluster.wait_for_job(JOB, "the job has ended", ended, seconds=TRAINED_SECONDS)
+def finished(
+    cluster: Cluster, shell: Shell, readme: Iterator[list[str]], running: dict[str, list[str]]
+) -> Manifest:
+    """The job once the README's last command has seen its end."""
+    for words in readme:
+        assert "Succeeded" in shell(words, seconds=TRAINED_SECONDS)
+    return cluster.wait_for_job(JOB, "the job has ended", ended, seconds=30)
 
 
 def test_each_node_has_a_worker_pod_and_a_warehouse_pod(
@@ -153,18 +181,17 @@ def test_the_devices_are_free_and_the_head_stays_for_its_logs(
     )
 
 
-def test_the_command_line_shows_the_job_its_log_and_its_report(
-    cluster: Cluster, finished: Manifest, tmp_path: Path
+def test_the_commands_of_the_operators_page_show_the_job_its_log_and_its_report_in_their_order(
+    finished: Manifest, shell: Shell
 ) -> None:
-    rljob = [".venv/bin/rljob"]
+    said = {}
+    for words in shown("docs/operator.md", "rljob report NAME"):
+        own = [{"NAME": JOB, "DIR": "r"}.get(word, word) for word in words if word != "--web"]
+        said[" ".join(own)] = shell(own, seconds=120)
 
-    status = run([*rljob, "status", JOB, "-n", cluster.namespace], seconds=60)
-    log = run([*rljob, "logs", JOB, "-n", cluster.namespace], seconds=60)
-    run([*rljob, "report", JOB, "-n", cluster.namespace, "-o", str(tmp_path / "r")], seconds=120)
-    watched = run([*rljob, "watch", JOB, "-n", cluster.namespace], seconds=120)
-
-    assert "the run ended with exit status 0" in watched
-    assert "Succeeded" in status
-    assert f"{JOB}: 140 steps" in log
-    charts = page_data(tmp_path / "r" / "report.html")["charts"]
+    assert next(iter(said)) == "rljob status"
+    assert all(JOB in said[each] for each in said if "report" not in each)
+    assert "the run ended with exit status 0" in said[f"rljob watch {JOB}"]
+    assert f"{JOB}: 140 steps" in said[f"rljob logs {JOB} -f"]
+    charts = page_data(shell.folder / "r" / "report.html")["charts"]
     assert "accuracy" in [chart["key"] for chart in charts]

@@ -83,3 +83,22 @@ def test_an_image_that_does_not_exist_is_named_by_the_probe(cluster: Cluster, do
     assert found["probe-pods"]["status"] == "fail"
     assert image in found["probe-pods"]["text"]
     assert no_pods_are_left(cluster)
+
+
+def test_an_image_of_the_head_alone_and_a_pull_secret_of_another_type_are_named(
+    cluster: Cluster, doctor: Any
+) -> None:
+    metadata = {"name": "login", "namespace": cluster.namespace}
+    cluster.apply({"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata})
+    image = "localhost/rljob-nothing:2"
+    head = {"image": image, "imagePullSecrets": [{"name": "login"}]}
+
+    code, found = doctor(small("headless", podTemplates={"head": head}), "--probe")
+    cluster.delete("Secret", "login")
+
+    assert code == 1
+    assert "is of type Opaque" in found["secrets"]["text"]
+    assert found["probe-pods"]["status"] == "ok"
+    assert found["other-images"]["status"] == "fail"
+    assert found["other-images"]["text"].startswith(f"{image} of the head")
+    assert no_pods_are_left(cluster)

@@ -30,7 +30,7 @@ from rljob_api.model.architecture import Shape
 from rljob_api.spec.rljob import RLJobSpec
 from rljob_api.topology.devices import RolloutDegrees, UpdateDegrees
 from rljob_api.topology.resolved import resolve
-from rljob_plan.machines import Machine, rates_of
+from rljob_plan.machines import rates_of
 from rljob_plan.performance import generating_parts, training_parts
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.devices.memory_ledger import MemoryLedger
@@ -186,28 +186,30 @@ def generate(job: Job, degrees: Mapping[str, int], rank: int) -> float:
     return median_seconds(step, job.steps)
 
 
-def rates(rank: int) -> dict[str, float]:
+def rates(job: Job, rank: int) -> dict[str, float]:
     """What `rljob_plan.machines` has of this machine, by rank, both at work at the same time.
 
-    latency_seconds: what a collective adds to a small product, as between layers, where a rank has to wake
-    up for it.
+    latency_seconds: what a collective of hidden states adds between products of the model's own size when it
+    decodes, beside the time of its bytes: a rank has to wake up for it.
     """
     size, times = 768, 8
-    a, small, wide = torch.randn(size, size), torch.randn(64, 256), torch.randn(2**24)
-    square = torch.randn(256, 256)
+    a, wide = torch.randn(size, size), torch.randn(2**24)
+    hidden = job.shape.hidden
+    small, square = torch.randn(job.prompts * SAMPLES, hidden), torch.randn(hidden, 2 * hidden)
     flops = 2 * size**3 / median_seconds(lambda: torch.mm(a, a), times)
     read = wide.nbytes / median_seconds(lambda: wide.sum(), times)
-    number, many = torch.zeros(1), torch.zeros(2**21)
+    many, states = torch.zeros(2**21), torch.zeros(job.prompts * SAMPLES, hidden)
+    link = many.nbytes / median_seconds(lambda: dist.all_reduce(many), times)
 
     def layers(*, meet: bool) -> None:
         for _ in range(100):
             torch.mm(small, square)
             if meet:
-                dist.all_reduce(number)
+                dist.all_reduce(states)
 
     latency = median_seconds(lambda: layers(meet=True), times)
     latency = (latency - median_seconds(lambda: layers(meet=False), times)) / 100
-    link = many.nbytes / median_seconds(lambda: dist.all_reduce(many), times)
+    latency = max(latency - states.nbytes / link, 0.0)
     return {
         "flops": flops,
         "memory_bytes": read,
@@ -237,14 +239,18 @@ def spearman(first: Sequence[float], second: Sequence[float]) -> float:
     return 1 - 6 * apart / (number * (number**2 - 1))
 
 
-def compare(
-    size: str, figures: Figures, own: Machine, *, prompts: int, turns: int, steps: int
-) -> None:
-    """Measured and predicted seconds of every layout, and how far their orders agree. own: this machine."""
+def compare(size: str, figures: Figures, *, prompts: int, turns: int, steps: int) -> None:
+    """Measured and predicted seconds of every layout, and how far their orders agree."""
     with tempfile.TemporaryDirectory() as scratch:
         path = make_model(Path(scratch) / "model", SIZES[size])
         job = Job(path=path, shape=shape_of(path), prompts=prompts, steps=steps)
-        shares = rates_of("emulated")[1]
+        emulated, shares = rates_of("emulated")
+        reached = on_ranks(RANKS, partial(rates, job))[0]
+        own = replace(emulated, **reached)
+        for name, value in sorted(reached.items()):
+            micro = name == "latency_seconds"
+            unit, by = ("µs", 1e6) if micro else ("G", 1e-9)
+            figures.add(f"{size}: a rank's {name}", value * by, unit)
         kinds: list[tuple[str, Mapping[str, Mapping[str, Any]], Any, Any]] = [
             ("training", UPDATES, train, training_parts),
             ("generation", ROLLOUTS, generate, generating_parts),
@@ -303,14 +309,9 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # before the first fork: threads do not survive one
     figures = Figures()
-    measured = on_ranks(RANKS, rates)[0]
-    own = replace(rates_of("emulated")[0], **measured)
-    for name, value in sorted(measured.items()):
-        micro = name == "latency_seconds"
-        figures.add(f"a rank's {name}", value * (1e6 if micro else 1e-9), "µs" if micro else "G")
     turns, steps = (1, 1) if arguments.quick else (3, 3)
     for size in ("0.8M",) if arguments.quick else ("0.8M", "24.7M"):
-        compare(size, figures, own, prompts=4 if arguments.quick else 8, turns=turns, steps=steps)
+        compare(size, figures, prompts=4 if arguments.quick else 8, turns=turns, steps=steps)
     if arguments.json:
         figures.write(arguments.json, packages=["rljob", "torch"], facts={"threads a rank": 1})
 

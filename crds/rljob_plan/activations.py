@@ -94,12 +94,12 @@ def plan_activations(
     item_bytes: int,
     recompute: Recompute,
     passes: int,
-    masks: bool = True,
+    portable: bool = True,
 ) -> Activations:
-    """Of the fullest pipeline rank. passes: micro-batches of an optimizer step. masks: whether attention
-    over shared prompts takes who sees whom as numbers, as it does on CPU."""
-    packed = packed if masks else replace(packed, scores=0)
-    rank = _Rank(shape, degrees, packed, item_bytes)
+    """Of the fullest pipeline rank. passes: micro-batches of an optimizer step. portable: whether attention
+    takes who sees whom in shared prompts as numbers, and computes in float32, as it does on CPU."""
+    packed = packed if portable else replace(packed, scores=0)
+    rank = _Rank(shape, degrees, packed, item_bytes, portable)
     found = [
         _of_stage(rank, stage, recompute=recompute, passes=passes)
         for stage in stages_apart(shape, degrees.pipeline, degrees.virtual_pipeline)
@@ -143,9 +143,15 @@ class _Rank:
     """Bytes of parts of the model on one rank, of one micro-batch."""
 
     def __init__(
-        self, shape: Shape, degrees: UpdateDegrees, packed: Packed, item_bytes: int
+        self,
+        shape: Shape,
+        degrees: UpdateDegrees,
+        packed: Packed,
+        item_bytes: int,
+        portable: bool,
     ) -> None:
         self.shape, self.degrees, self._packed, self._item = shape, degrees, packed, item_bytes
+        self._attended = NUMBER_BYTES if portable else item_bytes
         self._outside = -(-packed.tokens // (degrees.tensor * degrees.context))
         self._inside = self._outside * degrees.tensor
         self._ring = degrees.context > 1 and degrees.context_algorithm == "ring"
@@ -186,8 +192,11 @@ class _Rank:
 
     @property
     def head_temporary(self) -> int:
-        """Forward powers of logits and what the norm gave, backward gradients of hidden states."""
-        return max(self._logits(LOGITS_AT_ONCE // 8) + self.hidden, 2 * self._rows)
+        """Forward powers of logits and what the norm gave, backward gradients of hidden states, and those of
+        logits as narrow as the weights where these are narrow."""
+        narrow = self._logits(LOGITS_AT_ONCE) * self._item // NUMBER_BYTES
+        backward = 2 * self._rows + (narrow if self._item < NUMBER_BYTES else 0)
+        return max(self._logits(LOGITS_AT_ONCE // 8) + self.hidden, backward)
 
     @property
     def gathered(self) -> tuple[int, int]:
@@ -274,7 +283,7 @@ class _Rank:
             rows = own + self._inside * 2 * keys * key
         else:
             rows = own + self._packed.keys * max(1, keys // self.degrees.context) * 2 * key
-        return rows * self._item + self._inside * heads * NUMBER_BYTES + normed
+        return rows * self._attended + self._inside * heads * NUMBER_BYTES + normed
 
     def _sparse(self, layer: int) -> Experts | None:
         experts = self.shape.experts

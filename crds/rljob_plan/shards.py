@@ -196,7 +196,7 @@ def _activations(
     item_bytes: int,
     recompute: Recompute,
     passes: int,
-    masks: bool,
+    portable: bool,
 ) -> Activations:
     return plan_activations(
         shape,
@@ -205,5 +205,5 @@ def _activations(
         item_bytes=item_bytes,
         recompute=recompute,
         passes=passes,
-        masks=masks,
+        portable=portable,
     )

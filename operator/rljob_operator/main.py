@@ -31,6 +31,7 @@ from rljob_operator.settings import ProcessOptions, Settings
 from rljob_operator.watch.cache import Cache, JobKey
 from rljob_operator.watch.informers import WatchAges, configure, register, watch_session
 from rljob_operator.watch.lease import LeaderLease
+from rljob_operator.watch.pace import Pace
 from rljob_operator.watch.queue import KeyedQueue
 from rljob_operator.watch.resync import keep_in_step
 
@@ -76,7 +77,8 @@ class Operator:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
-        self._kube = Kube(metrics=self._metrics)
+        pace = Pace(self._process.workers, self._metrics)
+        self._kube = Kube(metrics=pace)
         async with aiohttp.ClientSession() as self._session, contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(self._kube.close)
             self._reconciler = Reconciler(
@@ -88,7 +90,9 @@ class Operator:
                 settings=self._settings,
                 head_url=self._head_url,
             )
-            self._queue: KeyedQueue[JobKey] = KeyedQueue(self._reconciler, metrics=self._metrics)
+            self._queue: KeyedQueue[JobKey] = KeyedQueue(
+                self._reconciler, metrics=self._metrics, at_once=pace.at_once
+            )
             self._metrics.read_queue(self._queue.depth, self._queue.longest_running)
             await self._serve_health(stack)
             await self._lead()
@@ -128,6 +132,7 @@ class Operator:
         namespaces = self._settings.watch_namespaces
         identity: Any = self._me  # kopf's own type for it is private
         self._ages.started()
+        filled = asyncio.Event()
         parts: list[Coroutine[Any, Any, Any]] = [
             kopf.operator(
                 registry=registry,
@@ -139,8 +144,14 @@ class Operator:
                 namespaces=namespaces,
                 stop_flag=self._stop,
             ),
-            keep_in_step(self._kube, cache=self._cache, queue=self._queue, namespaces=namespaces),
-            self._queue.run(self._process.workers),
+            keep_in_step(
+                self._kube,
+                cache=self._cache,
+                queue=self._queue,
+                namespaces=namespaces,
+                on_step=filled.set,
+            ),
+            self._pass(filled),
             self._tell_states(),
         ]
         tasks = [asyncio.create_task(part) for part in parts]
@@ -158,6 +169,12 @@ class Operator:
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
             task.result()  # a part that broke ends the process, loudly
+
+    async def _pass(self, filled: asyncio.Event) -> None:
+        """Work on the queue once all kinds were listed: before, a job's RayCluster that nobody has told of
+        yet would count as lost."""
+        await _first(filled.wait(), self._stop.wait())
+        await self._queue.run(self._process.workers)
 
     async def _login(self, **arguments: Any) -> Any:
         found = kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(

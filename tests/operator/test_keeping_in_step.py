@@ -13,7 +13,7 @@ JOB = {"metadata": {"namespace": "ns", "name": "job", "uid": "u", "resourceVersi
 
 
 class Nobody:
-    def add(self, key):
+    def add(self, key, *, new=False):
         pass
 
 

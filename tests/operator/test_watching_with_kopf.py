@@ -97,7 +97,7 @@ async def test_events_come_through_kopf_and_kopf_writes_nothing():
     )
 
     class Adding:
-        def add(self, key):
+        def add(self, key, *, new=False):
             queue.put_nowait(key)
 
     register(registry, cache=cache, queue=Adding(), ages=ages, clock=time.monotonic)

@@ -18,8 +18,13 @@ def manifest(name, *, uid="u1", version="1", job=None, namespace="ns", **rest):
 
 
 class Queue(list):
-    def add(self, key):
+    def __init__(self):
+        super().__init__()
+        self.new = []
+
+    def add(self, key, *, new=False):
         self.append(key)
+        self.new.append(new)
 
 
 def test_an_object_is_found_by_name_and_by_job():
@@ -185,6 +190,17 @@ def handlers():
     ages = WatchAges(lambda: now[0])
     register(registry, cache=cache, queue=queue, ages=ages, clock=lambda: now[0])
     return registry, cache, queue, ages, now
+
+
+async def test_a_job_without_a_status_is_new():
+    registry, _, queue, _, _ = handlers()
+    rljobs = next(h for h in registry._watching._handlers if h.id == "observe-rljobs").fn
+    known = manifest("job", version="2", status={"phase": "Starting"})
+
+    await rljobs(event={"type": "ADDED", "object": manifest("job")}, patch={})
+    await rljobs(event={"type": "MODIFIED", "object": known}, patch={})
+
+    assert (queue, queue.new) == ([JOB, JOB], [True, False])
 
 
 async def test_events_fill_the_cache_queue_the_job_and_return_nothing():

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from virtual_time import VirtualTime, settle
 
 from rljob_operator.errors import Invalid, Temporary
-from rljob_operator.watch.queue import Backoff, KeyedQueue, Surroundings
+from rljob_operator.watch.pace import LEAST, Pace
+from rljob_operator.watch.queue import HEAD_START, Backoff, KeyedQueue, Surroundings
 
 
 class Count:
@@ -47,9 +48,9 @@ class Passes:
 
 
 @asynccontextmanager
-async def running(passes, time, *, workers=2, count=None):
+async def running(passes, time, *, workers=2, count=None, at_once=None):
     surroundings = Surroundings(clock=time.clock, sleep=time.sleep, chance=lambda: 0.5)
-    queue = KeyedQueue(passes, metrics=count or Count(), surroundings=surroundings)
+    queue = KeyedQueue(passes, metrics=count or Count(), at_once=at_once, surroundings=surroundings)
     task = asyncio.create_task(queue.run(workers))
     await settle()
     try:
@@ -75,6 +76,48 @@ async def test_news_go_before_keys_whose_time_has_come():
 
     order = [key for _, key in passes.began]
     assert order == ["busy", "polled", "new", "polled with news", "polled too"]
+
+
+async def test_new_keys_go_before_others_with_news_which_wait_for_a_thousand_of_them_at_most():
+    time = VirtualTime(0)
+    passes = Passes(time, seconds=0.001)
+
+    async with running(passes, time, workers=1) as queue:
+        queue.add("news")
+        for number in range(HEAD_START + 5):
+            queue.add(f"new {number}", new=True)
+        await time.advance(10)
+
+    order = [key for _, key in passes.began]
+    assert order.index("news") == HEAD_START
+    assert order[-1] == f"new {HEAD_START + 4}"
+
+
+async def test_fewer_passes_are_under_way_while_fewer_may_be_and_all_are_done():
+    time = VirtualTime(0)
+    passes = Passes(time)
+    allowed = {0: 2, 2: 1, 4: 3}
+
+    async with running(
+        passes, time, workers=3, at_once=lambda: allowed[max(t for t in allowed if t <= time.now)]
+    ) as queue:
+        for key in "abcdefghi":
+            queue.add(key)
+        await time.advance(20)
+
+    assert [began for began, _ in passes.began] == [0, 0, 1, 1, 2, 3, 4, 4, 4]
+
+
+async def test_a_queue_that_stops_lets_nothing_begin_that_waited_for_its_turn():
+    time = VirtualTime(0)
+    passes = Passes(time, seconds=5)
+
+    async with running(passes, time, workers=3, at_once=lambda: 1) as queue:
+        for key in "abc":
+            queue.add(key)
+        await time.advance(1)
+
+    assert [key for _, key in passes.ended] == ["a"]
 
 
 async def test_a_key_added_twice_before_its_pass_gets_one_pass():
@@ -274,3 +317,34 @@ def test_no_key_is_lost_and_none_has_two_workers(steps, workers, seconds, errors
     assert last_ended.keys() == asked.keys()
     for key, at in asked.items():
         assert max(began for began, of in passes.began if of == key) >= at
+
+
+def test_half_as_many_passes_may_be_under_way_where_calls_take_twice_as_long():
+    told = []
+
+    class Told:
+        def kube_call(self, *call):
+            told.append(call)
+
+    pace = Pace(8, Told())
+    at_once = []
+    for seconds in (0.001, 0.05, 0.1, 60.0, 0.001):
+        for _ in range(200):
+            pace.kube_call("apply", "2xx", seconds)
+            pace.kube_call("list", "2xx", 30.0)
+        at_once.append(pace.at_once())
+
+    assert at_once == [8, 4, 2, LEAST, 8]
+    assert told[:2] == [("apply", "2xx", 0.001), ("list", "2xx", 30.0)]
+
+
+def test_a_single_worker_stays_one_under_load():
+    class Untold:
+        def kube_call(self, *call):
+            pass
+
+    pace = Pace(1, Untold())
+    for _ in range(200):
+        pace.kube_call("apply", "2xx", 1.0)
+
+    assert pace.at_once() == 1

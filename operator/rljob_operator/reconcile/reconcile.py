@@ -78,7 +78,7 @@ class Reconciler:
             self._forget(key)
             self._uids[key] = identity.uid
         job, _ = job_of(rljob, self.settings)
-        token = await self._token(identity) if job else ""
+        token = await self._token(identity, new=not rljob.get("status")) if job else ""
         ray = self._ray(identity, status, token)
         answer, log = await ask_ray(status, ray) if ray else (RayAnswer(reached=False), "")
         answer = self._patient(identity, status, answer)
@@ -125,17 +125,20 @@ class Reconciler:
         since = self._silent_since.setdefault(identity.uid, self.clock())
         return replace(answer, hiccup=self.clock() - since < HICCUP_SECONDS)
 
-    async def _token(self, identity: Identity) -> str:
-        """The token of the job's Ray cluster: made once, then read from its Secret."""
+    async def _token(self, identity: Identity, *, new: bool) -> str:
+        """The token of the job's Ray cluster: made once, then read from its Secret. new: no status was
+        written yet, after which alone the Secret is made."""
         if identity.uid not in self._tokens:
-            try:
-                secret = await self.kube.get(
-                    "v1", "Secret", identity.namespace, child_name(identity)
-                )
-                self._tokens[identity.uid] = base64.b64decode(secret["data"][TOKEN_KEY]).decode()
-            except NotFound:
-                self._tokens[identity.uid] = secrets.token_urlsafe(32)
+            known = None if new else await self._known_token(identity)
+            self._tokens[identity.uid] = known or secrets.token_urlsafe(32)
         return self._tokens[identity.uid]
+
+    async def _known_token(self, identity: Identity) -> str | None:
+        try:
+            secret = await self.kube.get("v1", "Secret", identity.namespace, child_name(identity))
+        except NotFound:
+            return None
+        return base64.b64decode(secret["data"][TOKEN_KEY]).decode()
 
     def _ray(self, identity: Identity, status: RLJobStatus, token: str) -> RayJobs | None:
         if status.ray_cluster is None or not token:

@@ -30,7 +30,7 @@ WATCH_SECONDS = 240  # whole: kopf hands it on as it is, and the API server refu
 class Queue(Protocol):
     """Where the jobs go that there is news for."""
 
-    def add(self, key: JobKey) -> None: ...
+    def add(self, key: JobKey, *, new: bool = False) -> None: ...
 
 
 class WatchAges:
@@ -141,8 +141,9 @@ def _observer(
             jobs = cache.remove(kind, event["object"], now=clock())
         else:
             jobs = cache.put(kind, event["object"], now=clock())
+        new = kind == "RLJob" and event["type"] != "DELETED" and "status" not in event["object"]
         for job in sorted(jobs):
-            queue.add(job)
+            queue.add(job, new=new)
 
     return observe
 

@@ -25,6 +25,9 @@ Key = TypeVar("Key", bound=Hashable)
 STOP, NEWS, TIMED = range(3)
 """Lanes, the first first: what has changed goes before what is only looked at again."""
 
+HEAD_START = 1000
+"""Of other keys with news that a new key is worked on before."""
+
 
 class QueueMetrics(Protocol):
     """What the queue reports."""
@@ -64,11 +67,14 @@ class KeyedQueue(Generic[Key]):
         work: Callable[[Key], Awaitable[None]],
         *,
         metrics: QueueMetrics,
+        at_once: Callable[[], int] | None = None,
         backoff: Backoff | None = None,
         surroundings: Surroundings | None = None,
     ) -> None:
+        """at_once: how many passes may be under way now, at least 1; without it, as many as workers."""
         self._work = work
         self._metrics = metrics
+        self._at_once = at_once
         self._backoff = backoff or Backoff()
         around = surroundings or Surroundings()
         self._clock, self._sleep, self._chance = around.clock, around.sleep, around.chance
@@ -82,11 +88,16 @@ class KeyedQueue(Generic[Key]):
         self._order = itertools.count()  # keys themselves need not be comparable
         self._failures: dict[Key, int] = {}
         self._timer_changed = asyncio.Event()
+        self._pass_ended = asyncio.Condition()
         self._stopping = asyncio.Event()
 
-    def add(self, key: Key) -> None:
-        """Ask for a pass as soon as a worker is free. Asking twice before it begins is asking once."""
-        self._add(key, NEWS)
+    def add(self, key: Key, *, new: bool = False) -> None:
+        """Ask for a pass as soon as a worker is free. Asking twice before it begins is asking once.
+
+        new: nothing was done for it yet, and what its first pass starts takes long: it goes before
+        others with news, but lets each of them wait for `HEAD_START` new ones at most.
+        """
+        self._add(key, NEWS, HEAD_START if new else 0)
 
     def add_after(self, key: Key, seconds: float) -> None:
         """Ask for a pass after `seconds`; of several times asked for, the earliest counts."""
@@ -100,7 +111,7 @@ class KeyedQueue(Generic[Key]):
             self._drop_void_timers()
             self._timer_changed.set()
 
-    def _add(self, key: Key, lane: int) -> None:
+    def _add(self, key: Key, lane: int, head_start: int = 0) -> None:
         if self._lanes.get(key, TIMED + 1) <= lane:
             return
         self._lanes[key] = lane
@@ -108,7 +119,7 @@ class KeyedQueue(Generic[Key]):
             self._waiting[key] = self._clock()
             self._metrics.key_added()
         if key not in self._active:
-            self._ready.put_nowait((lane, next(self._order), key))
+            self._ready.put_nowait((lane, next(self._order) - head_start, key))
 
     def depth(self) -> int:
         """Keys that wait for a pass; those that are delayed do not wait yet."""
@@ -152,6 +163,8 @@ class KeyedQueue(Generic[Key]):
     async def _work_on(self) -> None:
         while not self._stopping.is_set():
             _, _, key = await self._ready.get()
+            if key is not None:
+                await self._room()
             if key is None or self._stopping.is_set():
                 return
             if key not in self._waiting or key in self._active:
@@ -166,6 +179,19 @@ class KeyedQueue(Generic[Key]):
                 if key in self._waiting:
                     self._ready.put_nowait((self._lanes[key], next(self._order), key))
             self._metrics.pass_done(result, self._clock() - began)
+            async with self._pass_ended:
+                self._pass_ended.notify_all()
+
+    async def _room(self) -> None:
+        """Return once fewer passes are under way than may be, or the queue stops."""
+        async with self._pass_ended:
+            await self._pass_ended.wait_for(
+                lambda: (
+                    self._stopping.is_set()
+                    or self._at_once is None
+                    or len(self._active) < self._at_once()
+                )
+            )
 
     async def _pass(self, key: Key) -> PassResult:
         try:

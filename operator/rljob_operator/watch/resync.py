@@ -39,9 +39,11 @@ async def keep_in_step(
     cache: Cache,
     queue: Queue,
     namespaces: Collection[str] = (),
+    on_step: Callable[[], None] = lambda: None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Never:
-    """Resync now and every RESYNC_SECONDS; after RETRY_SECONDS where the API server cannot answer.
+    """Resync now and every RESYNC_SECONDS; after RETRY_SECONDS where the API server cannot answer. on_step:
+    called after each that was whole.
 
     Raises what trying again cannot mend: a role that is missing, or a resource that is not installed.
     kopf would not notice either when that comes, so the process is to end and begin anew.
@@ -50,6 +52,7 @@ async def keep_in_step(
         pause = RESYNC_SECONDS
         try:
             await resync(kube, cache=cache, queue=queue, namespaces=namespaces)
+            on_step()
         except Temporary as error:
             pause = max(RETRY_SECONDS, error.retry_after)
             logger.warning("not listed, again in %.0f s: %s", pause, error)

@@ -97,7 +97,7 @@ def test_the_first_stage_keeps_as_many_micro_batches_as_its_schedule_runs_ahead(
         degrees = UpdateDegrees(data=1, **changes)
         return plan_activations(
             replace(TINY, layers=8, vocab=1), degrees, Packed.of(1, 2, 8, 9),
-            item_bytes=4, recompute="full", passes=passes, masks=False,
+            item_bytes=4, recompute="full", passes=passes, portable=False,
         ).kept  # fmt: skip
 
     tokens = (8 + 2 * 8) * 128 * 4

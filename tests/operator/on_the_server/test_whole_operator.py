@@ -4,6 +4,9 @@ import asyncio
 
 from job_client import condition, phase, until
 
+from rljob_operator.kube.kube_client import Kube
+from rljob_operator.watch.cache import Cache
+
 CLUSTERS = ("ray.io/v1", "RayCluster")
 NAME = "spell-backward"
 
@@ -196,3 +199,35 @@ async def test_a_standby_takes_over_without_a_second_driver(
         await jobs.until(lambda job: phase(job) == "Succeeded")
 
     assert len(ray.of(namespace)) == 1
+
+
+async def test_a_running_job_is_not_judged_before_the_operator_has_heard_of_its_cluster(
+    operator, ray, server, kube, jobs, make_job, namespace, monkeypatch
+):
+    async with operator():
+        await kube.create(make_job())
+        before = await jobs.until(running)
+        await jobs.until_events(["PodsReady", "Running"])
+    deaf, put, listing = [True], Cache.put, Kube.list
+
+    def hears_of_no_cluster(self, kind, manifest, *, now):
+        return set() if deaf[0] and kind == "RayCluster" else put(self, kind, manifest, now=now)
+
+    async def is_slow_to_list(self, api_version, kind, *arguments, **options):
+        if kind == "RayCluster":
+            await asyncio.sleep(2.0)
+            deaf[0] = False
+        return await listing(self, api_version, kind, *arguments, **options)
+
+    monkeypatch.setattr(Cache, "put", hears_of_no_cluster)
+    monkeypatch.setattr(Kube, "list", is_slow_to_list)
+    writes = server.writes()
+
+    async with operator() as process:
+        await until(lambda: process.passes() >= 1)
+
+    assert not deaf[0]
+    assert (await jobs.get())["status"] == before["status"]
+    assert len(ray.of(namespace)) == 1
+    changed = {key for key, count in server.writes().items() if count != writes.get(key, 0)}
+    assert {resource for _, resource in changed} <= {"leases"}

@@ -1,7 +1,7 @@
 """The most that a rank holds in an optimizer step, tensor by tensor, beside what the plan says."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.parallel.decoder.parameters import on_meta, purposes
 from rljob_runtime.parallel.decoder.pipeline_passes import run_micro_batches
-from rljob_runtime.parallel.decoder.policy import parallelize, share_weights
+from rljob_runtime.parallel.decoder.policy import parallelize, share_weights, shares_weights
 from rljob_runtime.parallel.fully_sharded import held_rows
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import RankGrid
@@ -55,6 +55,7 @@ MODELS = {
         **SIZES, **LATENT, architectures=["DeepseekV3ForCausalLM"]
     ).to_dict(),
 }
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 RING = {"context_algorithm": "ring"}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "one rank": ("qwen3", {}),
@@ -79,11 +80,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def spec_of(degrees: UpdateDegrees, ranks: int, recompute: str) -> ResolvedSpec:
+def spec_of(degrees: UpdateDegrees, ranks: int, **update: Any) -> ResolvedSpec:
     job = yaml.safe_load((EXAMPLES / "quickstart.yaml").read_text())
-    job["spec"]["update"] = {
-        "parallelism": degrees.model_dump(by_alias=True), "recompute": recompute
-    }  # fmt: skip
+    job["spec"]["update"] = {"parallelism": degrees.model_dump(by_alias=True), **update}
     job["spec"]["accelerator"] = {"type": "emulated", "devicesPerNode": ranks}
     job["spec"]["batch"] = {
         "globalBatchSize": PASSES * PROMPTS * (degrees.data or 1),
@@ -103,15 +102,25 @@ def make_batch() -> SampleBatch:
     )
 
 
-def most_held(config: dict[str, Any], shape: Shape, grid: RankGrid, recompute: str) -> int:
+def most_held(
+    config: dict[str, Any],
+    shape: Shape,
+    grid: RankGrid,
+    *,
+    recompute: str = "none",
+    dtype: str = "float32",
+    moments: Literal["float32", "float8"] = "float32",
+) -> int:
     """Bytes of a rank at the fullest moment of an optimizer step."""
+    kind, settings = DTYPES[dtype], SETTINGS.model_copy(update={"moments_dtype": moments})
     groups, ledger = ProcessGroups(grid, timeout_seconds=60), MemoryLedger(device="unlimited")
     architecture = read_architecture(config)
     shared = grid.degrees.shared
-    decoder = on_meta(architecture, torch.float32) if shared else Decoder(architecture)
+    held_as = torch.float32 if shares_weights(groups) else kind
+    decoder = on_meta(architecture, held_as) if shared else Decoder(architecture, dtype=kind)
     if shared:
         parallelize(decoder, shape, groups)
-        share_weights(decoder, groups, dtype=torch.float32)
+        share_weights(decoder, groups, dtype=kind)
     if recompute == "full":
         decoder.recompute_layers()
     spread_evenly(decoder)
@@ -121,9 +130,9 @@ def most_held(config: dict[str, Any], shape: Shape, grid: RankGrid, recompute: s
             held_rows(tensor).normal_(0.0, 0.05)
     everyone = dist.group.WORLD if grid.size > 1 else None
     optimizer: StepOptimizer = WholeOptimizer(
-        parameters, SETTINGS, group=everyone, ledger=ledger
+        parameters, settings, group=everyone, ledger=ledger
     ) if not shared else ParallelOptimizer(
-        parameters, purposes(decoder, shape), SETTINGS,
+        parameters, purposes(decoder, shape), settings,
         groups=groups, everyone=everyone, ledger=ledger,
     )  # fmt: skip
     there = [*map(held_rows, parameters.values()), *optimizer.state_dict().values()]
@@ -149,15 +158,31 @@ def most_held(config: dict[str, Any], shape: Shape, grid: RankGrid, recompute: s
 @pytest.mark.parametrize("recompute", ["none", "full"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_rank_holds_at_most_what_is_planned(case: str, recompute: str) -> None:
+    found, planned = held_and_planned(case, recompute=recompute)
+
+    assert found == pytest.approx(planned, rel=0.05)
+
+
+@pytest.mark.parametrize("moments", ["float32", "float8"])
+@pytest.mark.parametrize("case", ["one rank", "data, ZeRO 1", "data, ZeRO 3", "tensor"])
+def test_a_rank_holds_what_is_planned_in_bfloat16_and_with_moments_in_8_bits(
+    case: str, moments: str
+) -> None:
+    found, planned = held_and_planned(case, dtype="bfloat16", moments=moments)
+
+    assert found == pytest.approx(planned, rel=0.05)
+
+
+def held_and_planned(case: str, **how: Any) -> tuple[int, int]:
+    """Bytes of the fullest rank, without those of its rollout."""
     family, given = CASES[case]
     config, degrees = MODELS[family], UpdateDegrees.model_validate({"data": 1, **given})
     shape = read_shape(config, name="config.json")
     assert shape is not None
     grid = RankGrid(degrees, kv_heads=shape.kv_heads)
-
-    found = on_ranks(grid.size, lambda _: most_held(config, shape, grid, recompute), seconds=120)
-
-    memory = plan_memory(spec_of(degrees, grid.size, recompute), shape)
+    found = on_ranks(grid.size, lambda _: most_held(config, shape, grid, **how), seconds=120)
+    if moments := how.pop("moments", ""):
+        how["optimizer"] = {"momentsDtype": moments}
+    memory = plan_memory(spec_of(degrees, grid.size, **how), shape)
     update = {phase.name: phase for phase in memory.phases}["update"]
-    planned = update.device - update.parts.get("rollout weights", 0)
-    assert max(found) == pytest.approx(planned, rel=0.05)
+    return max(found), update.device - update.parts.get("rollout weights", 0)

@@ -121,9 +121,49 @@ def test_a_long_tail_is_not_waited_for(job_of, figures_of):
     change, seconds = first(advise(figures, job_of(), parts=["tail"]))
 
     assert change == {"flow": {"partialRollout": {"budgetTokens": 24}}}
-    # half of the last fifth's 100 tokens is 10 a sample, beside 10 that came before
-    generated = 3.0 * (1 + 10 / (20 - 10))
+    # half of the last fifth's 100 tokens is 10 a sample, beside 10 that came before; a token took 50 ms in
+    # the tail and 125 before it, so that three fifths of these were for the number of samples
+    generated = 3.0 * (1 + 0.6 * 10 / (20 - 10))
     assert seconds == pytest.approx(generated + 2.0, rel=0.01)
+
+
+def test_samples_that_decode_as_fast_alone_make_room_for_the_tail_at_no_cost(job_of, figures_of):
+    busy = {"generate": 6.2, "update": 2.0}
+    figures = figures_of(
+        {"generate": 1.2, "tail": 5.0, "update": 2.0}, busy, half=1.0, tail=5.0, lengths=LENGTHS
+    )
+
+    _, seconds = first(advise(figures, job_of(), parts=["tail"]))
+
+    assert seconds == pytest.approx(1.2 + 2.0, rel=0.01)  # 50 ms a token all along
+
+
+@pytest.mark.parametrize("fixed", [0.0, 1.0, None])
+def test_smaller_passes_are_advised_for_what_they_gain_beyond_what_each_costs(
+    fixed, job_of, figures_of
+):
+    job = job_of(flow={"mode": "streaming"}, batch__globalBatchSize=4, batch__microBatchSize=4)
+    busy = {"generate": 2.0, "reward": 6.0, "update": 4.0}
+    passes = tuple((float(n), (fixed or 0.0) + 0.01 * n) for n in range(20, 60, 2))
+    figures = figures_of(
+        busy, busy, half=2.0, num_passes=1.0, passes=() if fixed is None else passes
+    )
+
+    found = [a for a in advise(figures, job, parts=["reward"]) if "batch" in a.change["spec"]]
+
+    before, streamed = 2 + 6 + 4, 2 + 6 + (4 + 3 * (fixed or 0.0)) / 4
+    assert [advice.seconds for advice in found] == [pytest.approx(streamed, rel=0.02)], before
+    assert found[0].change["spec"]["batch"] == {"microBatchSize": 1}
+
+
+def test_smaller_passes_that_may_cost_more_than_they_gain_are_not_advised(job_of, figures_of):
+    job = job_of(flow={"mode": "streaming"}, batch__globalBatchSize=4, batch__microBatchSize=4)
+    busy = {"generate": 2.0, "reward": 0.2, "update": 4.0, "sync": 4.0}
+    figures = figures_of({"generate": 2.0, "update": 4.0, "reshard": 4.0}, busy, half=2.0)
+
+    found = advise(figures, job, parts=["reshard"])
+
+    assert not [advice for advice in found if "batch" in advice.change["spec"]]
 
 
 def test_a_budget_never_makes_a_sample_older_than_the_contract_allows(job_of, figures_of):

@@ -83,6 +83,7 @@ class FakeKubeRay:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
+        self._known: set[str] = set()  # clusters that have pods
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def __aenter__(self) -> "FakeKubeRay":
@@ -125,8 +126,11 @@ class FakeKubeRay:
         name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
         async with self._lock(cluster), self._slots:
             wanted = _wanted(cluster)
-            pods = await self.api("GET", _pods(namespace), params=_of(name))
-            present = {pod["metadata"]["name"] for pod in pods["items"]}
+            present = set()
+            if (uid := cluster["metadata"]["uid"]) in self._known:
+                pods = await self.api("GET", _pods(namespace), params=_of(name))
+                present = {pod["metadata"]["name"] for pod in pods["items"]}
+            self._known.add(uid)
             for pod in present - wanted.keys():
                 await self.api("DELETE", f"{_pods(namespace)}/{pod}", NOW)
             for pod in sorted(wanted.keys() - present):

@@ -21,6 +21,8 @@ LARGE_CHECKS = 0.5
 """Share of a reshard that its checks take, from which on fewer are worth a try."""
 GROWTH = 4
 """How many times larger a micro-batch, or a service's concurrency, is proposed."""
+WORTH_A_TRY = 0.1
+"""Share of a step that smaller passes must gain where nobody knows what each costs by itself."""
 OVERLAPPING = (
     "the measured step, scaled by a model of it in which its states, with their own times, {}"
 )
@@ -73,14 +75,7 @@ def _overlap(now: Now, part: str) -> Iterator[Advice]:
             how=OVERLAPPING.format(STREAMS),
         )
     if work.mode != "async" and work.parts == 1 and size is not None:
-        parts = next((parts for parts in (4, 2, 3) if size % parts == 0), 1)
-        batch = {"microBatchSize": size // parts}
-        yield Advice(
-            part=part,
-            change={"spec": {"flow": {"mode": "streaming"}, "batch": batch}},
-            seconds=now.after(mode="streaming", parts=parts),
-            how=OVERLAPPING.format(f"{STREAMS}, the update in {parts} passes"),
-        )
+        yield from _in_smaller_passes(now, part, size)
     if work.mode != "async" and work.separated:
         yield Advice(
             part=part,
@@ -90,6 +85,27 @@ def _overlap(now: Now, part: str) -> Iterator[Advice]:
             price="staleness",
             note=OLDER,
         )
+
+
+def _in_smaller_passes(now: Now, part: str, size: int) -> Iterator[Advice]:
+    """Streaming to an update that begins with a part of the samples. size: prompts of its one pass."""
+    parts, fixed = (
+        next((n for n in (4, 2, 3) if size % n == 0), 1),
+        fixed_seconds(now.figures.passes),
+    )
+    longer = now.work.update + now.figures.num_passes * (parts - 1) * (fixed or 0.0)
+    seconds = now.after(mode="streaming", parts=parts, update=longer)
+    how = OVERLAPPING.format(f"{STREAMS}, the update in {parts} passes")
+    if fixed is None and seconds > (1 - WORTH_A_TRY) * now.figures.seconds:
+        return
+    yield Advice(
+        part=part,
+        change={
+            "spec": {"flow": {"mode": "streaming"}, "batch": {"microBatchSize": size // parts}}
+        },
+        seconds=seconds,
+        how=how if fixed is not None else f"{how}, which cost nothing by themselves",
+    )
 
 
 def _apart(now: Now, part: str) -> Iterator[Advice]:
@@ -167,17 +183,27 @@ def _tail(now: Now) -> Iterator[Advice]:
     longest = spec.batch.max_response_length
     budget = max(math.ceil(lengths["p80"]), -(-longest // (MAX_STALENESS - 1)), 1)
     late = TAIL_SHARE * (lengths["max"] - lengths["p80"]) / 2
-    denser = 1 + late / max(lengths["mean"] - late, 1.0)
-    left = min(max(work.generate - now.figures.tail, 0.0) * denser, work.generate)
+    denser = late / max(lengths["mean"] - late, 1.0)  # so many more sequences at a time
+    begun = max(work.generate - now.figures.tail, 0.0)
+    left = min(begun * (1 + denser * _crowded(now, begun)), work.generate)
     yield Advice(
         part="tail",
         change={"spec": {"flow": {"partialRollout": {"budgetTokens": budget}}}},
         seconds=now.after(generate=left, half=min(work.half, left)),
-        how=f"generation without its tail; the tail's tokens, about {late:.0f} of {lengths['mean']:.0f} a "
-        "sample, at the speed of those before it",
+        how=f"generation without its tail, whose tokens, about {late:.0f} of {lengths['mean']:.0f} a sample, "
+        "go beside those before it and make each of their steps as much longer as the tail's few are shorter",
         price="staleness",
         note="the longest samples go on in the next step, with newer weights",
     )
+
+
+def _crowded(now: Now, begun: float) -> float:
+    """Which share of a decoding step's time is for how many sequences decode at a time: as much as the
+    tail's steps, with few of them, are shorter. begun: seconds of those before the tail."""
+    lengths = now.figures.lengths
+    few = now.figures.tail / max(lengths["max"] - lengths["p80"], 1.0)
+    many = begun / max(lengths["p80"], 1.0)
+    return min(max(1 - few / many, 0.0), 1.0) if many else 1.0
 
 
 def _generate(now: Now) -> Iterator[Advice]:
