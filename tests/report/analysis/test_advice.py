@@ -221,6 +221,24 @@ def test_layouts_that_become_alike_are_told_what_the_reshard_spares(job_of, figu
     assert "2 times as many weights" in alike.how
 
 
+def test_layouts_stay_apart_whose_exchanges_are_a_small_part_of_a_step(job_of, figures_of):
+    job = job_of(update__parallelism={"tensor": 2}, accelerator__devicesPerNode=2)
+    reshard = {
+        "gather_seconds": 0.5,
+        "check_seconds": 5.0,
+        "swap_waited_seconds": 0.0,
+        "overlap": 1.0,
+    }
+    busy = {"generate": 1.0, "update": 1.0, "sync": 6.0}
+    figures = figures_of(
+        {"generate": 1.0, "update": 1.0, "reshard": 6.0}, busy, half=1.0, reshard=reshard
+    )
+
+    (stream,) = advise(figures, job, parts=["reshard"])
+
+    assert stream.change["spec"] == {"resharding": {"strategy": "stream"}}
+
+
 def test_waits_for_copies_to_the_host_go_where_both_layouts_stay(job_of, figures_of):
     reshard = {"swap_waited_seconds": 1.0, "back_seconds": 4.0, "overlap": 0.5}
     busy = {"generate": 1.0, "update": 1.0, "sync": 4.0}

@@ -22,7 +22,7 @@ LARGE_CHECKS = 0.5
 GROWTH = 4
 """How many times larger a micro-batch, or a service's concurrency, is proposed."""
 WORTH_A_TRY = 0.1
-"""Share of a step that smaller passes must gain where nobody knows what each costs by itself."""
+"""Share of a step that a change must spare which costs something that nobody knows."""
 OVERLAPPING = (
     "the measured step, scaled by a model of it in which its states, with their own times, {}"
 )
@@ -314,7 +314,10 @@ def _reshard(now: Now) -> Iterator[Advice]:
 
 
 def _alike(now: Now) -> Iterator[Advice]:
-    """Training in the layout that the rollout has."""
+    """Training in the layout that the rollout has, where the exchanges that this spares take their time."""
+    gathered = now.figures.reshard.get("gather_seconds")
+    if gathered is not None and gathered < WORTH_A_TRY * now.figures.seconds:
+        return
     update, rollout = now.job.spec.update.parallelism, now.job.spec.rollout.parallelism
     shared, wanted = update.tensor * update.pipeline, rollout.replica_devices
     if shared <= wanted or shared % wanted:
@@ -326,7 +329,6 @@ def _alike(now: Now) -> Iterator[Advice]:
     prompts, size = batch.mini_batch_size // data, batch.micro_batch_size
     if prompts and prompts % size:  # a rank has fewer than it had in one pass
         change["batch"] = {"microBatchSize": math.gcd(prompts, size)}
-    gathered = now.figures.reshard.get("gather_seconds")
     spared = "exchanges" if gathered is None else f"exchanges, {gathered:.2g} s"
     times = shared // wanted
     yield Advice(
