@@ -108,7 +108,7 @@ COMMANDS = {
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",
     "staleness": "learning.staleness --seeds 0 1 2",
-    "turns": "learning.turns --seeds 0",
+    "turns": "learning.turns --seeds 0 1 2",
     "preferences": "learning.preferences",
 }
 """Behind `python -m benchmarks.`"""

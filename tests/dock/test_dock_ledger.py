@@ -398,7 +398,7 @@ def test_rows_in_line_are_gone_with_their_warehouse_and_in_line_once_when_they_a
     told = rows(3)
     put(made, told)
     first = made.claim(ask("1", limit=4), 0.0)
-    made.give_back(first.lease, uids(first))  # type: ignore[union-attr]
+    made.give_back(first.lease, uids(first))
     batch = BatchNotice(name="b", total=6, states=STATES, known=2)
 
     snapshot(made, "w2", [batch], told[4:])

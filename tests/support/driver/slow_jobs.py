@@ -142,17 +142,6 @@ def large_teacher() -> dict[str, Any]:
     return job
 
 
-def heavy_reshard() -> dict[str, Any]:
-    """A model of 15 million weights, on four devices for training and on each for generation of 2 tokens."""
-    job = _job("heavy-reshard", model="large")
-    job["spec"]["batch"] |= {"globalBatchSize": 4, "samplesPerPrompt": 2, "maxResponseLength": 2}
-    job["spec"] |= {
-        "update": {"parallelism": {"tensor": 4}},
-        "accelerator": {"type": "emulated", "devicesPerNode": 4},
-    }
-    return job
-
-
 def heavy_update() -> dict[str, Any]:
     """Two epochs in passes of one prompt, each layer computed twice."""
     job = _job("heavy-update")
@@ -172,7 +161,6 @@ SLOW_JOBS: dict[str, Callable[[], dict[str, Any]]] = {
     "generation": slow_generation,
     "tail": long_tail,
     "inference": large_teacher,
-    "reshard": heavy_reshard,
     "update": heavy_update,
 }
 

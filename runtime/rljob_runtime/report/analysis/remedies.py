@@ -17,8 +17,6 @@ from rljob_runtime.report.analysis.step_figures import TAIL_SHARE, StepFigures
 from rljob_runtime.report.analysis.step_model import StepWork
 
 Price = Literal["nothing", "staleness", "devices", "learning"]
-LARGE_CHECKS = 0.5
-"""Share of a reshard that its checks take, from which on fewer are worth a try."""
 GROWTH = 4
 """How many times larger a micro-batch, or a service's concurrency, is proposed."""
 WORTH_A_TRY = 0.1
@@ -290,16 +288,6 @@ def _reshard(now: Now) -> Iterator[Advice]:
     strategy = spec.resharding.strategy
     if not work.separated:
         yield from _alike(now)
-    checked = parts.get("check_seconds", 0.0)
-    if checked > LARGE_CHECKS * work.sync:
-        yield Advice(
-            part="reshard",
-            change={"spec": {"resharding": {"strategy": "stream"}}},
-            seconds=None,
-            how=f"not estimated; checks of sums and log-probs take {100 * checked / work.sync:.0f} % of the "
-            "reshard, and a stream's take less",
-            note=BOTH_LAYOUTS,
-        )
     if strategy == "allgather-swap" and parts:
         way_back = parts.get("back_seconds", 0.0) * (1 - parts.get("overlap", 1.0))
         spared = parts.get("swap_waited_seconds", 0.0) + way_back
