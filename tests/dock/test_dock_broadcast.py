@@ -11,11 +11,14 @@ import msgspec
 import numpy as np
 import pytest
 
+from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.names import names_of
 from rljob_runtime.dock.thread import ServerThread
+from rljob_runtime.dock.warehouse.broadcast import Broadcaster
+from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
 from rljob_runtime.dock.wire import tcp
 from rljob_runtime.dock.wire.channel import Channel, Identity
@@ -27,11 +30,12 @@ from rljob_runtime.dock.wire.messages import (
     Notices,
     PutRows,
     Renew,
+    RowHead,
     Snapshot,
     Subscribe,
     numbers_of,
 )
-from rljob_runtime.dock.wire.peer import Peer
+from rljob_runtime.dock.wire.peer import Peer, Reply
 from rljob_runtime.errors import DockLost, DockRefused
 
 DOCS = Path(__file__).parents[2] / "docs" / "dock.md"
@@ -77,6 +81,45 @@ def test_controllers_follow_a_warehouse_that_restarts_on_its_port(make_dock, row
             time.sleep(0.02)
     assert feeder.put_rows("u", rows_of("u", groups=1, samples=1), total=1) == 1
     assert len(generate.claim("u", timeout_seconds=10).rows) == 1
+
+
+class Heard:
+    """A controller's connection, as a warehouse sends to it."""
+
+    unsent_bytes = 0
+
+    def __init__(self) -> None:
+        self.told: list[Notices] = []
+
+    def send_now(self, reply: Reply) -> None:
+        assert isinstance(reply.message, Notices)
+        self.told.append(reply.message)
+
+
+async def test_new_rows_are_told_before_their_put_is_answered_and_all_else_a_turn_later(
+    graph,
+) -> None:
+    store, broadcast, peer = (
+        WarehouseStore(graph=graph, capacity_bytes=1 << 20),
+        Broadcaster(),
+        Heard(),
+    )
+    broadcast.subscribe(peer, "generate", frozenset({"prompt"}))  # type: ignore[arg-type]
+    head = RowHead("t/0/0", "t/0", 0, 1, 0, 0, 0)
+    prompt = Packed.of(Ragged.from_rows([np.arange(3)]))
+
+    store.put_rows(
+        "t", total=1, states=graph.names, heads=[head], columns={}, group_columns={"prompt": prompt}
+    )
+    broadcast.publish(store.take_notices())
+    rows = [len(message.rows) for message in peer.told]
+    store.drop_batch("t")
+    broadcast.publish(store.take_notices())
+    at_once = len(peer.told)
+    await asyncio.sleep(0)
+
+    assert (rows, at_once) == ([1], 1), "a warehouse that dies now has told of the row"
+    assert peer.told[-1].drops == ["t"]
 
 
 async def test_a_controller_of_a_pod_that_is_gone_asks_where_the_next_one_is(

@@ -27,6 +27,7 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "operator/rljob_operator/main.py": {
         "Operator._lead": "until it leads or is stopped by a signal",
+        "Operator._pass": "until all kinds were listed, which readiness tells of, or a signal stops it",
         "Operator._work": "until a part breaks or a signal stops it",
         "_first": "until the first of what it is given",
     },

@@ -91,11 +91,11 @@ class LeaseKeeper:
 
     def _sleep(self) -> None:
         """Until the next renewal is due or the connection breaks; looks at `close` four a second."""
-        waited = 0.0
+        waited, poll = 0.0, select.poll()
+        poll.register(self._channel, select.POLLIN)
         while waited < self._interval and not self._ended.is_set():
             part = min(PAUSE_SECONDS, self._interval - waited)
             waited += part
-            readable, _, _ = select.select([self._channel], [], [], part)
-            if readable:
+            if poll.poll(1000 * part):
                 self._channel.close()  # the server says nothing by itself: this is its end
                 return

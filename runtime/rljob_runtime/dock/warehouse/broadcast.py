@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rljob_runtime.dock.warehouse.notices import Notice, notices_for
-from rljob_runtime.dock.wire.messages import Notices
+from rljob_runtime.dock.wire.messages import Notices, RowsNotice
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 MAX_UNSENT_BYTES = 64 << 20
@@ -41,10 +41,13 @@ class Broadcaster:
         self._subscribers.pop(peer, None)
 
     def publish(self, notices: list[Notice]) -> None:
-        """Send these with all others of this turn of the loop."""
+        """Send these with all others of this turn of the loop; of new rows at once, before their put is
+        answered: rows that nobody has told a controller of would not be missed if the warehouse died now."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send_on)
         self._unsent += notices
+        if any(isinstance(notice.told, RowsNotice) for notice in notices):
+            self.flush()
 
     def announce(self, epoch: str) -> None:
         """Tell all at once that the warehouse has another epoch, with the rows that it had."""
@@ -65,7 +68,8 @@ class Broadcaster:
 
     def _send_on(self) -> None:
         """Send a part, and go on when the loop has served others."""
-        self._send()
+        if self._unsent:
+            self._send()
         if self._unsent:
             asyncio.get_running_loop().call_soon(self._send_on)
 
