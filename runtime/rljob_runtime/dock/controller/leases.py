@@ -102,6 +102,7 @@ class Leases(OrderedDict[str, Lease]):
                 deadline=now + self.seconds,
             )
             self[lease_id] = self._by_number[lease.number] = lease
+        batch.leased(chosen, lease.number)
         lease.given.append((batch, chosen))
         lease.num_rows += chosen.num_rows
         return lease

@@ -210,7 +210,6 @@ class ControllerLedger:
             chosen=chosen,
             now=now,
         )
-        batch.leased(chosen, lease.number)
         grant = Grant(rows=claimed(batch, chosen), done=False, lease=lease.id)
         self._last_grants[request.session] = (request.request, grant)
         return grant
@@ -220,7 +219,7 @@ class ControllerLedger:
             free = numbers[batch.parts[warehouse].rows["status"][numbers] == READY]
             if len(free):
                 chosen = Chosen.of_one(warehouse, free)
-                lease = self.leases.hold(
+                self.leases.hold(
                     told.lease,
                     owner=told.owner,
                     session=told.session,
@@ -228,7 +227,6 @@ class ControllerLedger:
                     chosen=chosen,
                     now=now,
                 )
-                batch.leased(chosen, lease.number)
 
     def _return(self, leases: Sequence[Lease]) -> int:
         returned = 0
