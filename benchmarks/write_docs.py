@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import ROOT
 from benchmarks.dock.cluster_docs import cluster_parts, linearity_picture
-from benchmarks.engines.precision_docs import precision_parts
+from benchmarks.engines.precision_docs import precision_parts, precision_picture
 from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
 from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
 from benchmarks.learning.staleness_docs import staleness_parts, staleness_picture
@@ -76,6 +76,7 @@ PICTURES = {
     "ablation": ("ablation.svg", ablation_picture),
     "staleness": ("staleness.svg", staleness_picture),
     "turns": ("turns.svg", turns_picture),
+    "precision": ("precision.svg", precision_picture),
     "preferences": ("preferences.svg", preferences_picture),
 }
 NOTES = MEASURED / "notes.json"
@@ -103,11 +104,11 @@ COMMANDS = {
     "controller": "operator.controller",
     "clients": "operator.clients",
     "kuberay": "operator.kuberay",
-    "precision": "engines.precision --size 0.8M --seeds 0 --steps 40",
+    "precision": "engines.precision",
     "learning": "learning.algorithms",
     "pretrained": "learning.pretrained",
     "ablation": "run.ablation",
-    "staleness": "learning.staleness --seeds 0 1 2",
+    "staleness": "learning.staleness",
     "turns": "learning.turns --seeds 0 1 2",
     "preferences": "learning.preferences",
 }

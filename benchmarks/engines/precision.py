@@ -1,13 +1,15 @@
 """What lower precision saves and what it costs: bytes, seconds, log-probs, and what short runs learn.
 
-Full precision, bfloat16 training, an int8 rollout, float8 moments, and all of them. Engines of a random model
-take turns, each side in a process of its own: bytes by the memory ledger at their peak, seconds of an
-optimizer step, tokens a second. How far both engines' log-probs are apart is taken with the weights that full
-precision has trained, the same for all. Runs are the quickstart's, shorter, with the same seeds.
-`--json FILE` writes what `write_docs.py` shows.
+Full precision, bfloat16 training, an int8 rollout, float8 moments, and all of them. Runs are the
+quickstart's, shorter, with the same seeds: of `tiny`, and of a wider model that is warmed up here likewise.
+Then engines of a random model take turns, each side in a process of its own: bytes by the memory ledger at
+their peak, seconds of an optimizer step, tokens a second. How far both engines' log-probs are apart is taken
+with the weights of the warm-up, the same for all. `--json FILE` writes what `write_docs.py` shows, after
+every run; runs that the file has are not made again.
 """
 
 import argparse
+import itertools
 import json
 import os
 import tempfile
@@ -16,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines.precision_docs import precision_parts
-from benchmarks.engines.precision_runs import RUNS, learn, run_name
+from benchmarks.engines.precision_runs import RUNS, TINY, learn, warmed_up
 from benchmarks.engines.precision_sides import (
     APART,
-    FULL,
     GENERATE,
     HELD,
     KEPT,
@@ -27,11 +28,12 @@ from benchmarks.engines.precision_sides import (
     STEP,
     make_side,
 )
+from benchmarks.support.beside import runs_beside
 from benchmarks.support.models import SIZES, make_model
-from benchmarks.support.results import describe_machine
 from benchmarks.support.runs import QUARTERS
 from benchmarks.support.turns import take_turns
-from rljob_runtime.models.export import find_model
+
+WIDE = "24.7M"
 
 
 def compare(trained: Path, folder: Path, *, size: str, quick: bool, threads: int) -> dict[str, Any]:
@@ -68,29 +70,33 @@ def main() -> None:
     parser.add_argument(
         "--size",
         choices=[*SIZES],
-        default="24.7M",
-        help="of the engines' model; processors without products in bfloat16 take minutes a step of it",
+        default=WIDE,
+        help="of the wider model; processors without products in bfloat16 take minutes a step of it",
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=80, help="of each run")
+    parser.add_argument("--steps", type=int, default=80, help="of each run of `tiny`")
+    parser.add_argument("--wide-steps", type=int, default=24, help="of each run of the wider model")
+    parser.add_argument("--models", type=Path, help="keep the warmed-up model in this folder")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     options = parser.parse_args()
-    steps = QUARTERS if options.quick else options.steps
+    size, seeds = options.size, options.seeds
+    lengths = {TINY: options.steps, size: options.wide_steps}
+    if options.quick:
+        size, seeds, lengths = TINY, seeds[:1], {TINY: QUARTERS}
+    wanted = [
+        {"size": of, "precision": name, "seed": seed, "steps": steps}
+        for (of, steps), seed in itertools.product(lengths.items(), seeds)
+        for name in (shown(True) if options.quick else RUNS)
+    ]
     with tempfile.TemporaryDirectory() as place:
-        folder, runs = Path(place), dict[str, list[dict[str, Any]]]()
-        for seed in options.seeds[:1] if options.quick else options.seeds:
-            for name in shown(options.quick) if options.quick else RUNS:
-                row = learn(name, folder, steps=steps, seed=seed, quick=options.quick)
-                runs.setdefault(name, []).append(row)
-                print(
-                    f"seed {seed}, {name}: {row['before']:.1%} → {row['after']:.1%}, "
-                    f"expected {row['expected']:.1%}, mismatch KL {row['kl']:.2g}",
-                    flush=True,
-                )
-        trained = find_model(folder / run_name(FULL, options.seeds[0]))
-        size = "0.8M" if options.quick else options.size
-        engines = compare(trained, folder, size=size, quick=options.quick, threads=options.threads)
-    document = engines | {"runs": runs, "machine": describe_machine(["rljob", "torch", "ray"])}
+        folder = Path(place)
+        models = options.models or folder
+        one = partial(learn, models=models, quick=options.quick)
+        document = runs_beside(wanted, one, file=options.json, at_once=1)
+        trained = warmed_up(size, models, quick=options.quick)
+        document |= compare(
+            trained, folder, size=size, quick=options.quick, threads=options.threads
+        )
     print("\n\n".join(precision_parts(document)))
     if options.json is not None:
         options.json.write_text(json.dumps(document, indent=2) + "\n")

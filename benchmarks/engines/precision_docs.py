@@ -1,30 +1,90 @@
 """What docs/benchmarks.md shows of `precision.py`: bytes and speed, distances, and what runs learn."""
 
+import itertools
 from collections.abc import Mapping, Sequence
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
+from benchmarks.support.intervals import said_points, said_seeds, said_share, share_band
+from benchmarks.support.pictures import Panel, panels_svg
 from benchmarks.support.results import figure
+from benchmarks.support.runs import quarters
 from benchmarks.support.tables import table
 
 MB = 1e6
 HELD = ("update weights", "gradients", "optimizer", "activations", "rollout weights")
 
 
+PICTURE = "images/precision.svg"
+WINDOWS = 12
+"""Parts of a run's steps whose rewards one point of a curve is the mean of."""
+Run = Mapping[str, Any]
+
+
 def precision_parts(document: Mapping[str, Any]) -> list[str]:
-    """Three tables, each with a row a precision."""
+    """Two tables of engines, the picture of runs and their table, each with a row a precision."""
     sides, runs = document["sides"], document["runs"]
-    steps = next(iter(runs.values()))[0]["steps"]
     return [
         f"Engines of a random model of {document['size']} parameters:",
         _engines(sides),
-        "Log-probs of what the rollout engine draws, by it and by the update engine, with the same trained "
-        "weights for all, in nats a token:",
+        "Log-probs of what the rollout engine draws, by it and by the update engine, with the weights of the "
+        "warm-up for all, in nats a token:",
         _apart(sides),
-        f"The quickstart over {steps} steps; rewards are means of a quarter of them. *after* is of one "
-        "sample for each held-out word; *expected* is the mean probability of their right answers under the "
-        "trained weights, without the chance of drawing:",
+        f"![Rewards by step in each precision]({PICTURE})",
+        f"The quickstart: {_said_steps(runs)}. {said_seeds(len({run['seed'] for run in runs}))} *after* is "
+        "of one sample for each held-out word; *expected* is the mean probability of their right answers "
+        "under the trained weights, without the chance of drawing, and *beside full precision* what it is "
+        "more than full precision's with the same seed, in points:",
         _runs(runs),
+    ]
+
+
+def precision_picture(document: Mapping[str, Any]) -> str:
+    """Rewards by step, a panel a size of model. An SVG."""
+    runs = document["runs"]
+    panels = []
+    for size in _sizes(runs):
+        curves = {name: _windows(of) for name, of in _by_precision(runs, size).items()}
+        panels.append(
+            Panel(
+                title=f"reward, {size} parameters",
+                across="step",
+                lines={name: [(x, mean(y)) for x, y in curve] for name, curve in curves.items()},
+                bands={
+                    name: [share_band(x, y) for x, y in curve] for name, curve in curves.items()
+                },
+                width=520,
+            )
+        )
+    return panels_svg(panels)
+
+
+def _said_steps(runs: Sequence[Run]) -> str:
+    steps = {run["size"]: run["steps"] for run in runs}
+    return ", ".join(f"{number} steps of {size} parameters" for size, number in steps.items())
+
+
+def _sizes(runs: Sequence[Run]) -> list[str]:
+    return list(dict.fromkeys(run["size"] for run in runs))
+
+
+def _by_precision(runs: Sequence[Run], size: str) -> dict[str, list[Run]]:
+    """Runs of a size, by seed, of each precision; full precision first."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        if run["size"] == size:
+            found.setdefault(run["precision"], []).append(run)
+    return {name: sorted(of, key=lambda run: int(run["seed"])) for name, of in found.items()}
+
+
+def _windows(runs: Sequence[Run]) -> list[tuple[float, list[float]]]:
+    """The middle of each window of steps, and every run's mean reward in it."""
+    steps = len(runs[0]["reward"])
+    ends = [steps * number // WINDOWS for number in range(WINDOWS + 1)]
+    return [
+        ((low + high) / 2, [mean(run["reward"][low:high]) for run in runs])
+        for low, high in itertools.pairwise(ends)
+        if high > low
     ]
 
 
@@ -48,28 +108,32 @@ def _apart(sides: Mapping[str, Any]) -> str:
     )
 
 
-def _runs(runs: Mapping[str, Any]) -> str:
+def _runs(runs: Sequence[Run]) -> str:
     heads = [
-        "seed", "held out, before", "after", "expected", "less full precision's",
-        "reward, four quarters", "gradient norm", "mismatch KL", "largest",
+        "", "held out, before", "after", "expected", "beside full precision", "each seed",
+        "reward, last quarter", "gradient norm", "mismatch KL", "largest",
     ]  # fmt: skip
-    full = next(iter(runs.values()))
-    rows = [
-        [
-            name,
-            str(run["seed"]),
-            f"{run['before']:.1%}",
-            f"{run['after']:.1%} ± {1.96 * run['stderr']:.1%}",
-            f"{run['expected']:.1%}",
-            f"{100 * (run['expected'] - wide['expected']):+.1f} points" if run is not wide else "",
-            ", ".join(f"{reward:.3f}" for reward in run["reward"]),
-            f"{run['gradient_norm']:.2f}",
-            f"{run['kl']:.2g}",
-            f"{run['max']:.2g}",
-        ]
-        for name, of_seeds in runs.items()
-        for run, wide in zip(of_seeds, full, strict=True)
-    ]
+    rows = []
+    for size in _sizes(runs):
+        by_precision = _by_precision(runs, size)
+        full = next(iter(by_precision.values()))
+        for name, of in by_precision.items():
+            more = [run["expected"] - wide["expected"] for run, wide in zip(of, full, strict=True)]
+            rows.append(
+                [
+                    size,
+                    name,
+                    said_share([run["before"] for run in of]),
+                    said_share([run["after"] for run in of]),
+                    said_share([run["expected"] for run in of]),
+                    said_points(more) if of is not full else "",
+                    ", ".join(f"{100 * value:+.1f}" for value in more) if of is not full else "",
+                    f"{mean(quarters(run['reward'])[-1] for run in of):.3f}",
+                    f"{mean(run['gradient_norm'] for run in of):.2f}",
+                    f"{mean(run['kl'] for run in of):.2g}",
+                    f"{max(run['max'] for run in of):.2g}",
+                ]
+            )
     return table(heads, rows)
 
 

@@ -1,8 +1,9 @@
 """The supervised warm-up of the built-in model `tiny`. Imports torch; called by `tiny`."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,9 +25,15 @@ PUT = re.compile(rf"(<{RESULT}>.*?</{RESULT}>)", re.DOTALL)
 
 
 def warm_up(
-    job: RLJob, *, base_dir: Path, progress: Callable[[str], None], recipe: Recipe
+    job: RLJob,
+    *,
+    base_dir: Path,
+    progress: Callable[[str], None],
+    recipe: Recipe,
+    config: Mapping[str, Any] = CONFIG,
 ) -> Decoder:
-    """Supervised training until sampled accuracy reaches the target or the steps run out."""
+    """Supervised training until sampled accuracy reaches the target or the steps run out. config: of
+    transformers, of a model over bytes."""
     settings = job.spec.model.warmup or Warmup()
     source = PromptSource(
         job.spec.data,
@@ -37,7 +44,7 @@ def warm_up(
         held_out=num_held_out(job),
         suites=suites_of(job.spec.evaluation),
     )
-    decoder = Decoder(read_architecture(CONFIG))
+    decoder = Decoder(read_architecture(config))
     decoder.initialize(derive_seed(job.spec.seed, "tiny"))
     optimizer = torch.optim.AdamW(
         decoder.parameters(), lr=recipe.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
