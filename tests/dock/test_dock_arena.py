@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.warehouse.arena import ALIGNMENT_BYTES, Arena
-from rljob_runtime.dock.warehouse.cells import CellMemory, NoRoom, runs_of
+from rljob_runtime.dock.warehouse.slabs import (
+    WORD_BYTES,
+    NoRoom,
+    Run,
+    SlabMemory,
+    joined,
+    slab_bytes,
+)
 from rljob_runtime.dock.wire.memory import Memory
 
 SIZE = 4096
@@ -99,9 +106,9 @@ def test_bytes_are_not_freed_twice() -> None:
 
 
 @pytest.fixture(params=[True, False], ids=["memfd", "anonymous"])
-def cells(request: pytest.FixtureRequest) -> Iterator[CellMemory]:
+def slabs(request: pytest.FixtureRequest) -> Iterator[SlabMemory]:
     memory = Memory(SIZE, shared=request.param)
-    yield CellMemory(memory)
+    yield SlabMemory(memory)
     memory.close()
 
 
@@ -109,81 +116,118 @@ def column(*rows: list[int]) -> Packed:
     return Packed.of(Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows]))
 
 
-def values(cell) -> list[int]:
-    return np.frombuffer(cell.data, dtype=np.int32).tolist()
+def store(slabs: SlabMemory, *rows: list[int]) -> list[Run]:
+    """One message with these rows; each by itself."""
+    slab = slabs.store({"a": column(*rows)})
+    return [Run(slab, i, i + 1) for i in range(len(rows))]
 
 
-def test_rows_of_a_column_lie_behind_each_other(cells) -> None:
-    stored = cells.store({"a": column([1], [2, 3], [], [4])}, range(4))
-
-    assert [values(row["a"]) for row in stored] == [[1], [2, 3], [], [4]]
-    assert runs_of(row["a"] for row in stored) == [(0, 16)]
+def values(slabs: SlabMemory, run: Run) -> list[int]:
+    data = b"".join(slabs.memory.view[start:end] for start, end in run.spans("a"))
+    return np.frombuffer(data, dtype=np.int32).tolist()
 
 
-def test_only_the_rows_that_are_asked_for_are_stored(cells) -> None:
-    stored = cells.store({"a": column([1], [2, 3], [4])}, [0, 2])
+def test_rows_of_a_column_lie_behind_each_other(slabs) -> None:
+    rows = store(slabs, [1], [2, 3], [], [4])
 
-    assert [values(row["a"]) for row in stored] == [[1], [4]]
-    assert cells.arena.free_bytes == SIZE - 8
+    assert [values(slabs, row) for row in rows] == [[1], [2, 3], [], [4]]
+    assert joined(span for row in rows for span in row.spans("a")) == [(0, 16)]
 
 
-def test_a_fragmented_arena_holds_all_that_is_free(cells) -> None:
-    blocks = cells.store({"a": column(*[[i] * 100 for i in range(10)])}, range(10))
-    cells.free(row["a"] for row in blocks[::2])
+def test_columns_of_a_message_lie_in_one_piece_each_at_a_word(slabs) -> None:
+    slab = slabs.store({"a": column([1], [2]), "b": column([3], []), "c": column([], [4, 5, 6])})
+
+    assert [Run(slab, 0, 2).spans(name) for name in "abc"] == [[(0, 8)], [(8, 12)], [(16, 28)]]
+    assert (
+        slabs.arena.free_bytes
+        == SIZE - 32
+        == SIZE
+        - slab_bytes({"a": column([1], [2]), "b": column([3], []), "c": column([], [4, 5, 6])})
+    )
+
+
+def test_a_fragmented_arena_holds_all_that_is_free(slabs) -> None:
+    blocks = [row for i in range(10) for row in store(slabs, [i] * 100)]
+    slabs.free(blocks[::2])
     rows = [list(range(200)), list(range(300))]
 
-    cells.require(2000)
-    stored = cells.store({"a": column(*rows)}, range(2))
+    slabs.require(2000)
+    stored = store(slabs, *rows)
 
-    assert len(stored[1]["a"].spans) > 1
-    assert [values(row["a"]) for row in stored] == rows
-    assert [values(row["a"]) for row in blocks[1::2]] == [[i] * 100 for i in range(1, 10, 2)]
+    assert len(stored[1].spans("a")) > 1
+    assert [values(slabs, row) for row in stored] == rows
+    assert [values(slabs, row) for row in blocks[1::2]] == [[i] * 100 for i in range(1, 10, 2)]
 
 
-def test_pinned_bytes_outlive_their_row(cells) -> None:
-    (row,) = cells.store({"a": column(list(range(1000)))}, [0])
-    cells.pin(row.values())
-    cells.pin(row.values())
-    cells.free(row.values())
+def test_rows_that_are_gone_give_their_bytes_back_where_room_is_short(slabs) -> None:
+    rows = store(slabs, [1] * 100, [2] * 100, [3] * 100)
+    slabs.free([rows[0], rows[2]])
+    kept = slabs.arena.free_bytes
+
+    slabs.require(SIZE - 400)
+
+    assert kept == SIZE - 1200
+    assert slabs.arena.free_bytes == SIZE - 400
+    assert values(slabs, rows[1]) == [2] * 100
+    with pytest.raises(NoRoom):
+        slabs.require(SIZE - 399)
+    slabs.free([rows[1]])
+    assert slabs.arena.holes() == [(0, SIZE)]
+
+
+def test_pinned_bytes_outlive_their_row(slabs) -> None:
+    rows = store(slabs, list(range(1000)))
+    slabs.pin(rows)
+    slabs.pin(rows)
+    slabs.free(rows)
 
     with pytest.raises(NoRoom):
-        cells.require(SIZE)
-    assert cells.retained_bytes == 4000
-    assert not cells.unpin(row.values())
-    assert values(row["a"]) == list(range(1000))
-    assert cells.unpin(row.values())
-    assert (cells.retained_bytes, cells.arena.free_bytes) == (0, SIZE)
+        slabs.require(SIZE)
+    assert slabs.retained_bytes == 4000
+    slabs.unpin(rows)
+    with pytest.raises(NoRoom):
+        slabs.require(SIZE)
+    assert values(slabs, rows[0]) == list(range(1000))
+    assert slabs.unpin(rows)
+    assert (slabs.retained_bytes, slabs.arena.free_bytes) == (0, SIZE)
 
 
 @given(
     st.lists(
         st.tuples(st.sampled_from(["store", "free", "pin", "unpin"]), st.integers(0, 300)),
         max_size=60,
-    )
+    ),
+    st.booleans(),
 )
 @settings(max_examples=200, deadline=None)
-def test_what_is_there_or_pinned_never_changes(steps) -> None:
-    cells = CellMemory(Memory(SIZE))
-    live, pinned, expected = [], [], {}
+def test_what_is_there_or_pinned_never_changes(steps, eager) -> None:
+    """eager: room is always short."""
+    slabs = SlabMemory(Memory(SIZE))
+    live, pinned, expected = list[Run](), list[Run](), dict[Run, list[int]]()
 
     for stamp, (what, number) in enumerate(steps):
-        if what == "store" and 12 * number <= cells.arena.free_bytes:
-            lengths = [number, 0, 2 * number]
-            stored = cells.store({"a": column(*[[stamp] * n for n in lengths])}, range(3))
-            for row, length in zip(stored, lengths, strict=True):
-                expected[row["a"]] = [stamp] * length
-                live.append(row["a"])
+        lengths = [number, 0, 2 * number]
+        rows = [[stamp] * length for length in lengths]
+        if what == "store" and slab_bytes({"a": column(*rows)}) <= slabs.arena.free_bytes:
+            for run, row in zip(store(slabs, *rows), rows, strict=True):
+                expected[run] = row
+                live.append(run)
         elif what == "free" and live:
-            cells.free([live.pop(number % len(live))])
+            slabs.free([live.pop(number % len(live))])
         elif what == "pin" and live:
             pinned.append(live[number % len(live)])
-            cells.pin(pinned[-1:])
+            slabs.pin(pinned[-1:])
         elif what == "unpin" and pinned:
-            cells.unpin([pinned.pop(number % len(pinned))])
+            slabs.unpin([pinned.pop(number % len(pinned))])
+        if eager:
+            slabs.reclaim()
         kept = {*live, *pinned}
-        assert all(values(cell) == expected[cell] for cell in kept)
-        bytes_kept = sum(4 * len(expected[cell]) for cell in kept)
-        assert cells.arena.free_bytes == SIZE - bytes_kept
+        assert all(values(slabs, run) == expected[run] for run in kept)
+        taken = SIZE - slabs.arena.free_bytes - sum(4 * len(expected[run]) for run in kept)
+        assert taken >= 0
+        assert not eager or taken < WORD_BYTES * len({run.slab for run in kept}) + 1
+        gone = sum(4 * len(expected[run]) for run in {*pinned} - {*live})
+        assert slabs.retained_bytes == gone
 
 
 def test_memory_is_made_present_up_to_where_it_is_used() -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from numbered_rows import pack
+from stored_rows import Head, new_rows
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.names import names_of
+from rljob_runtime.dock.names import PackedNames, names_of
 from rljob_runtime.dock.thread import ServerThread
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.store import WarehouseStore
@@ -30,7 +32,6 @@ from rljob_runtime.dock.wire.messages import (
     Notices,
     PutRows,
     Renew,
-    RowHead,
     Snapshot,
     Subscribe,
     numbers_of,
@@ -105,20 +106,20 @@ async def test_new_rows_are_told_before_their_put_is_answered_and_all_else_a_tur
         Heard(),
     )
     broadcast.subscribe(peer, "generate", frozenset({"prompt"}))  # type: ignore[arg-type]
-    head = RowHead("t/0/0", "t/0", 0, 1, 0, 0, 0)
+    rows = new_rows([Head("t/0/0", "t/0", 0, 1, 0, 0, 0)])
     prompt = Packed.of(Ragged.from_rows([np.arange(3)]))
 
     store.put_rows(
-        "t", total=1, states=graph.names, heads=[head], columns={}, group_columns={"prompt": prompt}
+        "t", total=1, states=graph.names, rows=rows, columns={}, group_columns={"prompt": prompt}
     )
     broadcast.publish(store.take_notices())
-    rows = [len(message.rows) for message in peer.told]
+    told = [len(message.rows) for message in peer.told]
     store.drop_batch("t")
     broadcast.publish(store.take_notices())
     at_once = len(peer.told)
     await asyncio.sleep(0)
 
-    assert (rows, at_once) == ([1], 1), "a warehouse that dies now has told of the row"
+    assert (told, at_once) == ([1], 1), "a warehouse that dies now has told of the row"
     assert peer.told[-1].drops == ["t"]
 
 
@@ -213,25 +214,29 @@ def test_a_claim_whose_answer_was_lost_is_answered_the_same_again(make_dock, row
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "rows"),
     [
-        {"rows": []},
-        {"rows": [7]},
-        {"rows": [["uid", "group"]]},
-        {"rows": [[1, "g", 0, 1, 0, 0, 0]]},
-        {"rows": [["u", "g", 0, 1, 0, "new", 0]]},
-        {"rows": [["u", "g", 0, 1, 0, 0, -5]]},
-        {"rows": [["u", "g", True, 1, 0, 0, 0]]},
-        {"total": -1},
+        ({"rows": []}, {}),
+        ({"rows": 7}, {}),
+        ({"total": -1}, {}),
+        ({}, {"names": ["u"]}),
+        ({}, {"names": PackedNames(text=b"u", ends=b"\x02\0\0\0")}),
+        ({}, {"groups": PackedNames(text=b"g", ends=b"\x01\0")}),
+        ({}, {"groups": PackedNames(text=b"\xff", ends=b"\x01\0\0\0")}),
+        ({}, {"versions": "new"}),
+        ({}, {"versions": b"new"}),
+        ({}, {"reserves": pack([-5])}),
+        ({}, {"indexes": pack([0, 1])}),
     ],
 )
-def test_a_put_that_lies_is_malformed(make_dock, changes) -> None:
+def test_a_put_that_lies_is_malformed(make_dock, changes, rows) -> None:
     dock = make_dock()
+    known = new_rows([Head("u", "g", 0, 1, 0, 0, 0)])
     header = {
         "batch": "t",
         "total": 1,
         "states": ["generate"],
-        "rows": [["u", "g", 0, 1, 0, 0, 0]],
+        "rows": msgspec.structs.replace(known, **rows),
         "columns": [],
         "group_columns": [],
     }
@@ -290,7 +295,10 @@ def test_many_puts_are_told_in_messages_that_are_not_long(make_dock, rows_of, mo
     dock = make_dock(graph=StateGraph(states=(State(name="generate", needs=("prompt",)),)))
     feeder, worker = dock.client("feed"), dock.client("generate")
     feeder.put_rows("s", rows_of("s", groups=1, samples=1), total=1)
-    worker.claim("s", timeout_seconds=5)  # the controller has subscribed
+    worker.claim(
+        "s", timeout_seconds=5
+    )  # the controller has subscribed, before the put or after it
+    told.clear()
 
     feeder.put_rows("t", rows_of("t", groups=6, samples=4), total=24)  # one notice is told whole
     for batch in ("u", "v", "w"):
@@ -298,7 +306,7 @@ def test_many_puts_are_told_in_messages_that_are_not_long(make_dock, rows_of, mo
 
     for batch, rows in {"t": 24, "u": 8, "v": 8, "w": 8}.items():
         assert len(worker.claim(batch, timeout_seconds=5).rows) == rows
-    assert sorted(rows for message in told for rows in message) == [1, 8, 8, 8, 24]
+    assert sorted(rows for message in told for rows in message) == [8, 8, 8, 24]
     assert all(sum(message) <= 10 or len(message) == 1 for message in told)
 
 

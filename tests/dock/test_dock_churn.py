@@ -36,7 +36,7 @@ def test_a_hundred_ragged_steps_leave_the_dock_as_it_was(make_dock, shared_memor
     feeder, generate, reward, update = (dock.client(name) for name in names)
     warehouses = [thread.server.store for thread in dock.threads[:2]]
     ledgers = [thread.server.ledger for thread in dock.threads[2:]]
-    before = [(store.charged_bytes, store.cells.arena.holes()) for store in warehouses]
+    before = [(store.charged_bytes, store.slabs.arena.holes()) for store in warehouses]
 
     for step in range(STEPS):
         name = str(step)
@@ -56,7 +56,7 @@ def test_a_hundred_ragged_steps_leave_the_dock_as_it_was(make_dock, shared_memor
         update.acknowledge(claim.rows)
 
     feeder.assert_empty()
-    assert [(s.charged_bytes, s.cells.arena.holes()) for s in warehouses] == before
-    assert all(not store.rows and not store.cells.retained_bytes for store in warehouses)
+    assert [(s.charged_bytes, s.slabs.arena.holes()) for s in warehouses] == before
+    assert all(not store.num_rows and not store.slabs.retained_bytes for store in warehouses)
     assert all(not ledger.num_rows and not ledger.leases for ledger in ledgers)
     assert all(store.peak_bytes > 0 for store in warehouses)

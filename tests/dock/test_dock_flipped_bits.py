@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from stored_rows import bytes_of, single
 
 from rljob_runtime.dock.address import DockAddress
 from rljob_runtime.dock.bit_sums import row_sums
@@ -17,7 +18,6 @@ from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow, RowMeta
-from rljob_runtime.dock.warehouse.cells import Cell
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
@@ -213,8 +213,9 @@ def test_a_standby_made_of_flipped_bits_is_no_cover_for_them(
         wrong = {
             column.name
             for column in copy.read([row.uid for row in rows], ["tokens", "mask"])
-            for cell in column.cells
-            if [cell.total] != row_sums(Packed(column.form, [cell.length], memoryview(cell.data)))
+            for run, data in zip(single(column.runs), bytes_of(copy, column), strict=True)
+            if [run.total(column.name)]
+            != row_sums(Packed(column.form, [*run.lengths(column.name)], memoryview(data)))
         }
         assert wrong == {name}
         client.acknowledge(rows)
@@ -223,15 +224,16 @@ def test_a_standby_made_of_flipped_bits_is_no_cover_for_them(
 @contextlib.contextmanager
 def flipped(store: WarehouseStore, where: float, bit: int) -> Iterator[str]:
     """One bit of a live row's bytes; the column's name."""
-    cells: list[tuple[str, Cell]] = [
-        (name, cell)
-        for row in store.rows.values()
-        for name, cell in row.cells.items()
-        if cell.spans
+    parts = [
+        (name, span)
+        for record in store.batches.values()
+        for _, _, run in record.held()
+        for name in run.slab.columns
+        for row in single([run])
+        for span in row.spans(name)
     ]
-    name, cell = cells[int(where * len(cells))]
-    start, end = cell.spans[0]
-    place = start + int(where * len(cells) % 1 * (end - start))
-    store.cells.memory.view[place] ^= 1 << bit
+    name, (start, end) = parts[int(where * len(parts))]
+    place = start + int(where * len(parts) % 1 * (end - start))
+    store.slabs.memory.view[place] ^= 1 << bit
     yield name
-    store.cells.memory.view[place] ^= 1 << bit
+    store.slabs.memory.view[place] ^= 1 << bit

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from dock_conversations import packed
+from dock_conversations import packed, plain
 from forked_docks import ForkedDock
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_rows import Head, new_rows
 
 from rljob_runtime.dock.client import DockClient
 from rljob_runtime.dock.clients.transport import locate
@@ -268,7 +269,8 @@ def test_a_put_that_waits_for_room_is_stored_as_it_was_written(dock) -> None:
 
 @pytest.mark.parametrize("staged", [-1, 1 << 40])
 def test_staged_bytes_that_are_not_there_are_refused(dock, socket_path: Path, staged: int) -> None:
-    fields = {"batch": "a", "total": 1, "states": ["use"], "rows": [["a/0", "a/0", 0, 1, 0, 0, 0]]}
+    rows = plain(new_rows([Head("a/0", "a/0", 0, 1, 0, 0, 0)]))
+    fields = {"batch": "a", "total": 1, "states": ["use"], "rows": rows}
     message = {**fields, "columns": [], "group_columns": [], "timeout": 1.0, "staged": staged}
     raw, descriptors = attach(socket_path)
 

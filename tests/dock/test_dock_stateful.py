@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from stored_rows import Head, bytes_of, live_uids, new_rows
 
 from rljob_runtime.dock.clients.claimed import rows_of
 from rljob_runtime.dock.columns import Packed, Ragged
@@ -21,12 +22,12 @@ from rljob_runtime.dock.controller.ledger import ControllerLedger
 from rljob_runtime.dock.controller.part import GONE, LACKING, LEASED, READY, UNKNOWN, Part
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import Share
-from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.warehouse.notices import notices_for, snapshot_for
+from rljob_runtime.dock.warehouse.slabs import WORD_BYTES, NoRoom
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.frames import pack_value, read
-from rljob_runtime.dock.wire.messages import Notices, RowHead, Snapshot
-from rljob_runtime.errors import DockFull, DockLost
+from rljob_runtime.dock.wire.messages import Notices, Snapshot
+from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 GRAPH = StateGraph(
     states=(
@@ -48,7 +49,7 @@ class Put:
     name: str
     total: int
     states: tuple[str, ...]
-    groups: dict[int, list[RowHead]]
+    groups: dict[int, list[Head]]
 
 
 @dataclass
@@ -113,9 +114,7 @@ class Dock(RuleBasedStateMachine):
     def subscribe(self, w: int, state: str) -> None:
         needs = frozenset(GRAPH.state(state).needs)
         store, epoch = self.stores[w], self.epochs[w]
-        snapshot = snapshot_for(
-            store.batches.values(), store.rows, state=state, needs=needs, epoch=epoch
-        )
+        snapshot = snapshot_for(store.batches.values(), state=state, needs=needs, epoch=epoch)
         self.queues[w, state] = deque([wire(snapshot)])
 
     def broadcast(self, w: int) -> None:
@@ -148,7 +147,7 @@ class Dock(RuleBasedStateMachine):
                     put.name,
                     total=put.total,
                     states=put.states,
-                    heads=heads,
+                    rows=new_rows(heads),
                     columns={},
                     group_columns={"prompt": Packed.of(Ragged.from_rows(prompts))},
                 )
@@ -168,7 +167,7 @@ class Dock(RuleBasedStateMachine):
         states = STATES[:2] if evaluation else STATES
         heads = {
             g: [
-                RowHead(
+                Head(
                     uid=f"{name}/{g}/{s}",
                     group=f"{name}/{g}",
                     group_index=g,
@@ -414,27 +413,45 @@ class Dock(RuleBasedStateMachine):
     @invariant()
     def bytes_are_bounded_and_right(self) -> None:
         for store in getattr(self, "stores", []):
-            rows = sum(row.charge for row in store.rows.values())
-            groups = [g for record in store.batches.values() for g in record.groups.values()]
-            assert store.charged_bytes == rows + sum(g.charge for g in groups)
-            assert store.charged_bytes <= store.capacity_bytes
-            cells = [cell for row in store.rows.values() for cell in row.cells.values()]
-            cells += [cell for group in groups for cell in group.cells.values()]
-            taken = store.cells.arena.num_bytes - store.cells.arena.free_bytes
-            assert taken == sum(len(cell.data) for cell in cells)
+            charged = taken = columns = 0
+            for record in store.batches.values():
+                live = record.live_rows()
+                charged += int(record.rows["charge"][live].sum())
+                left = record.groups["left"] > 0
+                charged += int(record.groups["charge"][left].sum())
+                assert record.live == len(live)
+                assert int(record.groups["left"].sum()) == len(live)
+                for _, _, run in record.held():
+                    columns += len(run.slab.columns)
+                    for name in run.slab.columns:
+                        taken += sum(end - start for start, end in run.spans(name))
+            assert store.charged_bytes == charged <= store.capacity_bytes
+            store.slabs.reclaim()
+            free = store.slabs.arena.free_bytes
+            assert 0 <= store.slabs.arena.num_bytes - free - taken < WORD_BYTES * columns + 1
 
     @invariant()
     def columns_of_one_write_stay_together(self) -> None:
         for store in getattr(self, "stores", []):
-            for uid, row in store.rows.items():
+            for uid in live_uids(store):
                 for state in STATES[:2]:
                     lease = self.stored.get((uid, state))
                     names = GRAPH.state(state).writes
-                    assert all((name in row.cells) == (lease is not None) for name in names)
-                    if lease is not None:
-                        stamp = int(lease.rpartition("-")[2])
-                        expected = np.full(stamp % 5, stamp, dtype=np.int64).tobytes()
-                        assert all(row.cells[name].data == expected for name in names)
+                    if lease is None:
+                        for name in names:
+                            self.lacks(store, uid, name)
+                        continue
+                    stamp = int(lease.rpartition("-")[2])
+                    expected = np.full(stamp % 5, stamp, dtype=np.int64).tobytes()
+                    for found in store.read([uid], names):
+                        assert bytes_of(store, found) == [expected]
+
+    def lacks(self, store: WarehouseStore, uid: str, name: str) -> None:
+        try:
+            store.read([uid], [name])
+        except DockRefused:
+            return
+        raise AssertionError(f"{uid} has {name}, which nobody wrote")
 
     def teardown(self) -> None:
         """Whatever happened: put what is lost, and every row passes every state once."""
@@ -448,8 +465,8 @@ class Dock(RuleBasedStateMachine):
             for state in STATES:
                 assert self.done(put, state), self.ledgers[state].explain(self.ask(put), 1.0)
         for store in self.stores:
-            assert not store.rows and store.charged_bytes == 0
-            assert store.cells.arena.holes() == [(0, store.cells.arena.num_bytes)]
+            assert not store.num_rows and store.charged_bytes == 0
+            assert store.slabs.arena.holes() == [(0, store.slabs.arena.num_bytes)]
         for ledger in self.ledgers.values():
             assert not ledger.num_rows and not ledger.leases
 

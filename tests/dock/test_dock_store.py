@@ -1,15 +1,18 @@
 """The warehouse's store: room, formats, duplicates, freeing, refusals."""
 
+import msgspec
 import numpy as np
 import pytest
+from numbered_rows import pack
+from stored_rows import Head, bytes_of, live_uids, new_rows
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
+from rljob_runtime.dock.names import pack_names
 from rljob_runtime.dock.warehouse.batch_record import ROW_BYTES
-from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.warehouse.slabs import NoRoom
 from rljob_runtime.dock.warehouse.store import WarehouseStore
-from rljob_runtime.dock.wire.frames import MalformedFrame, pack_value, read
-from rljob_runtime.dock.wire.messages import RowHead
+from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
@@ -17,9 +20,9 @@ def column(*rows: list[int], dtype: str = "int32") -> Packed:
     return Packed.of(Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows]))
 
 
-def heads(group: int, samples: int, *, reserve_bytes: int = 0, batch: str = "b") -> list[RowHead]:
+def heads(group: int, samples: int, *, reserve_bytes: int = 0, batch: str = "b") -> list[Head]:
     return [
-        RowHead(
+        Head(
             uid=f"{batch}/{group}/{s}",
             group=f"{batch}/{group}",
             group_index=group,
@@ -40,11 +43,11 @@ def make_store(graph):
     return make
 
 
-def put(store: WarehouseStore, rows: list[RowHead], **changes: object) -> int:
+def put(store: WarehouseStore, heads: list[Head], **changes: object) -> int:
     arguments: dict[str, object] = {
-        "total": len(rows),
+        "total": len(heads),
         "states": ("generate", "reward", "update"),
-        "heads": rows,
+        "rows": new_rows(heads),
         "columns": {},
         "group_columns": {"prompt": column([1, 2, 3, 4])},
     }
@@ -102,7 +105,7 @@ def test_a_put_after_the_rows_were_freed_brings_none_back(make_store) -> None:
     again = put(store, heads(0, 1))
 
     assert again == 0
-    assert store.rows == {} and store.charged_bytes == 0
+    assert not store.num_rows and store.charged_bytes == 0
 
 
 def test_the_group_column_lives_as_long_as_its_last_row(make_store) -> None:
@@ -112,8 +115,11 @@ def test_the_group_column_lives_as_long_as_its_last_row(make_store) -> None:
 
     finish(store, ["b/0/0"])
 
-    ((_, form, of_groups, cells),) = store.read(["b/0/1"], ["prompt"])
-    assert (str(form), of_groups, cells[0].length) == ("int32", True, 4)
+    (found,) = store.read(["b/0/1"], ["prompt"])
+    assert (str(found.form), found.of_groups) == ("int32", True)
+    assert [np.frombuffer(own, "int32").tolist() for own in bytes_of(store, found)] == [
+        [1, 2, 3, 4]
+    ]
     finish(store, ["b/0/1"])
     assert store.charged_bytes == 0
 
@@ -128,8 +134,9 @@ def test_the_first_write_of_a_row_wins_with_all_its_columns(make_store) -> None:
     assert late.stored == 1
     assert late.duplicates == late.foreign == ("b/0/0",)
     responses, logprobs = store.read(["b/0/0", "b/0/1"], ["response", "logprobs"])
-    assert [np.frombuffer(c.data, "int32").tolist() for c in responses.cells] == [[1], [2, 2]]
-    assert [np.frombuffer(c.data, "float32").tolist() for c in logprobs.cells] == [[1], [2, 2]]
+    for found, dtype in ((responses, "int32"), (logprobs, "float32")):
+        values = [np.frombuffer(own, dtype).tolist() for own in bytes_of(store, found)]
+        assert values == [[1], [2, 2]]
 
 
 def test_a_repeated_write_under_one_lease_is_no_foreign_one(make_store) -> None:
@@ -160,7 +167,7 @@ def test_new_rows_wait_below_the_room_kept_for_derived_columns(make_store) -> No
     with pytest.raises(NoRoom):
         put(store, heads(1, 4), total=99)
 
-    assert len(store.rows) == 8
+    assert store.num_rows == 8
     assert generate(store, ["b/0/0"], [0] * 100).stored == 1
 
 
@@ -181,7 +188,8 @@ def test_derived_columns_beyond_the_capacity_wait(make_store) -> None:
     with pytest.raises(NoRoom):
         generate(store, ["b/0/0", "b/0/1"], [0] * 500)
 
-    assert "response" not in store.rows["b/0/0"].cells
+    with pytest.raises(DockRefused, match="'response' was not written"):
+        store.read(["b/0/0"], ["response"])
 
 
 def test_a_put_that_never_fits_is_refused_at_once(make_store) -> None:
@@ -224,7 +232,7 @@ def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> N
             name,
             total=2,
             states=("generate",),
-            heads=rows,
+            rows=new_rows(rows),
             columns={},
             group_columns={"prompt": column([1])},
         )
@@ -242,30 +250,56 @@ def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> N
         ({"group_columns": {}}, r"pass state generate, which needs \['prompt'\]"),
         ({"columns": {"reward": column([1], [1])}}, "'reward', which state reward writes"),
         ({"columns": {"task": column([1])}}, "column task has 1 rows; b needs 2"),
-        ({"heads": heads(0, 3)[:2]}, "put all rows of a group at once"),
+        ({"rows": new_rows(heads(0, 3)[:2])}, "put all rows of a group at once"),
         (
-            {"heads": [heads(0, 2)[0], heads(0, 2)[1]._replace(uid="b/0/0")]},
+            {"rows": new_rows([heads(0, 2)[0], heads(0, 2)[1]._replace(uid="b/0/0")])},
             "two new rows of b have one uid",
         ),
-        ({"heads": heads(0, 2)[::-1]}, r"row b/0/1 is sample 1 .* in their order"),
+        (
+            {
+                "rows": msgspec.structs.replace(
+                    new_rows(heads(0, 2)),
+                    groups=pack_names(["b/0", "b/0"]),
+                    sizes=pack([1, 1]),
+                    indexes=pack([0, 0]),
+                )
+            },
+            "a group is there twice in one put",
+        ),
     ],
 )
 def test_wrong_puts_are_refused(make_store, changes, message) -> None:
     store = make_store()
 
     with pytest.raises(DockRefused, match=message):
-        put(store, **{"rows": heads(0, 2), **changes})
+        put(store, heads(0, 2), **changes)
 
-    assert store.rows == {} and store.batches == {}
+    assert not store.num_rows and store.batches == {}
 
 
-@pytest.mark.parametrize("field", ["group_index", "group_size", "sample", "reserve_bytes"])
-def test_a_new_row_with_a_negative_number_is_no_row(field) -> None:
-    (head,) = heads(0, 1)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"indexes": pack([-1])}, "a negative number"),
+        ({"sizes": pack([0])}, "a size below 1"),
+        ({"reserves": pack([0, -1])}, "a negative number or reserve"),
+        ({"reserves": pack([0])}, r"2 new rows with \[2, 1\] numbers"),
+        ({"versions": pack([0, 1, 2])}, r"2 new rows with \[3, 2\] numbers"),
+        ({"sizes": pack([1, 1])}, r"1 new groups with \[2, 1\] numbers"),
+        ({"versions": b"1"}, "1 bytes are not 64-bit integers"),
+        ({"names": pack_names([])}, "0 new rows"),
+    ],
+)
+def test_new_rows_whose_arrays_do_not_fit_each_other_are_no_rows(
+    make_store, changes, message
+) -> None:
+    store = make_store()
+    wrong = msgspec.structs.replace(new_rows(heads(0, 2)), **changes)
 
-    assert read(RowHead, pack_value(head)) == head
-    with pytest.raises(MalformedFrame, match=r"RowHead: Expected `int` >= 0 - at `\$\[\d\]`"):
-        read(RowHead, pack_value(head._replace(**{field: -1})))  # type: ignore[arg-type]
+    with pytest.raises(MalformedFrame, match=message):
+        put(store, heads(0, 2), rows=wrong)
+
+    assert store.batches == {}
 
 
 def test_a_second_put_must_agree_with_the_first(make_store) -> None:
@@ -282,7 +316,7 @@ def test_a_second_put_must_agree_with_the_first(make_store) -> None:
             "c",
             total=2,
             states=("generate",),
-            heads=heads(0, 2),
+            rows=new_rows(heads(0, 2)),
             columns={},
             group_columns={"prompt": column([1])},
         )
@@ -296,7 +330,7 @@ def test_a_group_that_is_put_again_has_the_same_rows(make_store) -> None:
     with pytest.raises(DockRefused, match="group b/0 was put with other rows than these 2"):
         put(store, other)
 
-    assert store.rows.keys() == {"b/0/0", "b/0/1"}
+    assert live_uids(store) == ["b/0/0", "b/0/1"]
 
 
 def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
@@ -315,7 +349,9 @@ def test_wrong_writes_are_refused_and_store_nothing(make_store) -> None:
         store.write(state="update", lease="l", uids=both, columns={}, version=1)
     with pytest.raises(DockLost, match="row b/9/9 is not in this warehouse"):
         generate(store, ["b/0/0", "b/9/9"], [1])
-    assert all(not row.cells and not row.acks for row in store.rows.values())
+    assert store.unacknowledged() == {"generate": 2, "reward": 2, "update": 0}
+    with pytest.raises(DockRefused, match="'response' was not written"):
+        store.read(both, ["response"])
 
 
 def test_rows_that_skip_a_state_come_with_what_it_would_have_written(make_store) -> None:
@@ -330,7 +366,7 @@ def test_rows_that_skip_a_state_come_with_what_it_would_have_written(make_store)
             "c",
             total=2,
             states=("generate", "update"),
-            heads=heads(0, 2, batch="c"),
+            rows=new_rows(heads(0, 2, batch="c")),
             columns=columns,
             group_columns={"prompt": column([1])},
         )
@@ -348,7 +384,7 @@ def test_a_state_that_is_the_only_one_acknowledges_without_its_columns(make_stor
     again = store.write(state="generate", lease="l", uids=both, columns={}, version=None)
 
     assert (first.stored, again.duplicates) == (2, tuple(both))
-    assert store.rows == {} and store.charged_bytes == 0
+    assert not store.num_rows and store.charged_bytes == 0
 
 
 def test_reading_a_column_that_is_not_there_is_refused(make_store) -> None:
@@ -390,9 +426,12 @@ def test_a_state_may_add_columns_that_the_graph_does_not_know(make_store) -> Non
         version=7,
     )
 
-    ((_, form, of_groups, cells),) = store.read(["b/0/1", "b/0/0"], ["entropy"])
-    assert (str(form), of_groups) == ("float16", False)
-    assert [np.frombuffer(cell.data, "float16").tolist() for cell in cells] == [[6, 7], [5]]
+    (found,) = store.read(["b/0/1", "b/0/0"], ["entropy"])
+    assert (str(found.form), found.of_groups) == ("float16", False)
+    assert [np.frombuffer(own, "float16").tolist() for own in bytes_of(store, found)] == [
+        [6, 7],
+        [5],
+    ]
 
 
 @pytest.mark.parametrize(

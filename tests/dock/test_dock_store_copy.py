@@ -1,20 +1,23 @@
 """A store made of another one's chunks answers every later message as that one does."""
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numbered_rows import pack
+from stored_rows import Head, bytes_of, live_uids, new_rows
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.graph import State, StateGraph
-from rljob_runtime.dock.warehouse.cells import NoRoom
 from rljob_runtime.dock.warehouse.notices import snapshot_for
+from rljob_runtime.dock.warehouse.slabs import NoRoom
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy, add_chunk, clear
 from rljob_runtime.dock.wire.frames import MalformedFrame, pack_value, read
-from rljob_runtime.dock.wire.messages import Chunk, RowHead
+from rljob_runtime.dock.wire.messages import Chunk
 from rljob_runtime.errors import DockError
 
 GRAPH = StateGraph(
@@ -61,7 +64,7 @@ def carry_out(store: WarehouseStore, message: tuple) -> object:
 
 def put(store: WarehouseStore, batch: str, groups: list[int], reserve_bytes: int) -> int:
     heads = [
-        RowHead(
+        Head(
             uid=f"{batch}/{g}/{s}",
             group=f"{batch}/{g}",
             group_index=g,
@@ -77,7 +80,7 @@ def put(store: WarehouseStore, batch: str, groups: list[int], reserve_bytes: int
         batch,
         total=10,
         states=GRAPH.names[:2] if batch == "c" else GRAPH.names,
-        heads=heads,
+        rows=new_rows(heads),
         columns={
             "seed": Packed.of(Ragged.from_rows([np.full((1, 2), 3, dtype=np.int64) for _ in heads]))
         },
@@ -119,23 +122,21 @@ def content(store: WarehouseStore) -> object:
     snapshots = [
         snapshot_for(
             store.batches.values(),
-            store.rows,
             state=state,
             needs=frozenset(GRAPH.state(state).needs),
             epoch="",
         )
         for state in GRAPH.names
     ]
-    bytes_of = {
-        (uid, name): (cell.length, cell.data)
-        for uid, row in store.rows.items()
-        for name, cell in [
-            *row.cells.items(),
-            *store.batches[row.batch].groups[row.head.group].cells.items(),
-        ]
-    }
-    taken = store.cells.arena.num_bytes - store.cells.arena.free_bytes
-    return snapshots, bytes_of, store.charged_bytes, taken, store.unacknowledged()
+    held = {}
+    for uid in live_uids(store):
+        for record in store.batches.values():
+            for name in record.formats:
+                with contextlib.suppress(DockError):
+                    (found,) = store.read([uid], [name])
+                    lengths = [run.lengths(name) for run in found.runs]
+                    held[uid, name] = (lengths, bytes_of(store, found))
+    return snapshots, held, store.charged_bytes, store.unacknowledged()
 
 
 @given(
@@ -179,9 +180,9 @@ def test_what_changes_after_the_copy_was_begun_is_not_in_it() -> None:
         add_chunk(made, chunk, memoryview(b"".join(buffers)))
 
     assert content(made) == expected
-    assert original.cells.retained_bytes > 0
+    assert original.slabs.retained_bytes > 0
     assert copy.release() is True
-    assert original.cells.retained_bytes == 0
+    assert original.slabs.retained_bytes == 0
 
 
 def test_chunks_are_as_small_as_their_largest_row() -> None:
@@ -192,19 +193,6 @@ def test_chunks_are_as_small_as_their_largest_row() -> None:
 
     assert len(sizes) > 3
     assert max(sizes) <= 64
-
-
-def test_rows_that_are_gone_share_what_is_kept_of_them_in_a_copy_too() -> None:
-    store = empty_store(1 << 20)
-    put(store, "c", [0, 1], 0)
-    rows = [("c", group, sample) for group in (0, 1) for sample in range(SAMPLES)]
-    for state in GRAPH.names[:2]:
-        write(store, state, rows, 7)
-
-    gone = [each.batches["c"].freed for each in (store, copy_of(store, 50))]
-
-    assert [len(freed) for freed in gone] == [len(rows)] * 2
-    assert [len({id(acks) for acks in freed.values()}) for freed in gone] == [1, 1]
 
 
 def test_a_cleared_store_is_as_new() -> None:
@@ -218,28 +206,80 @@ def test_a_cleared_store_is_as_new() -> None:
     assert put(store, "a", [0, 1], 0) == 4
 
 
+BATCH = {
+    "name": "a",
+    "total": 2,
+    "dropped": False,
+    "states": ["reward", "update"],
+    "shared": [],
+    "formats": {},
+    "leases": ["l"],
+}
+ONE = {"batch": "a", "names": {"text": b"g", "ends": b"\x01\0\0\0"}}
+GROUPS = {**ONE, "sizes": pack([2]), "indexes": pack([0]), "charges": pack([1])}
+ROWS = {
+    "batch": "a",
+    "names": {"text": b"xy", "ends": b"\x01\0\0\0\x02\0\0\0"},
+    **{name: pack([0, 0]) for name in ("groups", "gone", "versions", "charges", "num_bytes")},
+    "acks": {"reward": pack([1, 0])},
+}
+SLAB = {
+    "batch": "a",
+    "source": "reward",
+    "places": pack([0, 1]),
+    "columns": [{"name": "c", "dtype": "uint8", "tail": [], "lengths": pack([1, 2])}],
+    "sums": [pack([1, 2])],
+}
+
+
+def chunk_of(**parts: Any) -> Chunk:
+    return read(Chunk, pack_value({name: [part] for name, part in parts.items()}))
+
+
+def test_a_chunk_may_hold_all_parts() -> None:
+    store = empty_store(6_000)
+
+    add_chunk(
+        store,
+        chunk_of(batches=BATCH, groups=GROUPS, rows=ROWS, slabs=SLAB),
+        memoryview(b"abc"),
+    )
+
+    (found,) = store.batches["a"].held()
+    assert found[0] == "reward"
+    assert live_uids(store) == ["x", "y"]
+    assert store.unacknowledged() == {"generate": 0, "reward": 1, "update": 2}
+
+
 @pytest.mark.parametrize(
-    "header",
+    "parts",
     [
-        {"batches": [["a"]]},
-        {"batches": [["a", 1, 1, False, 7, [], [], {}]]},
-        {"batches": [["a", 1, 1, False, {}, [], [], {"x": ["object", []]}]]},
-        {"freed": [["unknown", "uid", {}]]},
-        {"groups": [["unknown", "group", 1]]},
-        {"columns": [{"name": "x", "items": b"", "lengths": b"", "sizes": b"1"}]},
-        {"groups": [["a", "g", 1]], "columns": [{"name": "x", "items": b"", "sizes": bytes(8)}]},
+        {"batches": {**BATCH, "formats": {"x": ["object", []]}}},
+        {"groups": {**GROUPS, "batch": "unknown"}},
+        {"groups": {**GROUPS, "sizes": pack([1, 2])}},
+        {"groups": {**GROUPS, "charges": pack([-1])}},
+        {"rows": {**ROWS, "batch": "unknown"}},
+        {"rows": ROWS},
+        {"groups": GROUPS, "rows": {**ROWS, "groups": pack([0, 1])}},
+        {"groups": GROUPS, "rows": {**ROWS, "groups": pack([-1, 0])}},
+        {"groups": GROUPS, "rows": {**ROWS, "versions": pack([0])}},
+        {"groups": GROUPS, "rows": {**ROWS, "acks": {"critic": pack([1, 1])}}},
         {
-            "groups": [["a", "g", 1]],
-            "columns": [{"name": "x", "items": bytes(8), "lengths": b"", "sizes": bytes(8)}],
+            "groups": GROUPS,
+            "rows": {**ROWS, "names": {"text": b"xx", "ends": ROWS["names"]["ends"]}},
         },
-        {"rows": [["a", ["uid"], 1, 1, 1, {}]]},
-        {"rows": [["a", ["uid", "no group", 0, 1, 0, 0, 0], 1, 1, 1, {}]]},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0, 2])}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0, 0])}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0])}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "columns": []}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "sums": []}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "sums": [pack([1])]}},
+        {"slabs": {**SLAB, "batch": "unknown"}},
     ],
 )
-def test_chunks_that_lie_are_malformed(header) -> None:
+def test_chunks_that_lie_are_malformed(parts) -> None:
     store = empty_store(6_000)
-    known = {"batches": [["a", 1, 1, False, {}, [], [], {}]]}
-    add_chunk(store, read(Chunk, pack_value(known)), memoryview(b""))
+    add_chunk(store, chunk_of(batches=BATCH), memoryview(b""))
 
     with pytest.raises(MalformedFrame):
-        add_chunk(store, read(Chunk, pack_value(header)), memoryview(b""))
+        add_chunk(store, chunk_of(**parts), memoryview(b"abc" if "slabs" in parts else b""))

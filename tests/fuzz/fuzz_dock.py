@@ -88,7 +88,7 @@ async def converse(data: bytes) -> None:
     assert not server.refused["internal"], "an error that nobody foresaw; see the log"
     wire.get_extra_info("socket").close()
     if isinstance(server, WarehouseServer):
-        server.store.cells.memory.close()
+        server.store.slabs.memory.close()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
 

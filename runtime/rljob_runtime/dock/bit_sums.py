@@ -1,6 +1,6 @@
 """Sums of columns' bits: taken by a warehouse when it stores rows, compared by whoever reads them.
 
-Called by `warehouse.cells` and `clients.transport`. A sum is over words as wide as the column's type, and
+Called by `warehouse.slabs` and `clients.transport`. A sum is over words as wide as the column's type, and
 wraps: it changes with any flipped bit, and with whatever happens within one word, which is how memory fails.
 Sums of rows add up, and cost a sixth of a CRC-32.
 """

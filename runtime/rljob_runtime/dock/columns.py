@@ -5,6 +5,7 @@ What clients put, read and write. `encoding` brings them to the wire and back.
 
 # n rows, V values of all rows together
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -238,6 +239,12 @@ class Packed:
         """Bytes of each row."""
         each = self.form.value_bytes
         return [length * each for length in self.lengths]
+
+    def take(self, rows: Sequence[int]) -> "Packed":
+        """A copy of these rows, which are in ascending order."""
+        ends = [0, *itertools.accumulate(self.sizes)]
+        data = b"".join([self.data[ends[i] : ends[i + 1]] for i in rows])
+        return Packed(self.form, [self.lengths[i] for i in rows], memoryview(data))
 
     @classmethod
     def of(cls, column: Ragged) -> "Packed":

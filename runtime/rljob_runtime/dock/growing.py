@@ -20,9 +20,18 @@ class Growing:
         self._fills = fills
         self._columns = {name: np.full(0, fill, kind) for name, (kind, fill) in fills.items()}
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
     def __getitem__(self, name: str) -> Array:
         """A column as it is now, of use until the next growth."""
         return self._columns[name][: self.length]
+
+    def widen(self, name: str, kind: DTypeLike, fill: int) -> None:
+        """One more column, unless it is there."""
+        if name not in self._columns:
+            self._fills[name] = (kind, fill)
+            self._columns[name] = np.full(self._room, fill, kind)
 
     def grow(self, length: int) -> None:
         """Make it that long, where it is shorter."""
@@ -41,5 +50,5 @@ class Growing:
         self.grow(first + len(next(iter(columns.values()))))
         places = slice(first, self.length)
         for name, values in columns.items():
-            self[name][places] = values
+            self._columns[name][places] = values
         return places

@@ -67,8 +67,7 @@ def pack_names(names: Sequence[str]) -> PackedNames:
 
 def names_of(told: PackedNames) -> list[str]:
     """What `pack_names` made. Raises ValueError."""
-    ends = np.frombuffer(told.ends, dtype=ENDS).tolist()
-    text = told.text.decode()
+    ends, text = _ends(told).tolist(), told.text.decode()
     if len(text) == len(told.text):  # a letter a byte
         return [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
     return [told.text[a:b].decode() for a, b in zip([0, *ends], ends, strict=False)]
@@ -95,7 +94,8 @@ def _ends(told: PackedNames) -> Array:
     if len(told.ends) % ENDS.itemsize:
         raise ValueError(f"ends of {len(told.ends)} bytes are no 32-bit integers")
     ends = np.frombuffer(told.ends, dtype=ENDS)
-    last = int(ends[-1]) if len(ends) else 0
-    if last != len(told.text) or (ends[1:] < ends[:-1]).any():
+    known = ends.tolist()
+    last = known[-1] if known else 0
+    if last != len(told.text) or known != sorted(known):
         raise ValueError(f"names end at byte {last} of {len(told.text)}")
     return ends

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from stored_rows import Head, new_rows
 from xxhash import xxh3_64_digest
 
 from rljob_runtime.dock.columns import Packed, Ragged
@@ -18,7 +19,7 @@ from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
 from rljob_runtime.dock.wire.encoding import encode_columns
 from rljob_runtime.dock.wire.frames import HEAD_BYTES, Kind, pack_head
-from rljob_runtime.dock.wire.messages import ColumnHead, Import, RowHead
+from rljob_runtime.dock.wire.messages import ColumnHead, Import
 
 TOKEN = "secret"
 GRAPH = StateGraph(
@@ -53,7 +54,9 @@ def with_warehouse() -> list[Frame]:
         "batch": "f",
         "total": 2,
         "states": ["generate", "update"],
-        "rows": [["f/0/0", "f/0", 0, 2, 0, 0, 64], ["f/0/1", "f/0", 0, 2, 1, 0, 64]],
+        "rows": plain(
+            new_rows([Head(f"f/0/{sample}", "f/0", 0, 2, sample, 0, 64) for sample in range(2)])
+        ),
         "columns": [],
         "group_columns": entries,
         "timeout": 0.05,
@@ -170,15 +173,13 @@ def plain(message: msgspec.Struct) -> dict[str, Any]:
 def _chunks() -> list[Frame]:
     """A store with a row, as its neighbour gets it."""
     store = WarehouseStore(graph=GRAPH, capacity_bytes=1 << 16)
-    head = RowHead(
-        uid="n/0/0", group="n/0", group_index=0, group_size=1, sample=0, version=0, reserve_bytes=64
-    )
+    rows = new_rows([Head("n/0/0", "n/0", 0, 1, 0, 0, 64)])
     prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
     store.put_rows(
         "n",
         total=1,
         states=["generate", "update"],
-        heads=[head],
+        rows=rows,
         columns={},
         group_columns={"prompt": Packed.of(prompt)},
     )

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from rljob_runtime.dock.columns import Apart
+from rljob_runtime.dock.names import pack_names
 from rljob_runtime.dock.rows import NewRow
-from rljob_runtime.dock.wire.messages import RowHead
+from rljob_runtime.dock.wire.messages import NewRows, packed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Put:
     """One put message's rows and columns."""
 
-    rows: list[RowHead]
+    rows: NewRows
     columns: dict[str, Apart]
     group_columns: dict[str, Apart]
 
@@ -64,17 +65,21 @@ def _put(groups: Sequence[Sequence[NewRow]]) -> Put:
     rows = [row for members in groups for row in members]
     firsts = [members[0] for members in groups]
     return Put(
-        rows=[
-            RowHead(
-                *(row.uid, row.group, row.group_index, len(members), i),
-                *(row.version, row.reserve_bytes),
-            )
-            for members in groups
-            for i, row in enumerate(members)
-        ],
+        rows=NewRows(
+            names=pack_names([row.uid for row in rows]),
+            versions=_numbers([row.version for row in rows]),
+            reserves=_numbers([row.reserve_bytes for row in rows]),
+            groups=pack_names([first.group for first in firsts]),
+            sizes=_numbers([len(members) for members in groups]),
+            indexes=_numbers([first.group_index for first in firsts]),
+        ),
         columns={n: Apart([np.asarray(row.columns[n]) for row in rows]) for n in rows[0].columns},
         group_columns={
             name: Apart([np.asarray(first.group_columns[name]) for first in firsts])
             for name in firsts[0].group_columns
         },
     )
+
+
+def _numbers(values: Sequence[int]) -> bytes:
+    return packed(np.array(values, dtype=np.int64))

@@ -41,7 +41,7 @@ def _put(
         message.batch,
         total=message.total,
         states=message.states,
-        heads=message.rows,
+        rows=message.rows,
         columns=columns,
         group_columns=group_columns,
     )

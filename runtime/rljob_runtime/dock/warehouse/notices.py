@@ -4,14 +4,14 @@ A warehouse's store emits them, one for all rows of a message; what is here cuts
 needs.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
-from rljob_runtime.dock.names import pack_names
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.names import PackedNames, pack_names
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord
 from rljob_runtime.dock.wire.messages import (
     AckNotice,
     BatchNotice,
@@ -21,9 +21,6 @@ from rljob_runtime.dock.wire.messages import (
     Snapshot,
     packed,
 )
-
-LACKS = -1
-"""Length of a column that a row has not."""
 
 
 class Notice(NamedTuple):
@@ -37,45 +34,44 @@ class Notice(NamedTuple):
     rows: int = 1
 
 
-def rows_notice(record: BatchRecord, rows: Sequence[StoredRow]) -> RowsNotice:
-    """Rows of a batch in order of their numbers, with the lengths of all their columns now."""
-    groups = {row.head.group: row.number - row.head.sample for row in rows}
-    heads = {row.head.group: row.head for row in rows}
-    shared = [record.groups[row.head.group].cells for row in rows]
-    names = {name for row in rows for name in row.cells} | {n for cells in shared for n in cells}
+def rows_notice(
+    record: BatchRecord,
+    numbers: Array,
+    columns: Iterable[str],
+    *,
+    names: PackedNames | None = None,
+) -> RowsNotice:
+    """Rows of a batch by ascending numbers, with the lengths of these columns now. names: of the rows, where
+    they are at hand."""
+    groups, of_groups = record.groups_of(numbers), record.groups
+    lengths = {name: record.lengths(name, numbers) for name in columns}
     return RowsNotice(
         batch=record.name,
-        numbers=_packed([row.number for row in rows]),
-        names=pack_names([row.head.uid for row in rows]),
-        versions=_packed([row.version for row in rows]),
-        lengths={
-            name: _packed([
-                cell.length if (cell := row.cells.get(name) or cells.get(name)) else LACKS
-                for row, cells in zip(rows, shared, strict=True)
-            ])
-            for name in names
-        },
-        firsts=_packed([*groups.values()]),
-        sizes=_packed([heads[group].group_size for group in groups]),
-        indexes=_packed([heads[group].group_index for group in groups]),
-        groups=pack_names([*groups]),
-    )  # fmt: skip
-
-
-def column_notice(batch: str, column: str, rows: Sequence[StoredRow]) -> ColumnNotice:
-    """Rows of a batch got a column."""
-    return ColumnNotice(
-        batch=batch,
-        column=column,
-        numbers=_packed([row.number for row in rows]),
-        lengths=_packed([row.cells[column].length for row in rows]),
-        versions=_packed([row.version for row in rows]),
+        numbers=packed(numbers),
+        names=names or pack_names(record.uids(numbers)),
+        versions=packed(record.rows["version"][numbers]),
+        lengths={name: packed(own) for name, own in lengths.items() if (own >= 0).any()},
+        firsts=packed(of_groups["first"][groups]),
+        sizes=packed(of_groups["size"][groups]),
+        indexes=packed(of_groups["index"][groups]),
+        groups=record.group_names.packed(groups),
     )
 
 
-def ack_notice(batch: str, rows: Sequence[StoredRow]) -> AckNotice:
+def column_notice(record: BatchRecord, column: str, numbers: Array) -> ColumnNotice:
+    """Rows of a batch got a column."""
+    return ColumnNotice(
+        batch=record.name,
+        column=column,
+        numbers=packed(numbers),
+        lengths=packed(record.lengths(column, numbers)),
+        versions=packed(record.rows["version"][numbers]),
+    )
+
+
+def ack_notice(record: BatchRecord, numbers: Array) -> AckNotice:
     """A state acknowledged rows of a batch."""
-    return AckNotice(batch=batch, numbers=_packed([row.number for row in rows]))
+    return AckNotice(batch=record.name, numbers=packed(numbers))
 
 
 def notices_for(notices: Iterable[Notice], *, state: str, needs: frozenset[str]) -> Notices:
@@ -99,15 +95,9 @@ def notices_for(notices: Iterable[Notice], *, state: str, needs: frozenset[str])
 
 
 def snapshot_for(
-    records: Iterable[BatchRecord],
-    stored: Mapping[str, StoredRow],
-    *,
-    state: str,
-    needs: frozenset[str],
-    epoch: str,
+    records: Iterable[BatchRecord], *, state: str, needs: frozenset[str], epoch: str
 ) -> Snapshot:
-    """All that a controller must know of a warehouse: its batches and its unacknowledged rows. stored: by
-    uid."""
+    """All that a controller must know of a warehouse: its batches and its unacknowledged rows."""
     snapshot = Snapshot(epoch=epoch, batches=[], rows=[])
     for record in records:
         passes = state in record.states
@@ -116,16 +106,14 @@ def snapshot_for(
         snapshot.batches.append(
             BatchNotice(record.name, record.total, record.states, known, acked, record.dropped)
         )
-        rows = [row for uid in record.live if passes and state not in (row := stored[uid]).acks]
-        if rows:
-            snapshot.rows.append(_cut(rows_notice(record, rows), needs))
+        live = record.live_rows()
+        live = live[~record.acknowledged(state, live)]
+        if passes and len(live):
+            columns = needs & record.formats.keys()
+            snapshot.rows.append(rows_notice(record, live, columns))
     return snapshot
 
 
 def _cut(rows: RowsNotice, needs: frozenset[str]) -> RowsNotice:
     lengths = {name: length for name, length in rows.lengths.items() if name in needs}
     return msgspec.structs.replace(rows, lengths=lengths)
-
-
-def _packed(numbers: Sequence[int]) -> bytes:
-    return packed(np.array(numbers, dtype=np.int64))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from rljob_runtime.dock.warehouse.cells import NoRoom
+from rljob_runtime.dock.warehouse.slabs import NoRoom
 from rljob_runtime.dock.wire.peer import Answer, Reply
 from rljob_runtime.errors import DockError
 

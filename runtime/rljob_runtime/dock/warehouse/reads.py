@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rljob_runtime.dock.warehouse.cells import Cell, CellMemory, runs_of
-from rljob_runtime.dock.warehouse.store import ColumnCells
+from rljob_runtime.dock.warehouse.located import Located
+from rljob_runtime.dock.warehouse.slabs import Run, SlabMemory, joined
 from rljob_runtime.dock.wire.encoding import packed, padding
 from rljob_runtime.dock.wire.memory import Span
 from rljob_runtime.dock.wire.messages import Columns, FoundColumn
@@ -24,12 +23,12 @@ from rljob_runtime.dock.wire.peer import Peer, Reply
 INLINE_BYTES = 16 << 10
 """Answers up to this size carry their bytes: a copy costs less than a pin and its release."""
 
-Lookup = Callable[[Sequence[str], Sequence[str]], list[ColumnCells]]
+Lookup = Callable[[Sequence[str], Sequence[str]], list[Located]]
 
 
 @dataclass(slots=True)
 class _Pin:
-    cells: list[Cell]
+    runs: list[Run]
     deadline: float
 
 
@@ -37,10 +36,10 @@ class _Pin:
 class ReadDesk:
     """Answers reads and keeps the pins. pin_seconds: how long a reader may look at most.
 
-    lookup: finds the cells of columns of rows. freed: called when bytes of gone rows became free.
+    lookup: finds columns of rows. freed: called when bytes of gone rows may have become free.
     """
 
-    cells: CellMemory
+    slabs: SlabMemory
     lookup: Lookup
     freed: Callable[[], None]
     pin_seconds: float
@@ -57,28 +56,28 @@ class ReadDesk:
     def answer(self, peer: Peer, uids: Sequence[str], names: Sequence[str]) -> Reply:
         """The columns of the rows, as docs/dock.md describes the answer to READ."""
         found = self.lookup(uids, names)
-        runs = [runs_of(column.cells) for column in found]
-        size = sum([end - start for spans in runs for start, end in spans])
-        everything = [cell for column in found for cell in column.cells]
+        spans = [joined([s for run in own.runs for s in run.spans(own.name)]) for own in found]
+        size = sum([end - start for own in spans for start, end in own])
         pinned = peer.attached and size > INLINE_BYTES
+        everything = list({run: None for own in found for run in own.runs})
         columns = [
             FoundColumn(
-                name=column.name,
-                dtype=column.form.dtype,
-                tail=column.form.tail,
-                lengths=packed(_lengths(column.cells)),
-                of_groups=column.of_groups,
-                spans=packed(np.asarray(spans, dtype=np.int64)) if pinned else b"",
-                total=sum([cell.total for cell in column.cells]) % (1 << 64),
+                name=own.name,
+                dtype=own.form.dtype,
+                tail=own.form.tail,
+                lengths=b"".join([run.lengths(own.name).tobytes() for run in own.runs]),
+                of_groups=own.of_groups,
+                spans=packed(np.array(where, dtype=np.int64)) if pinned else b"",
+                total=sum([run.total(own.name) for run in own.runs]) % (1 << 64),
             )
-            for column, spans in zip(found, runs, strict=True)
+            for own, where in zip(found, spans, strict=True)
         ]
         if pinned:
             return Reply(message=Columns(columns=columns, pin=self._pin(peer, everything)))
-        self.cells.pin(everything)
+        self.slabs.pin(everything)
         return Reply(
             message=Columns(columns=columns),
-            buffers=[part for spans in runs for part in self._payload(spans)],
+            buffers=[part for own in spans for part in self._payload(own)],
             on_sent=lambda: self._unpin(everything),
         )
 
@@ -86,7 +85,7 @@ class ReadDesk:
         """The reader looks at them no more; those that expired are not missed."""
         pins = self._pins.get(peer, {})
         known = [pins.pop(number) for number in dict.fromkeys(numbers) if number in pins]
-        self._unpin([cell for pin in known for cell in pin.cells])
+        self._unpin([run for pin in known for run in pin.runs])
 
     def lost(self, peer: Peer) -> None:
         """The reader's connection is gone."""
@@ -95,17 +94,17 @@ class ReadDesk:
 
     def _payload(self, spans: Sequence[Span]) -> list[Any]:
         size = sum(end - start for start, end in spans)
-        return [*(self.cells.memory.view[start:end] for start, end in spans), padding(size)]
+        return [*(self.slabs.memory.view[start:end] for start, end in spans), padding(size)]
 
-    def _pin(self, peer: Peer, cells: list[Cell]) -> int:
+    def _pin(self, peer: Peer, runs: list[Run]) -> int:
         number, deadline = next(self._numbers), time.monotonic() + self.pin_seconds
-        self._pins.setdefault(peer, {})[number] = _Pin(cells, deadline)
-        self.cells.pin(cells)
+        self._pins.setdefault(peer, {})[number] = _Pin(runs, deadline)
+        self.slabs.pin(runs)
         self._set_alarm()
         return number
 
-    def _unpin(self, cells: Iterable[Cell]) -> None:
-        if self.cells.unpin(cells):
+    def _unpin(self, runs: Iterable[Run]) -> None:
+        if self.slabs.unpin(runs):
             self.freed()
 
     def _set_alarm(self) -> None:
@@ -122,7 +121,3 @@ class ReadDesk:
             self.expired_pins += len(late)
             self.release(peer, late)
         self._set_alarm()
-
-
-def _lengths(cells: Sequence[Cell]) -> NDArray[np.int64]:
-    return np.array([cell.length for cell in cells], dtype=np.int64)

@@ -57,7 +57,7 @@ class Standby:
             return Reply(message=Held(held=False))
         self._copy = StoreCopy(self.store)
         self._chunks = self._copy.chunks()
-        log.info("standby of warehouse/%s: %d rows are taken over", self.of, len(self.store.rows))
+        log.info("standby of warehouse/%s: %d rows are taken over", self.of, self.store.num_rows)
         return Reply(message=Held(held=True, epoch=self._epoch))
 
     def export(self, peer: Peer, message: Export, _: memoryview) -> Reply:

@@ -205,7 +205,7 @@ class StandbyLink:
             clear(self._store)
             raise
         self.epoch = answer.epoch
-        log.info("%s took over %d rows from its standby", self._name, len(self._store.rows))
+        log.info("%s took over %d rows from its standby", self._name, self._store.num_rows)
         return True
 
     async def _seed(self, peer: Peer) -> None:

@@ -4,35 +4,35 @@ Pure. A store that was made of all chunks of another answers every later message
 Chunks hold raw bytes and metadata; where bytes lie in the arena is each store's own affair.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
-from rljob_runtime.dock.columns import Packed, known_format
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, GroupCells, StoredRow
-from rljob_runtime.dock.warehouse.cells import Cell, Cells, runs_of
+from rljob_runtime.dock.columns import known_format
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.names import names_of, pack_names
+from rljob_runtime.dock.warehouse.batch_record import GROUPS, BatchRecord
+from rljob_runtime.dock.warehouse.slabs import Run, slab_bytes
 from rljob_runtime.dock.warehouse.store import WarehouseStore
+from rljob_runtime.dock.wire.encoding import packed_columns
 from rljob_runtime.dock.wire.frames import MalformedFrame
-from rljob_runtime.dock.wire.messages import BatchItem, Chunk, GroupItem, ItemColumn, RowItem
+from rljob_runtime.dock.wire.messages import (
+    BatchItem,
+    Chunk,
+    ColumnHead,
+    GroupItems,
+    RowItems,
+    SlabItem,
+    numbers_of,
+    packed,
+)
 
 CHUNK_BYTES = 4 << 20
-BYTES = known_format("uint8", ())
-FREED_ROWS = 5_000
-"""Acknowledgements of freed rows in one chunk."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """Something with cells: a row, or a group's shared columns."""
-
-    known: GroupItem | RowItem
-    cells: Cells
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(_size(cell) for cell in self.cells.values())
+ROWS = 5_000
+"""Whose metadata are in one chunk; groups likewise."""
+SLABS = 1_000
 
 
 class StoreCopy:
@@ -42,79 +42,81 @@ class StoreCopy:
     """
 
     def __init__(self, store: WarehouseStore) -> None:
-        self._memory = store.cells
-        self._batches = [_batch_item(record) for record in store.batches.values()]
-        self._freed = [
-            (record.name, uid, dict(acks))
-            for record in store.batches.values()
-            for uid, acks in record.freed.items()
-        ]
-        self._items = [item for record in store.batches.values() for item in _items(store, record)]
-        self._memory.pin(self._all_cells())
+        self._slabs = store.slabs
+        records = store.batches.values()
+        self._batches = [_batch_item(record) for record in records]
+        self._groups = [items for record in records for items in _group_items(record)]
+        self._rows = [items for record in records for items in _row_items(record)]
+        self._held = [(record.name, *held) for record in records for held in record.held()]
+        self._slabs.pin(run for *_, run in self._held)
 
     def chunks(
         self, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[tuple[Chunk, Sequence[memoryview]]]:
-        """Batches, then freed rows, then rows, with their columns: views of the store's memory.
+        """Batches, their groups, their rows, then columns: views of the store's memory.
 
         chunk_bytes: of columns; one row may be larger.
         """
         yield Chunk(batches=self._batches), ()
-        left = iter(self._freed)
-        while freed := list(islice(left, FREED_ROWS)):
-            yield Chunk(freed=freed), ()
-        part: list[_Item] = []
+        for groups in self._groups:
+            yield Chunk(groups=[groups]), ()
+        for rows in self._rows:
+            yield Chunk(rows=[rows]), ()
+        part: list[tuple[SlabItem, list[memoryview]]] = []
         size = 0
-        for item in self._items:
-            if part and size + item.num_bytes > chunk_bytes:
-                yield self._chunk(part)
-                part, size = [], 0
-            part.append(item)
-            size += item.num_bytes
+        for batch, source, places, whole in self._held:
+            for run, num_bytes in _cut(whole, chunk_bytes):
+                if part and (size + num_bytes > chunk_bytes or len(part) == SLABS):
+                    yield _chunk(part)
+                    part, size = [], 0
+                own = places[run.first - whole.first : run.last - whole.first]
+                part.append(self._slab_item(batch, source, own, run))
+                size += num_bytes
         if part:
-            yield self._chunk(part)
+            yield _chunk(part)
 
     def release(self) -> bool:
         """Let the bytes go; True when bytes of rows that are gone became free."""
-        return self._memory.unpin(self._all_cells())
+        return self._slabs.unpin(run for *_, run in self._held)
 
-    def _chunk(self, part: Sequence[_Item]) -> tuple[Chunk, Sequence[memoryview]]:
-        """Groups, then rows; column after column, so that rows that lie together stay together."""
-        items = sorted(part, key=lambda item: isinstance(item.known, RowItem))
-        places: dict[str, list[int]] = {}
-        for i, item in enumerate(items):
-            for name in item.cells:
-                places.setdefault(name, []).append(i)
-        columns, buffers = [], []
-        for name, where in places.items():
-            cells = [items[i].cells[name] for i in where]
-            columns.append(
-                ItemColumn(
+    def _slab_item(
+        self, batch: str, source: str, places: Array, run: Run
+    ) -> tuple[SlabItem, list[memoryview]]:
+        columns = run.slab.columns
+        item = SlabItem(
+            batch=batch,
+            source=source,
+            places=packed(places),
+            columns=[
+                ColumnHead(
                     name=name,
-                    items=_packed(where),
-                    lengths=_packed(cell.length for cell in cells),
-                    sizes=_packed(_size(cell) for cell in cells),
-                    totals=_packed(cell.total for cell in cells),
+                    dtype=column.form.dtype,
+                    tail=column.form.tail,
+                    lengths=run.lengths(name).tobytes(),
                 )
-            )
-            buffers += [self._memory.memory.view[start:end] for start, end in runs_of(cells)]
-        groups = [item.known for item in items if isinstance(item.known, GroupItem)]
-        rows = [item.known for item in items if isinstance(item.known, RowItem)]
-        return Chunk(groups=groups, rows=rows, columns=columns), buffers
-
-    def _all_cells(self) -> list[Cell]:
-        return [cell for item in self._items for cell in item.cells.values()]
+                for name, column in columns.items()
+            ],
+            sums=[column.sums[run.first : run.last].tobytes() for column in columns.values()],
+        )
+        view = self._slabs.memory.view
+        return item, [view[start:end] for name in columns for start, end in run.spans(name)]
 
 
 def add_chunk(store: WarehouseStore, chunk: Chunk, payload: memoryview) -> None:
     """Take a chunk of another store, in their order. Raises MalformedFrame, NoRoom."""
     try:
-        for item in chunk.batches:
-            store.batches[item.name] = _record(item)
-        for batch, uid, acks in chunk.freed:
-            store.batches[batch].remember(uid, acks)
-        _add_items(store, chunk, payload)
-    except (KeyError, ValueError, IndexError) as error:
+        for batch in chunk.batches:
+            store.batches[batch.name] = _record(batch)
+        for groups in chunk.groups:
+            _add_groups(store, groups)
+        for rows in chunk.rows:
+            _add_rows(store, rows)
+        place = 0
+        for slab in chunk.slabs:
+            place = _add_slab(store, slab, payload, place)
+        if place != len(payload):
+            raise ValueError(f"columns end at byte {place} of {len(payload)}")
+    except (KeyError, ValueError, IndexError, OverflowError) as error:
         raise MalformedFrame(f"chunk of a store: {type(error).__name__} {error}") from None
 
 
@@ -130,97 +132,138 @@ def _batch_item(record: BatchRecord) -> BatchItem:
     return BatchItem(
         name=record.name,
         total=record.total,
-        known=record.known,
         dropped=record.dropped,
-        acked=dict(record.acked),
         states=record.states,
-        group_names=sorted(record.group_names),
+        shared=tuple(sorted(record.shared)),
         formats={name: (form.dtype, form.tail) for name, form in record.formats.items()},
+        leases=record.leases(),
     )
 
 
 def _record(item: BatchItem) -> BatchRecord:
-    return BatchRecord(
-        name=item.name,
-        total=item.total,
-        states=item.states,
-        known=item.known,
-        dropped=item.dropped,
-        acked=item.acked,
-        formats={name: known_format(*form) for name, form in item.formats.items()},
-        group_names=frozenset(item.group_names),
+    record = BatchRecord(item.name, total=item.total, states=item.states)
+    record.dropped = item.dropped
+    record.shared = frozenset(item.shared)
+    record.formats = {name: known_format(*form) for name, form in item.formats.items()}
+    record.know_leases(item.leases)
+    return record
+
+
+def _group_items(record: BatchRecord) -> Iterator[GroupItems]:
+    groups = record.groups
+    charges = np.where(groups["left"] > 0, groups["charge"], 0)
+    for first in range(0, groups.length, ROWS):
+        own = slice(first, min(first + ROWS, groups.length))
+        yield GroupItems(
+            batch=record.name,
+            names=record.group_names.packed(np.arange(own.start, own.stop)),
+            sizes=packed(groups["size"][own]),
+            indexes=packed(groups["index"][own]),
+            charges=packed(charges[own]),
+        )
+
+
+def _row_items(record: BatchRecord) -> Iterator[RowItems]:
+    rows, names, acks = record.rows, list(record.numbers), record.acks()
+    for first in range(0, rows.length, ROWS):
+        own = slice(first, first + ROWS)
+        yield RowItems(
+            batch=record.name,
+            names=pack_names(names[own]),
+            groups=packed(rows["group"][own]),
+            gone=packed(rows["gone"][own]),
+            versions=packed(rows["version"][own]),
+            charges=packed(rows["charge"][own]),
+            num_bytes=packed(rows["num_bytes"][own]),
+            acks={state: packed(leases[own]) for state, leases in acks.items()},
+        )
+
+
+def _cut(run: Run, chunk_bytes: int) -> Iterator[tuple[Run, int]]:
+    """Parts of it that are not larger than that, unless a row is, and their bytes."""
+    columns = run.slab.columns.values()
+    first = size = 0
+    for place in range(run.first, run.last):
+        own = sum([column.starts[place + 1] - column.starts[place] for column in columns])
+        if place > first + run.first and size + own > chunk_bytes:
+            yield Run(run.slab, run.first + first, place), size
+            first, size = place - run.first, 0
+        size += own
+    yield Run(run.slab, run.first + first, run.last), size
+
+
+def _chunk(
+    part: Sequence[tuple[SlabItem, list[memoryview]]],
+) -> tuple[Chunk, Sequence[memoryview]]:
+    buffers = [*chain.from_iterable(own for _, own in part)]
+    return Chunk(slabs=[item for item, _ in part]), buffers
+
+
+def _add_groups(store: WarehouseStore, items: GroupItems) -> None:
+    record = store.batches[items.batch]
+    number = len(names_of(items.names))
+    charges = _numbers(items.charges, number)
+    record.add_groups(
+        items.names,
+        sizes=_numbers(items.sizes, number),
+        indexes=_numbers(items.indexes, number),
+        charges=charges,
+        slab=None,
     )
+    store.charge(int(charges.sum()))
 
 
-def _items(store: WarehouseStore, record: BatchRecord) -> Iterator[_Item]:
-    """A batch's rows in order, each group before its first row."""
-    met: set[str] = set()
-    for uid in record.live:
-        row = store.rows[uid]
-        head = row.head
-        if head.group not in met:
-            met.add(head.group)
-            group = record.groups[head.group]
-            yield _Item(GroupItem(record.name, head.group, group.charge), dict(group.cells))
-        numbers = (row.number, row.charge, row.num_bytes, row.version)
-        yield _Item(RowItem(record.name, head, *numbers, dict(row.acks)), dict(row.cells))
-
-
-def _add_items(store: WarehouseStore, chunk: Chunk, payload: memoryview) -> None:
-    cells: list[Cells] = [{} for _ in chain(chunk.groups, chunk.rows)]
-    place = 0
-    for column in chunk.columns:
-        name, sizes, lengths = column.name, _unpacked(column.sizes), _unpacked(column.lengths)
-        end = place + sum(sizes)
-        if end > len(payload) or min([*sizes, *lengths], default=0) < 0:
-            raise ValueError(f"{name} ends at byte {end} of {len(payload)}")
-        store.cells.require(end - place)
-        data = Packed(BYTES, sizes, payload[place:end])
-        place = end
-        stored = store.cells.store({name: data}, range(len(sizes)))
-        known = (_unpacked(column.items), lengths, _unpacked(column.totals))
-        for i, length, total, cell in zip(*known, stored, strict=True):
-            cell[name].length, cell[name].total = length, total
-            cells[i][name] = cell[name]
-    if place != len(payload):
-        raise ValueError(f"columns end at byte {place} of {len(payload)}")
-    left = iter(cells)
-    for group, own in zip(chunk.groups, left, strict=False):
-        store.batches[group.batch].groups[group.group] = GroupCells(own, group.charge)
-        store.charged_bytes += group.charge
-    for row, own in zip(chunk.rows, left, strict=True):
-        _add_row(store, row, own)
-    store.peak_bytes = max(store.peak_bytes, store.charged_bytes)
-
-
-def _add_row(store: WarehouseStore, item: RowItem, cells: Cells) -> None:
-    record, head = store.batches[item.batch], item.head
-    if head.uid in store.rows:
-        raise ValueError(f"row {head.uid} is there twice")
-    row = StoredRow(
-        head=head,
-        batch=record.name,
-        number=item.number,
-        cells=cells,
-        charge=item.charge,
-        num_bytes=item.num_bytes,
-        acks=item.acks,
+def _add_rows(store: WarehouseStore, items: RowItems) -> None:
+    record, uids = store.batches[items.batch], names_of(items.names)
+    number = len(uids)
+    if len(set(uids)) < number or not record.numbers.keys().isdisjoint(uids):
+        raise ValueError("a row is there twice")
+    groups, gone = _numbers(items.groups, number), _numbers(items.gone, number) != 0
+    if number and int(groups.max()) >= record.groups.length:
+        raise ValueError("rows of groups that are not there")
+    charges = _numbers(items.charges, number)
+    numbers = record.add_rows(
+        uids,
+        groups=groups,
+        versions=_numbers(items.versions, number, least=None),
+        charges=charges,
+        num_bytes=_numbers(items.num_bytes, number),
+        slab=None,
     )
-    row.version = item.version
-    record.groups[head.group].live += 1
-    store.rows[head.uid] = row
-    record.live[head.uid] = None
-    store.charged_bytes += row.charge
+    acks = {state: _numbers(leases, number) for state, leases in items.acks.items()}
+    if any(state not in record.states for state in acks):
+        raise ValueError("rows are acknowledged by states that they do not pass")
+    record.restore(numbers, gone=gone, acks=acks)
+    store.charge(int(charges[~gone].sum()))
 
 
-def _size(cell: Cell) -> int:
-    return sum(end - start for start, end in cell.spans)
+def _add_slab(store: WarehouseStore, item: SlabItem, payload: memoryview, place: int) -> int:
+    """Columns whose bytes begin there; where they end."""
+    record = store.batches[item.batch]
+    size = sum(
+        int(numbers_of(head.lengths).sum()) * known_format(head.dtype, head.tail).value_bytes
+        for head in item.columns
+    )
+    columns = packed_columns(item.columns, payload[place : place + size], alignment_bytes=1)
+    places = _numbers(item.places, len(item.places) // 8)
+    number = len(places)
+    there = record.groups.length if item.source == GROUPS else record.rows.length
+    if not number or {len(column.lengths) for column in columns.values()} != {number}:
+        raise ValueError("columns of other rows than are named")
+    if int(places.max()) >= there or len(set(places.tolist())) < number:
+        raise ValueError("columns of rows that are not there")
+    store.slabs.require(slab_bytes(columns))
+    slab = store.slabs.store(columns)
+    for name, sums in zip(columns, item.sums, strict=True):
+        own = array("q", _numbers(sums, number, least=None).tolist())
+        slab.columns[name] = slab.columns[name]._replace(sums=own)
+    record.place(item.source, places, slab)
+    return place + size
 
 
-def _packed(numbers: Iterable[int]) -> bytes:
-    return np.fromiter(numbers, dtype="<i8").tobytes()
-
-
-def _unpacked(packed: bytes) -> list[int]:
-    numbers: list[int] = np.frombuffer(packed, dtype="<i8").tolist()
-    return numbers
+def _numbers(told: bytes, number: int, *, least: int | None = 0) -> Array:
+    """So many, none of them smaller. Raises ValueError."""
+    values = numbers_of(told)
+    if len(values) != number or (least is not None and number and int(values.min()) < least):
+        raise ValueError(f"{len(values)} numbers for {number}, or one below {least}")
+    return values

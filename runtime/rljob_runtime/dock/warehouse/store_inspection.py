@@ -3,8 +3,6 @@
 Bounded, whatever the warehouse holds. Pure.
 """
 
-from collections import Counter
-from itertools import islice
 from typing import Any
 
 from rljob_runtime.dock.warehouse.batch_record import BatchRecord
@@ -19,26 +17,29 @@ def inspection(store: WarehouseStore) -> dict[str, Any]:
     """As JSON: bytes, and by batch how many live rows have each column and each acknowledgement."""
     live = [record for record in store.batches.values() if record.live]
     return {
-        "rows": len(store.rows),
+        "rows": store.num_rows,
         "bytes": store.charged_bytes,
         "capacity_bytes": store.capacity_bytes,
-        "held_by_readers_bytes": store.cells.retained_bytes,
+        "held_by_readers_bytes": store.slabs.retained_bytes,
         "unacknowledged": store.unacknowledged(),
-        "batches": {record.name: _batch(store, record) for record in live[-MAX_BATCHES:]},
+        "batches": {record.name: _batch(record) for record in live[-MAX_BATCHES:]},
         "left_out": {"batches": max(0, len(live) - MAX_BATCHES)},
     }
 
 
-def _batch(store: WarehouseStore, record: BatchRecord) -> dict[str, Any]:
-    columns: Counter[str] = Counter()
-    acknowledged: Counter[str] = Counter()
-    for uid in islice(record.live, MAX_ROWS):
-        columns.update(store.rows[uid].cells.keys())
-        acknowledged.update(store.rows[uid].acks.keys())
+def _batch(record: BatchRecord) -> dict[str, Any]:
+    rows = record.live_rows()[:MAX_ROWS]
+    has = {
+        name: int((record.lengths(name, rows) >= 0).sum())
+        for name in record.formats
+        if name not in record.shared
+    }
     return {
         "total": record.total,
-        "live": len(record.live),
-        "columns": dict(columns),
-        "group_columns": sorted(record.group_names),
-        "acknowledged": {state: acknowledged[state] for state in record.states},
+        "live": record.live,
+        "columns": {name: number for name, number in has.items() if number},
+        "group_columns": sorted(record.shared),
+        "acknowledged": {
+            state: int(record.acknowledged(state, rows).sum()) for state in record.states
+        },
     }

@@ -113,12 +113,12 @@ class WarehouseServer(DockServer):
         self._writes = Parking(changed=self._changed, full=self._full)
         self._puts = Parking(changed=self._changed, full=self._full)
         self._reads = ReadDesk(
-            cells=self.store.cells,
+            slabs=self.store.slabs,
             lookup=self.store.read,
             freed=self._changed,
             pin_seconds=pin_seconds,
         )
-        if not self.store.cells.memory.shareable:
+        if not self.store.slabs.memory.shareable:
             self._shared_directory, self._no_socket = None, "its system has no memfd_create"
         self._prefault: asyncio.Future[None] | None = None
         self.answer(PutRows, self._put_rows)
@@ -152,7 +152,7 @@ class WarehouseServer(DockServer):
         """See DockServer."""
         await self._link.stop()
         await super().stop()
-        self.store.cells.memory.close()
+        self.store.slabs.memory.close()
 
     def welcome(self) -> WarehouseWelcome:
         """A peer learns the epoch, how large a put may be, and how long it may look at an answer."""
@@ -223,7 +223,7 @@ class WarehouseServer(DockServer):
         return self._reads.answer(peer, message.uids, message.columns)
 
     def _attach(self, peer: Peer, message: Attach, _: memoryview) -> Reply:
-        memory = self.store.cells.memory
+        memory = self.store.slabs.memory
         if not (peer.local and memory.shareable):
             raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
         peer.staging = new_staging()
@@ -238,8 +238,8 @@ class WarehouseServer(DockServer):
         state, needs = message.state, frozenset(message.needs)
         if is_behind(self.epoch, message.seen):
             self._start_over()
-        batches, rows = self.store.batches.values(), self.store.rows
-        snapshot = snapshot_for(batches, rows, state=state, needs=needs, epoch=self.epoch)
+        batches = self.store.batches.values()
+        snapshot = snapshot_for(batches, state=state, needs=needs, epoch=self.epoch)
 
         def attach() -> None:
             if peer in self.peers:
@@ -261,11 +261,11 @@ class WarehouseServer(DockServer):
         return Reply(
             message=WarehouseStats(
                 role=self.role,
-                rows=len(store.rows),
+                rows=store.num_rows,
                 bytes=store.charged_bytes,
                 capacity=store.capacity_bytes,
-                retained=store.cells.retained_bytes,
-                holes=len(store.cells.arena.holes()),
+                retained=store.slabs.retained_bytes,
+                holes=len(store.slabs.arena.holes()),
                 pins=self._reads.num_pins,
                 expired_pins=self._reads.expired_pins,
                 attached=sum(p.attached for p in self.peers),
@@ -274,7 +274,7 @@ class WarehouseServer(DockServer):
                 requests=self.requests,
                 subscribers=len(self._broadcast),
                 unacknowledged=store.unacknowledged(),
-                batches={n: len(b.live) for n, b in store.batches.items() if b.live},
+                batches={n: b.live for n, b in store.batches.items() if b.live},
                 **self.replication(),
                 **self._held_for_another(),
             )
@@ -297,7 +297,7 @@ class WarehouseServer(DockServer):
             return {}
         held = self._standby.store
         return {
-            "standby_rows": len(held.rows) if held is not None else 0,
+            "standby_rows": held.num_rows if held is not None else 0,
             "standby_bytes": held.charged_bytes if held is not None else 0,
         }
 
@@ -308,8 +308,8 @@ class WarehouseServer(DockServer):
             who = f"state {stuck[0]} has not acknowledged {stuck[1]} rows that are ready for it"
         return DockFull(
             f"{self.role} stayed full for {waited_seconds:.3g} s: {store.charged_bytes} of "
-            f"{store.capacity_bytes} bytes hold {len(store.rows)} rows, and readers hold "
-            f"{store.cells.retained_bytes} bytes of freed ones; {who}; find out why it does not go "
+            f"{store.capacity_bytes} bytes hold {store.num_rows} rows, and readers hold "
+            f"{store.slabs.retained_bytes} bytes of freed ones; {who}; find out why it does not go "
             "on, or raise spec.dock.capacity"
         )
 
@@ -323,7 +323,7 @@ class WarehouseServer(DockServer):
 
     def _prefault_ahead(self) -> None:
         """Make memory present in the background before it is written; what never is used never is."""
-        memory, used = self.store.cells.memory, self.store.cells.arena.high_water
+        memory, used = self.store.slabs.memory, self.store.slabs.arena.high_water
         wanted = min(memory.num_bytes, max(PREFAULT_BYTES, 2 * used))
         idle = self._prefault is None or self._prefault.done()
         if idle and memory.populated_bytes < wanted:

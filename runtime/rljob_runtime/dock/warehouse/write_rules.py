@@ -1,76 +1,54 @@
-"""Which rows of a write take effect in the warehouse's store, and which were acknowledged before."""
+"""Which rows of a write take effect in the warehouse's store, and which were acknowledged before. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
 
 from rljob_runtime.dock.columns import Packed
-from rljob_runtime.dock.warehouse.batch_record import BatchRecord, StoredRow
-from rljob_runtime.errors import DockLost, DockRefused
-
-
-def live_row(rows: Mapping[str, StoredRow], uid: str) -> StoredRow:
-    """The row of that uid. Raises DockLost when it is not here."""
-    row = rows.get(uid)
-    if row is None:
-        raise DockLost(
-            f"row {uid} is not in this warehouse: every state has acknowledged it, its batch "
-            "was dropped, or the warehouse restarted"
-        )
-    return row
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord
+from rljob_runtime.dock.warehouse.named_rows import Named
+from rljob_runtime.errors import DockRefused
 
 
 def sort_out(
-    rows: Mapping[str, StoredRow],
-    batches: Mapping[str, BatchRecord],
-    state: str,
-    lease: str,
-    uids: Sequence[str],
-) -> tuple[list[int], list[str], list[str]]:
-    """Indices of rows that are new to the state; duplicates; duplicates by another lease.
+    named: Iterable[Named], uids: Sequence[str], *, state: str, lease: str
+) -> tuple[list[Named], list[int], list[int]]:
+    """Rows that are new to the state; places of duplicates; of duplicates by another lease.
 
-    Raises DockRefused for a row that does not pass the state, DockLost for one that was never here.
+    Raises DockRefused for a row that does not pass the state.
     """
-    fresh: list[int] = []
-    duplicates: list[str] = []
-    foreign: list[str] = []
-    passing: set[str] = set()
-    for i, uid in enumerate(uids):
-        row = rows.get(uid)
-        acks = row.acks if row is not None else _freed_acks(rows, batches, uid)
-        if row is not None and row.batch not in passing:
-            if state not in batches[row.batch].states:
+    fresh: list[Named] = []
+    duplicates: list[Array] = []
+    foreign: list[Array] = []
+    for own in named:
+        record, places, numbers = own
+        if state not in record.states:
+            live = ~record.rows["gone"][numbers]
+            if live.any():
+                uid = uids[int(places[live][0])]
                 raise DockRefused(f"row {uid} does not pass state {state}")
-            passing.add(row.batch)
-        if row is not None and state not in acks:
-            fresh.append(i)
+        known = record.acknowledged(state, numbers) | record.rows["gone"][numbers]
+        if not known.any():
+            fresh.append(own)
             continue
-        duplicates.append(uid)
-        if acks.get(state) != lease:
-            foreign.append(uid)
-    return fresh, duplicates, foreign
+        if not known.all():
+            fresh.append(own.only(~known))
+        duplicates.append(places[known])
+        foreign.append(places[known & ~record.acknowledged_by(state, lease, numbers)])
+    return fresh, _sorted(duplicates), _sorted(foreign)
 
 
-def check_columns(
-    rows: Sequence[StoredRow],
-    batches: Mapping[str, BatchRecord],
-    columns: Mapping[str, Packed],
-) -> None:
+def check_columns(record: BatchRecord, numbers: Array, columns: Mapping[str, Packed]) -> None:
     """Refuse columns that the rows have already, or whose type differs from other rows'."""
-    for batch in {row.batch for row in rows}:
-        batches[batch].check_formats(columns)
-    for row in rows:
-        group_names = batches[row.batch].group_names
-        for name in columns:
-            if name in row.cells or name in group_names:
-                raise DockRefused(
-                    f"row {row.head.uid} has column {name!r} already; write it under another name"
-                )
+    record.check_formats(columns)
+    taken = (record.columns_of(numbers) | record.shared) & columns.keys()
+    for name in taken:
+        (has,) = np.nonzero(record.lengths(name, numbers) >= 0)
+        if len(has):
+            (uid,) = record.uids(numbers[has[:1]])
+            raise DockRefused(f"row {uid} has column {name!r} already; write it under another name")
 
 
-def _freed_acks(
-    rows: Mapping[str, StoredRow], batches: Mapping[str, BatchRecord], uid: str
-) -> dict[str, str]:
-    for record in batches.values():
-        if uid in record.freed and not record.dropped:
-            return record.freed[uid]
-    live_row(rows, uid)
-    raise AssertionError(f"row {uid} is live but was not found")
+def _sorted(places: Sequence[Array]) -> list[int]:
+    return sorted([place for own in places for place in own.tolist()])

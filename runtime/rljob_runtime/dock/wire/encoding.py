@@ -60,7 +60,9 @@ def decode_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str
     return {name: _ragged(column) for name, column in packed_columns(heads, payload).items()}
 
 
-def packed_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str, Packed]:
+def packed_columns(
+    heads: Iterable[ColumnHead], payload: memoryview, *, alignment_bytes: int = ALIGNMENT_BYTES
+) -> dict[str, Packed]:
     """As decode_columns, as they are stored."""
     columns: dict[str, Packed] = {}
     place = 0
@@ -73,7 +75,7 @@ def packed_columns(heads: Iterable[ColumnHead], payload: memoryview) -> dict[str
                 f"column {name!r} is there twice or ends at byte {end} of {len(payload)}"
             )
         columns[name] = Packed(form, lengths, payload[place:end])
-        place = end + -size % ALIGNMENT_BYTES
+        place = end + -size % alignment_bytes
     if place != len(payload):
         raise MalformedFrame(f"columns end at byte {place} of {len(payload)}")
     return columns

@@ -17,7 +17,7 @@ from xxhash import xxh32_digest
 T = TypeVar("T")
 
 MAGIC = b"RLJD"
-VERSION = 4
+VERSION = 5
 FIELDS = struct.Struct("<4sHHIQ")
 HEAD_BYTES = FIELDS.size + 4
 """The fields and their XXH32."""

@@ -121,16 +121,21 @@ class FoundColumn(ColumnHead, frozen=True, kw_only=True):
     """Sum of its bits as they were written, as `bit_sums`."""
 
 
-class RowHead(NamedTuple):
-    """A new row's identity."""
+class NewRows(Struct, frozen=True, kw_only=True):
+    """New rows of whole groups, those of a group one behind the other. Numbers are int64: one a row, or
+    where it says so one a group."""
 
-    uid: str
-    group: str
-    group_index: Count
-    group_size: Count
-    sample: Count
-    version: int
-    reserve_bytes: Count
+    names: PackedNames
+    """Uids of the rows."""
+    versions: bytes
+    reserves: bytes
+    """Bytes that are kept free for what states will write to a row."""
+    groups: PackedNames
+    """Names of the groups."""
+    sizes: bytes
+    """Rows of a group."""
+    indexes: bytes
+    """A group's number in its batch."""
 
 
 class Stored(Message, frozen=True, kw_only=True):
@@ -147,7 +152,7 @@ class PutRows(Waits[Stored], frozen=True, kw_only=True):
     batch: str
     total: Count
     states: list[str]
-    rows: Annotated[list[RowHead], Meta(min_length=1)]
+    rows: NewRows
     columns: list[ColumnHead]
     group_columns: list[ColumnHead]
     staged: int | None = None
@@ -300,63 +305,68 @@ class Subscribe(Request[Snapshot], frozen=True, kw_only=True):
     seen: list[str]
 
 
-class BatchItem(NamedTuple):
-    """A batch in a copy of a store."""
+class BatchItem(Struct, frozen=True, kw_only=True):
+    """A batch in a copy of a store, but for its rows."""
 
     name: str
-    total: int
-    known: int
+    total: Count
     dropped: bool
-    acked: dict[str, int]
     states: tuple[str, ...]
-    group_names: list[str]
+    shared: tuple[str, ...]
+    """Columns that are of groups."""
     formats: dict[str, tuple[str, tuple[Count, ...]]]
     """Type and shape of one value, by column."""
+    leases: list[str]
+    """That have acknowledged rows."""
 
 
-class GroupItem(NamedTuple):
-    """A group in a copy of a store. charge: bytes counted for it."""
-
-    batch: str
-    group: str
-    charge: int
-
-
-class RowItem(NamedTuple):
-    """A row in a copy of a store. number: as StoredRow's. acks: state -> lease that acknowledged."""
+class GroupItems(Struct, frozen=True, kw_only=True):
+    """Groups of a batch in a copy of a store, in their order; numbers are int64, one a group."""
 
     batch: str
-    head: RowHead
-    number: Count
-    charge: int
-    num_bytes: int
-    version: int
-    acks: dict[str, str]
-
-
-class ItemColumn(Struct, frozen=True, kw_only=True):
-    """A column's cells in a chunk; each field but the name is int64, a number a cell."""
-
-    name: str
-    items: bytes
-    """Places among the chunk's groups, then rows."""
-    lengths: bytes
-    """Values."""
+    names: PackedNames
     sizes: bytes
-    """Bytes in the payload."""
-    totals: bytes
-    """Sums of their bits, as `bit_sums`."""
+    indexes: bytes
+    charges: bytes
+    """Bytes counted for a group, 0 where all of its rows are gone."""
+
+
+class RowItems(Struct, frozen=True, kw_only=True):
+    """Rows of a batch in a copy of a store, in their order, after all groups; numbers are int64, a row each."""
+
+    batch: str
+    names: PackedNames
+    groups: bytes
+    """Places of their groups."""
+    gone: bytes
+    versions: bytes
+    charges: bytes
+    num_bytes: bytes
+    acks: dict[str, bytes]
+    """By state the lease that acknowledged: its place among the batch's, and one more; 0: none."""
+
+
+class SlabItem(Struct, frozen=True, kw_only=True):
+    """Columns of rows of a batch, or of its groups, in a copy of a store; their bytes are in the payload.
+
+    source: whose columns, as `BatchRecord` says. places: int64, numbers of the rows, or places of the groups.
+    sums: int64, by column, of the bits of each row as they came, as `bit_sums`.
+    """
+
+    batch: str
+    source: str
+    places: bytes
+    columns: list[ColumnHead]
+    sums: list[bytes]
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a store; its columns are the payload."""
+    """A part of a store, in this order; the columns of its slabs are the payload, one behind the other."""
 
     batches: list[BatchItem] = field(default_factory=list)
-    freed: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
-    """Batch, uid and acknowledgements of rows that are gone."""
-    groups: list[GroupItem] = field(default_factory=list)
-    rows: list[RowItem] = field(default_factory=list)
-    columns: list[ItemColumn] = field(default_factory=list)
+    groups: list[GroupItems] = field(default_factory=list)
+    rows: list[RowItems] = field(default_factory=list)
+    slabs: list[SlabItem] = field(default_factory=list)
 
 
 class Held(Message, frozen=True, kw_only=True):

@@ -1,0 +1,56 @@
+"""Where the columns of rows lie in a warehouse's memory. Pure."""
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import numpy as np
+
+from rljob_runtime.dock.columns import Format
+from rljob_runtime.dock.growing import Array
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord
+from rljob_runtime.dock.warehouse.named_rows import Named
+from rljob_runtime.dock.warehouse.slabs import Run
+from rljob_runtime.errors import DockRefused
+
+
+class Located(NamedTuple):
+    """Where a column is: one value a row, or where it is `of_groups` one a group, in order of their
+    first appearance."""
+
+    name: str
+    form: Format
+    of_groups: bool
+    runs: list[Run]
+
+
+def located(named: Sequence[Named], column: str) -> Located:
+    """A column of rows, in the order of their places. Raises DockRefused where a row or batch lacks it."""
+    forms = {own.record.formats.get(column) for own in named}
+    form = forms.pop() if len(forms) == 1 else None
+    if form is None:
+        names = [own.record.name for own in named]
+        raise DockRefused(f"column {column!r} was not written to every batch of {names}")
+    of_groups = any(column in own.record.shared for own in named)
+    if len(named) == 1:
+        record, _, numbers = named[0]
+        groups = record.groups_of(numbers) if of_groups else None
+        runs = record.find(column, numbers) if groups is None else record.group_runs(groups)
+        return Located(column, form, of_groups, runs)
+    rows = _in_order(named)
+    if of_groups:
+        groups = dict.fromkeys((record, int(record.groups_of(own)[0])) for record, own in rows)
+        found = [record.group_runs(np.array([group])) for record, group in groups]
+    else:
+        found = [record.find(column, own) for record, own in rows]
+    return Located(column, form, of_groups, [*chain.from_iterable(found)])
+
+
+def _in_order(named: Sequence[Named]) -> list[tuple[BatchRecord, Array]]:
+    """Row by row: its batch, and an array with its number alone."""
+    rows = [
+        (place, record, numbers[i : i + 1])
+        for record, places, numbers in named
+        for i, place in enumerate(places.tolist())
+    ]
+    return [(record, own) for _, record, own in sorted(rows, key=lambda row: row[0])]
