@@ -217,9 +217,10 @@ BATCH = {
 }
 ONE = {"batch": "a", "names": {"text": b"g", "ends": b"\x01\0\0\0"}}
 GROUPS = {**ONE, "sizes": pack([2]), "indexes": pack([0]), "charges": pack([1])}
+ENDS = b"\x01\0\0\0\x02\0\0\0"
 ROWS = {
     "batch": "a",
-    "names": {"text": b"xy", "ends": b"\x01\0\0\0\x02\0\0\0"},
+    "names": {"text": b"xy", "ends": ENDS},
     **{name: pack([0, 0]) for name in ("groups", "gone", "versions", "charges", "num_bytes")},
     "acks": {"reward": pack([1, 0])},
 }
@@ -266,7 +267,7 @@ def test_a_chunk_may_hold_all_parts() -> None:
         {"groups": GROUPS, "rows": {**ROWS, "acks": {"critic": pack([1, 1])}}},
         {
             "groups": GROUPS,
-            "rows": {**ROWS, "names": {"text": b"xx", "ends": ROWS["names"]["ends"]}},
+            "rows": {**ROWS, "names": {"text": b"xx", "ends": ENDS}},
         },
         {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0, 2])}},
         {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0, 0])}},

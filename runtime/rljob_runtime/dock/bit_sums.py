@@ -5,27 +5,36 @@ wraps: it changes with any flipped bit, and with whatever happens within one wor
 Sums of rows add up, and cost a sixth of a CRC-32.
 """
 
+from array import array
+from collections.abc import Sequence
+
 import numpy as np
 
-from rljob_runtime.dock.columns import DTYPES, Array, Column, Packed
+from rljob_runtime.dock.columns import Array, Column
 
 WORDS = {size: np.dtype(f"<i{size}") for size in (1, 2, 4, 8)}
 
 
-def row_sums(column: Packed) -> list[int]:
-    """Of each row, of 64 bits at most."""
-    word = WORDS[DTYPES[column.form.dtype].itemsize]
-    words = np.frombuffer(column.data, dtype=word)
-    if len(column.lengths) == 1:  # of which a put is to be quick
-        return [_sum(words)]
-    sizes = np.array(column.sizes, dtype=np.int64) // word.itemsize
-    sums = np.zeros(len(sizes), dtype=np.int64)
-    filled = sizes.nonzero()[0]
-    if len(filled):
-        starts = (sizes.cumsum() - sizes)[filled]
-        sums[filled] = np.add.reduceat(words, starts, dtype=word)
-    listed: list[int] = sums.tolist()
-    return listed
+def row_sums(
+    data: memoryview, word_bytes: int, starts: Sequence["array[int]"]
+) -> list[Sequence[int]]:
+    """Of each row of columns of one width, of 64 bits at most. starts: of each column the first byte of
+    every row, of which none is empty, and the end of the last; columns are in order, at words."""
+    ends = np.frombuffer(b"".join([column.tobytes() for column in starts]), dtype=np.int64)
+    places, word = ends // word_bytes, WORDS[word_bytes]
+    words = np.frombuffer(data, dtype=word, count=int(places[-1]))
+    found = np.add.reduceat(words, places[:-1], dtype=word).tolist()
+    sums: list[Sequence[int]] = []
+    place = 0
+    for column in starts:  # behind each, what lies between it and the next
+        sums.append(found[place : place + len(column) - 1])
+        place += len(column)
+    return sums
+
+
+def row_sum(data: memoryview, word_bytes: int) -> int:
+    """Of one row."""
+    return _sum(np.frombuffer(data, dtype=WORDS[word_bytes]))
 
 
 def fits(column: Column, total: int) -> bool:

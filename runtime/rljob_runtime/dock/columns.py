@@ -209,15 +209,18 @@ Column = Ragged | Apart
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """What all rows of one column share: type name and shape of one value. value_bytes: of one."""
+    """What all rows of one column share: type name and shape of one value. value_bytes: of one; word_bytes:
+    of the type."""
 
     dtype: str
     tail: tuple[int, ...]
     value_bytes: int = field(init=False, compare=False)
+    word_bytes: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        size = DTYPES[self.dtype].itemsize * math.prod(self.tail)
-        object.__setattr__(self, "value_bytes", size)
+        word = DTYPES[self.dtype].itemsize
+        object.__setattr__(self, "word_bytes", word)
+        object.__setattr__(self, "value_bytes", word * math.prod(self.tail))
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.tail) if self.tail else ''}"

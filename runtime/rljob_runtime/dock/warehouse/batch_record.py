@@ -6,7 +6,6 @@ Pure. Rows are numbered as they come, those of a group one behind the other. `st
 # n rows of a call by their numbers, each once; G groups by their places
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -194,15 +193,28 @@ class BatchRecord:
         """Where the groups' columns lie."""
         return self._runs(self.groups["slab"][places], self.groups["place"][places])
 
-    def find(self, column: str, numbers: Array) -> list[Run]:
-        """Where a column that is not of groups lies. Raises DockRefused where a row lacks it."""
-        for source in self._sources:
-            runs = self.runs(source, numbers)
-            if sum([run.last - run.first for run in runs]) == len(numbers) and all(
-                column in run.slab.columns for run in runs
-            ):
-                return runs
-        return [run for number in numbers.tolist() for run in self._find_one(column, number)]
+    def find(self, columns: Iterable[str], numbers: Array) -> dict[str, list[Run]]:
+        """Where columns lie, those of groups one value a group. Raises DockRefused where a row lacks one."""
+        whole = {source: self.runs(source, numbers) for source in self._sources}
+        whole = {
+            source: runs
+            for source, runs in whole.items()
+            if sum([run.last - run.first for run in runs]) == len(numbers)
+        }
+        found: dict[str, list[Run]] = {}
+        of_groups: list[Run] | None = None
+        for column in columns:
+            if column in self.shared:
+                of_groups = of_groups or self.group_runs(self.groups_of(numbers))
+                found[column] = of_groups
+                continue
+            for runs in whole.values():
+                if all(column in run.slab.columns for run in runs):
+                    found[column] = runs
+                    break
+            else:
+                found[column] = [run for n in numbers.tolist() for run in self._find_one(column, n)]
+        return found
 
     def lengths(self, column: str, numbers: Array) -> Array:
         """Values of each row, -1 where it lacks the column."""
@@ -235,7 +247,8 @@ class BatchRecord:
         """Bytes to charge beyond their reserves for so many more a row, [n]."""
         rows = self.rows
         needed = ROW_BYTES + rows["num_bytes"][numbers] + added - rows["charge"][numbers]
-        return np.maximum(needed, 0)
+        beyond: Array = np.maximum(needed, 0)
+        return beyond
 
     def check_formats(self, columns: Mapping[str, Packed]) -> None:
         """Refuse a column whose type differs from that of the batch's other rows."""
@@ -297,11 +310,9 @@ class BatchRecord:
         """Rows are gone; places of the groups that went with them."""
         self.rows["gone"][numbers] = True
         self.live -= len(numbers)
-        places, counts = np.unique(self.rows["group"][numbers], return_counts=True)
-        left = self.groups["left"]
-        left[places] -= counts.astype(np.uint32)
-        ended: Array = places[left[places] == 0]
-        return ended
+        groups, left = self.rows["group"][numbers], self.groups["left"]
+        np.subtract.at(left, groups, 1)
+        return np.array([*dict.fromkeys(groups[left[groups] == 0].tolist())], dtype=np.int64)
 
     def _find_one(self, column: str, number: int) -> list[Run]:
         for source in self._sources:
@@ -317,16 +328,20 @@ class BatchRecord:
                 yield self._slabs[number]
 
     def _runs(self, slabs: Array, places: Array) -> list[Run]:
-        if len(slabs) > 1:
-            follow = (slabs[1:] == slabs[:-1]) & (places[1:] == places[:-1] + 1)
-            ends = [0, *(np.flatnonzero(~follow) + 1).tolist(), len(slabs)]
-        else:
-            ends = [0, len(slabs)]
-        found = []
-        for first, last in pairwise(ends):
-            if first < last and (number := int(slabs[first])) != NO_SLAB:
-                place = int(places[first])
-                found.append(Run(self._slabs[number], place, place + last - first))
+        numbers, left = slabs.tolist(), places.tolist()
+        if not numbers:
+            return []
+        first, number, count = left[0], numbers[0], len(left)
+        together = numbers.count(number) == count and left == [*range(first, first + count)]
+        if together and number != NO_SLAB:
+            return [Run(self._slabs[number], first, first + count)]
+        found: list[Run] = []
+        for i, (number, place) in enumerate(zip(numbers, left, strict=True)):
+            if i and number == numbers[i - 1] and place == left[i - 1] + 1:
+                if number != NO_SLAB:
+                    found[-1] = Run(found[-1].slab, found[-1].first, place + 1)
+            elif number != NO_SLAB:
+                found.append(Run(self._slabs[number], place, place + 1))
         return found
 
     def _keep(self, slab: Slab) -> int:

@@ -24,26 +24,35 @@ class Located(NamedTuple):
     runs: list[Run]
 
 
-def located(named: Sequence[Named], column: str) -> Located:
-    """A column of rows, in the order of their places. Raises DockRefused where a row or batch lacks it."""
+def located(named: Sequence[Named], columns: Sequence[str]) -> list[Located]:
+    """Columns of rows, in the order of their places. Raises DockRefused where a row or batch lacks one."""
+    forms = {column: _form(named, column) for column in columns}
+    shared = frozenset[str]().union(*[own.record.shared for own in named])
+    if len(named) == 1:
+        found = named[0].record.find(columns, named[0].numbers)
+    else:
+        found = {name: _one_by_one(named, name, name in shared) for name in columns}
+    return [Located(name, form, name in shared, found[name]) for name, form in forms.items()]
+
+
+def _form(named: Sequence[Named], column: str) -> Format:
     forms = {own.record.formats.get(column) for own in named}
     form = forms.pop() if len(forms) == 1 else None
     if form is None:
         names = [own.record.name for own in named]
         raise DockRefused(f"column {column!r} was not written to every batch of {names}")
-    of_groups = any(column in own.record.shared for own in named)
-    if len(named) == 1:
-        record, _, numbers = named[0]
-        groups = record.groups_of(numbers) if of_groups else None
-        runs = record.find(column, numbers) if groups is None else record.group_runs(groups)
-        return Located(column, form, of_groups, runs)
+    return form
+
+
+def _one_by_one(named: Sequence[Named], column: str, of_groups: bool) -> list[Run]:
+    """Of rows of several batches."""
     rows = _in_order(named)
     if of_groups:
-        groups = dict.fromkeys((record, int(record.groups_of(own)[0])) for record, own in rows)
+        groups = dict.fromkeys((record, *record.groups_of(own).tolist()) for record, own in rows)
         found = [record.group_runs(np.array([group])) for record, group in groups]
     else:
-        found = [record.find(column, own) for record, own in rows]
-    return Located(column, form, of_groups, [*chain.from_iterable(found)])
+        found = [record.find([column], own)[column] for record, own in rows]
+    return [*chain.from_iterable(found)]
 
 
 def _in_order(named: Sequence[Named]) -> list[tuple[BatchRecord, Array]]:

@@ -1,6 +1,6 @@
 """Rows that a message names: in which batches they are, and what has become of them. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,8 @@ import numpy as np
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.warehouse.batch_record import BatchRecord
 from rljob_runtime.errors import DockLost
+
+Records = Mapping[str, BatchRecord]
 
 
 class Named(NamedTuple):
@@ -22,19 +24,18 @@ class Named(NamedTuple):
         return Named(self.record, self.places[which], self.numbers[which])
 
 
-def named_rows(records: Iterable[BatchRecord], uids: Sequence[str]) -> list[Named]:
-    """The rows by batch, in order of first appearance. Raises DockLost for one that was never here, or whose
-    batch was dropped."""
+def named_rows(live: Records, known: Records, uids: Sequence[str]) -> list[Named]:
+    """The rows by batch, in order of first appearance. live: batches that have rows; known: all. Raises
+    DockLost for a row that was never here, or whose batch was dropped."""
     if not uids:
         return []
-    known = [record for record in records if not record.dropped]
-    first = _holder(known, uids[0])
+    first = _holder(live, known, uids[0])
     numbers = list(map(first.numbers.get, uids))
     if None not in numbers:
         return [Named(first, np.arange(len(uids)), np.array(numbers, dtype=np.int64))]
     places: dict[BatchRecord, list[int]] = {}
     for place, uid in enumerate(uids):
-        places.setdefault(_holder(known, uid), []).append(place)
+        places.setdefault(_holder(live, known, uid), []).append(place)
     return [
         Named(
             record,
@@ -45,9 +46,9 @@ def named_rows(records: Iterable[BatchRecord], uids: Sequence[str]) -> list[Name
     ]
 
 
-def live_rows(records: Iterable[BatchRecord], uids: Sequence[str]) -> list[Named]:
+def live_rows(live: Records, known: Records, uids: Sequence[str]) -> list[Named]:
     """Likewise. Raises DockLost for rows that are gone too."""
-    found = named_rows(records, uids)
+    found = named_rows(live, known, uids)
     for record, places, numbers in found:
         gone = record.rows["gone"][numbers]
         if gone.any():
@@ -55,12 +56,16 @@ def live_rows(records: Iterable[BatchRecord], uids: Sequence[str]) -> list[Named
     return found
 
 
-def _holder(records: Sequence[BatchRecord], uid: str) -> BatchRecord:
+def _holder(live: Records, known: Records, uid: str) -> BatchRecord:
     """The batch of a row: that where it lives, else one where it was."""
-    held = [record for record in records if uid in record.numbers]
-    if not held:
-        raise _lost(uid)
-    return next((r for r in held if not r.rows["gone"][r.numbers[uid]]), held[0])
+    for record in live.values():
+        number = record.numbers.get(uid)
+        if number is not None and not record.rows["gone"][number]:
+            return record
+    for record in known.values():
+        if uid in record.numbers and not record.dropped:
+            return record
+    raise _lost(uid)
 
 
 def _lost(uid: str) -> DockLost:

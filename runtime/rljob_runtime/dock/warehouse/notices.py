@@ -4,7 +4,7 @@ A warehouse's store emits them, one for all rows of a message; what is here cuts
 needs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -35,22 +35,16 @@ class Notice(NamedTuple):
 
 
 def rows_notice(
-    record: BatchRecord,
-    numbers: Array,
-    columns: Iterable[str],
-    *,
-    names: PackedNames | None = None,
+    record: BatchRecord, numbers: Array, *, lengths: Mapping[str, bytes], names: PackedNames
 ) -> RowsNotice:
-    """Rows of a batch by ascending numbers, with the lengths of these columns now. names: of the rows, where
-    they are at hand."""
+    """Rows of a batch by ascending numbers, with the lengths of their columns now."""
     groups, of_groups = record.groups_of(numbers), record.groups
-    lengths = {name: record.lengths(name, numbers) for name in columns}
     return RowsNotice(
         batch=record.name,
         numbers=packed(numbers),
-        names=names or pack_names(record.uids(numbers)),
+        names=names,
         versions=packed(record.rows["version"][numbers]),
-        lengths={name: packed(own) for name, own in lengths.items() if (own >= 0).any()},
+        lengths=dict(lengths),
         firsts=packed(of_groups["first"][groups]),
         sizes=packed(of_groups["size"][groups]),
         indexes=packed(of_groups["index"][groups]),
@@ -109,11 +103,15 @@ def snapshot_for(
         live = record.live_rows()
         live = live[~record.acknowledged(state, live)]
         if passes and len(live):
-            columns = needs & record.formats.keys()
-            snapshot.rows.append(rows_notice(record, live, columns))
+            lengths = {name: record.lengths(name, live) for name in needs & record.formats.keys()}
+            told = {name: packed(own) for name, own in lengths.items() if (own >= 0).any()}
+            names = pack_names(record.uids(live))
+            snapshot.rows.append(rows_notice(record, live, lengths=told, names=names))
     return snapshot
 
 
 def _cut(rows: RowsNotice, needs: frozenset[str]) -> RowsNotice:
+    if needs.issuperset(rows.lengths):
+        return rows
     lengths = {name: length for name, length in rows.lengths.items() if name in needs}
     return msgspec.structs.replace(rows, lengths=lengths)

@@ -8,12 +8,12 @@ last pin goes.
 # n rows of a slab
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from rljob_runtime.dock.bit_sums import row_sums
+from rljob_runtime.dock.bit_sums import row_sum, row_sums
 from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.warehouse.arena import Arena
 from rljob_runtime.dock.wire.memory import Memory, Span
@@ -113,23 +113,47 @@ class SlabMemory:
 
     def store(self, columns: Mapping[str, Packed]) -> Slab:
         """Copy the columns, of which there is one at least; there must be room (`slab_bytes`)."""
-        place, places, held = 0, list[int](), dict[str, SlabColumn]()
-        for name, column in columns.items():
-            starts = array("q", accumulate(column.sizes, initial=place))
-            sums = array("q", row_sums(column))
-            held[name] = SlabColumn(column.form, array("q", column.lengths), starts, sums)
-            places.append(place)
-            place = _aligned(starts[-1])
+        place, starts = 0, list["array[int]"]()
+        for column in columns.values():
+            starts.append(array("q", accumulate(column.sizes, initial=place)))
+            place = _aligned(starts[-1][-1])
         spans = self.arena.allocate(place)
-        slab = Slab(spans=spans, columns=held, live=len(starts) - 1, left=[*spans])
-        self.memory.populate(max((end for _, end in spans), default=0))
+        self.memory.populate(max([end for _, end in spans], default=0))
+        for own, column in zip(starts, columns.values(), strict=True):
+            self._write(column.data, _cut(spans, own[0], own[-1]))
+        sums = self._sums(spans, starts, columns.values())
+        held = {
+            name: SlabColumn(column.form, array("q", column.lengths), own, array("q", total))
+            for (name, column), own, total in zip(columns.items(), starts, sums, strict=True)
+        }
+        return Slab(spans=spans, columns=held, live=len(starts[0]) - 1, left=[*spans])
+
+    def _write(self, data: memoryview, spans: Iterable[Span]) -> None:
+        view, done = self.memory.view, 0
+        for start, end in spans:
+            view[start:end] = data[done : done + end - start]
+            done += end - start
+
+    def _sums(
+        self, spans: Sequence[Span], starts: Sequence["array[int]"], columns: Collection[Packed]
+    ) -> list[Sequence[int]]:
+        """Of the rows of each column, which are there: of all of one width together."""
         view = self.memory.view
-        for place, column in zip(places, columns.values(), strict=True):
-            done, size = 0, len(column.data)
-            for start, end in _cut(spans, place, place + size):
-                view[start:end] = column.data[done : done + end - start]
-                done += end - start
-        return slab
+        if len(spans) == 1:
+            data = view[slice(*spans[0])]
+        else:
+            data = memoryview(b"".join([view[start:end] for start, end in spans]))
+        widths = [column.form.word_bytes for column in columns]
+        if len(starts[0]) == 2 or any(0 in column.sizes for column in columns):
+            return [
+                [row_sum(data[first:last], width) for first, last in pairwise(own)]
+                for own, width in zip(starts, widths, strict=True)
+            ]
+        sums: dict[int, Iterator[Sequence[int]]] = {}
+        for width in set(widths):
+            own = [of for of, other in zip(starts, widths, strict=True) if other == width]
+            sums[width] = iter(row_sums(data, width, own))
+        return [next(sums[width]) for width in widths]
 
     def free(self, runs: Iterable[Run]) -> None:
         """Their rows are gone; a slab without rows and without readers is free at once."""

@@ -27,7 +27,7 @@ from rljob_runtime.dock.warehouse.put_rules import Put, batch_for_put, new_of, r
 from rljob_runtime.dock.warehouse.slabs import NoRoom, SlabMemory, slab_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, sort_out
 from rljob_runtime.dock.wire.memory import Memory
-from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, Written
+from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, Written, packed
 from rljob_runtime.errors import DockFull, DockRefused
 
 REMEMBERED_ROWS = 50_000
@@ -51,6 +51,8 @@ class WarehouseStore:
     charged_bytes: int = 0
     peak_bytes: int = 0
     batches: dict[str, BatchRecord] = field(default_factory=dict)
+    live: dict[str, BatchRecord] = field(default_factory=dict)
+    """Those of the batches that have rows."""
     notices: list[Notice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -59,7 +61,7 @@ class WarehouseStore:
     @property
     def num_rows(self) -> int:
         """Rows that are not gone."""
-        return sum([record.live for record in self.batches.values()])
+        return sum([record.live for record in self.live.values()])
 
     def put_rows(
         self,
@@ -80,7 +82,7 @@ class WarehouseStore:
         record = batch_for_put(
             self.batches.get(batch), self.graph, batch, total=total, states=states, columns=names
         )
-        put = new_of(record, self.batches, told)
+        put = new_of(record, self.live, told)
         if not put.uids:
             return 0
         sizes, shared = (
@@ -96,6 +98,7 @@ class WarehouseStore:
             self.notices.append(Notice(BatchNotice(batch, total, record.states)))
         record.learn_formats(put.columns, put.shared)
         self._add(record, put, charges=charges, num_bytes=sizes, group_charges=shared)
+        self.live[batch] = record
         self.charge(needed)
         return len(put.uids)
 
@@ -116,7 +119,7 @@ class WarehouseStore:
         """
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
-        named = named_rows(self.batches.values(), uids)
+        named = named_rows(self.live, self.batches, uids)
         fresh, duplicates, foreign = sort_out(named, uids, state=state, lease=lease)
         for record in [record for record, _, _ in fresh]:
             self.graph.check_write(state, list(columns), record.states)
@@ -140,8 +143,8 @@ class WarehouseStore:
 
     def read(self, uids: Sequence[str], columns: Sequence[str]) -> list[Located]:
         """Where the columns of the rows are. Raises DockLost, DockRefused."""
-        named = live_rows(self.batches.values(), uids)
-        return [located(named, name) for name in columns]
+        named = live_rows(self.live, self.batches, uids)
+        return located(named, columns)
 
     def drop_batch(self, batch: str) -> int:
         """Free a batch's rows for good; its name cannot be used again. Returns rows freed."""
@@ -160,10 +163,10 @@ class WarehouseStore:
     def stuck_state(self) -> tuple[str, int] | None:
         """The state that most rows are ready for and wait on, with their number."""
         counts = dict.fromkeys(self.graph.names, 0)
-        for record in self.batches.values():
+        for record in self.live.values():
             live = record.live_rows()
             has = {name: record.lengths(name, live) >= 0 for name in record.formats}
-            for name in record.states if len(live) else ():
+            for name in record.states:
                 ready = ~record.acknowledged(name, live)
                 for column in self.graph.state(name).needs:
                     ready &= has.get(column, False)
@@ -174,8 +177,8 @@ class WarehouseStore:
     def unacknowledged(self) -> dict[str, int]:
         """Live rows that each state has not acknowledged."""
         counts = dict.fromkeys(self.graph.names, 0)
-        for record in self.batches.values():
-            for name in () if record.dropped else record.states:
+        for record in self.live.values():
+            for name in record.states:
                 counts[name] += record.known - record.acked.get(name, 0)
         return counts
 
@@ -208,7 +211,10 @@ class WarehouseStore:
             num_bytes=num_bytes,
             slab=self.slabs.store(put.columns) if put.columns else None,
         )
-        told = rows_notice(record, numbers, [*put.columns, *put.shared], names=put.names)
+        lengths = {name: packed(np.array(own.lengths)) for name, own in put.columns.items()}
+        for name, own in put.shared.items():
+            lengths[name] = packed(np.repeat(np.array(own.lengths), put.sizes))
+        told = rows_notice(record, numbers, lengths=lengths, names=put.names)
         self.notices.append(Notice(told, record.states, len(numbers)))
 
     def _add_columns(
@@ -258,6 +264,7 @@ class WarehouseStore:
         self.slabs.free(runs)
         record.forget(runs)
         if not record.live:
+            del self.live[record.name]
             self._forget_old()
 
     def _forget_old(self) -> None:

@@ -234,6 +234,8 @@ def _add_rows(store: WarehouseStore, items: RowItems) -> None:
     if any(state not in record.states for state in acks):
         raise ValueError("rows are acknowledged by states that they do not pass")
     record.restore(numbers, gone=gone, acks=acks)
+    if record.live:
+        store.live[record.name] = record
     store.charge(int(charges[~gone].sum()))
 
 

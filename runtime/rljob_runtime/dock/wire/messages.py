@@ -332,7 +332,7 @@ class GroupItems(Struct, frozen=True, kw_only=True):
 
 
 class RowItems(Struct, frozen=True, kw_only=True):
-    """Rows of a batch in a copy of a store, in their order, after all groups; numbers are int64, a row each."""
+    """Rows of a batch in a copy of a store, in their order, after all groups; numbers are int64."""
 
     batch: str
     names: PackedNames
