@@ -23,19 +23,20 @@ class Line:
     """Keys in the order in which they are given."""
 
     def __init__(self) -> None:
-        self._runs: deque[tuple[int, Array]] = deque()
+        self._runs: deque[tuple[int, Array | range]] = deque()
 
     def add(self, stamp: int, keys: Array) -> None:
         """Put them at the end."""
-        self._runs.append((stamp, keys))
+        self._runs.append((stamp, _short(keys)))
 
     def add_first(self, stamp: int, keys: Array) -> None:
         """Put them at the front."""
-        self._runs.appendleft((stamp, keys))
+        self._runs.appendleft((stamp, _short(keys)))
 
     def drop(self, which: Callable[[Array], Array]) -> None:
         """Those for which it says so are in line no more."""
-        self._runs = deque((stamp, keys[~which(keys)]) for stamp, keys in self._runs)
+        runs = [(stamp, _array(keys)) for stamp, keys in self._runs]
+        self._runs = deque((stamp, keys[~which(keys)]) for stamp, keys in runs)
 
     def first(self, most: int, may: Check, forget: Check | None = None) -> Array:
         """Up to so many that may be taken, which stay here. Those before the first of them are left out for
@@ -44,7 +45,7 @@ class Line:
         missing = most
         while self._runs and missing > 0 and not found:
             stamp, run = self._runs.popleft()
-            piece = run[: max(LOOKED_AT, missing)]
+            piece = _array(run[: max(LOOKED_AT, missing)])
             good = may(stamp, piece)
             if len(piece) >= missing and good.all():
                 self._runs.appendleft((stamp, run))
@@ -67,7 +68,7 @@ class Line:
         for stamp, run in self._runs:
             place, looked_at = looked_at, 0
             while place < len(run) and missing > 0:
-                piece = run[place : place + max(LOOKED_AT, missing)]
+                piece = _array(run[place : place + max(LOOKED_AT, missing)])
                 good = piece[may(stamp, piece)]
                 found.append(good)
                 missing -= len(good)
@@ -75,6 +76,18 @@ class Line:
             if missing <= 0:
                 break
         return found
+
+
+def _short(keys: Array) -> Array | range:
+    """Keys that follow each other take no room."""
+    first, last = (int(keys[0]), int(keys[-1])) if len(keys) else (0, -2)
+    if last - first == len(keys) - 1 and (keys[1:] > keys[:-1]).all():
+        return range(first, last + 1)
+    return keys
+
+
+def _array(keys: Array | range) -> Array:
+    return np.arange(keys.start, keys.stop) if isinstance(keys, range) else keys
 
 
 def in_turns(sizes: Sequence[int]) -> tuple[Array, Array]:

@@ -37,12 +37,12 @@ class Part:
             attempt=(np.uint16, 0),
             lease=(np.uint32, 0),
             place=(np.uint32, 0),
-            group=(np.int64, 0),
+            group=(np.uint32, 0),
             version=(np.int64, 0),
             **lengths,
         )
         self.groups = Growing(
-            first=(np.int64, 0),
+            first=(np.uint32, 0),
             size=(np.int32, 0),
             index=(np.int64, 0),
             left=(np.int32, 0),
@@ -54,10 +54,9 @@ class Part:
         """Rows that were not known; numbers of those that are ready. Raises ValueError where the notice
         contradicts itself or what is known."""
         numbers, rows = numbers_of(told.numbers), self.rows
-        known = rows["status"][numbers[numbers < rows.length]] if len(numbers) else numbers
-        if len(numbers) and (numbers[0] < 0 or (np.diff(numbers) <= 0).any()):
+        if (numbers[1:] <= numbers[:-1]).any() or (len(numbers) and numbers[0] < 0):
             raise ValueError("numbers of rows do not ascend")
-        if len(known) and (known != GONE).any():
+        if (rows["status"][numbers[numbers < rows.length]] != GONE).any():
             raise ValueError("rows that are known are told of as new")
         self._add_groups(told)
         first_name = len(self.names)
@@ -66,17 +65,27 @@ class Part:
         if not len(numbers):
             return numbers
         rows.grow(int(numbers[-1]) + 1)
-        rows["status"][numbers] = LACKING
-        rows["place"][numbers] = np.arange(first_name, len(self.names))
-        rows["group"][numbers] = np.searchsorted(self.groups["first"], numbers, side="right") - 1
-        rows["version"][numbers] = as_many(numbers_of(told.versions), numbers)
+        at = self._at(numbers)
+        whole = np.ones(len(numbers), dtype=bool)
         for name in self.needs:
             lengths = told.lengths.get(name)
-            if lengths is not None:
-                rows[_length(name)][numbers] = as_many(numbers_of(lengths), numbers)
+            if lengths is None:
+                whole[:] = False
+                continue
+            own = as_many(numbers_of(lengths), numbers)
+            rows[_length(name)][at] = own
+            whole &= own != UNKNOWN
+        firsts = self.groups["first"]
+        groups = np.searchsorted(firsts, numbers.astype(firsts.dtype), side="right") - 1
+        rows["status"][at] = np.where(whole, READY, LACKING)
+        rows["place"][at] = np.arange(first_name, len(self.names))
+        rows["group"][at] = groups
+        rows["version"][at] = as_many(numbers_of(told.versions), numbers)
         self.num_rows += len(numbers)
-        self._count("left", numbers, 1)
-        return self._now_ready(numbers)
+        np.add.at(self.groups["left"], groups, 1)
+        np.add.at(self.groups["ready"], groups, whole)
+        ready: Array = numbers[whole]
+        return ready
 
     def change(self, column: str, numbers: Array, lengths: Array, versions: Array) -> Array:
         """Rows got a needed column, or another length of it; those of them that are ready by it. Rows that
@@ -126,8 +135,7 @@ class Part:
 
     def group_of(self, numbers: Array) -> Array:
         """Places of the rows' groups."""
-        places: Array = self.rows["group"][numbers]
-        return places
+        return self.rows["group"][numbers].astype(np.int64)
 
     def rows_of(self, groups: Array) -> Array:
         """Numbers of the rows of these groups that are not gone, group by group."""
@@ -159,12 +167,22 @@ class Part:
         if len(numbers):
             np.add.at(self.groups[what], self.group_of(numbers), by)
 
+    def _at(self, numbers: Array) -> Array | slice:
+        """Where these rows are in the arrays, which is quicker told of rows that follow each other."""
+        first, last = int(numbers[0]), int(numbers[-1])
+        return slice(first, last + 1) if last - first == len(numbers) - 1 else numbers
+
     def _add_groups(self, told: RowsNotice) -> None:
         firsts, known = numbers_of(told.firsts), self.groups["first"]
-        new = firsts > known[-1] if len(known) else np.ones(len(firsts), dtype=bool)
-        if (np.diff(firsts) <= 0).any() or not np.isin(firsts[~new], known).all():
+        if (firsts[1:] <= firsts[:-1]).any():
             raise ValueError("groups of rows are not told of in their order")
-        self.group_names.add(picked(told.groups, new))
+        names, new = told.groups, slice(None)
+        if len(known) and len(firsts) and firsts[0] <= known[-1]:
+            which = firsts > known[-1]
+            if not np.isin(firsts[~which], known).all():
+                raise ValueError("groups of rows are not told of in their order")
+            names, new = picked(told.groups, which), which
+        self.group_names.add(names)
         self.groups.add(
             first=firsts[new],
             size=as_many(numbers_of(told.sizes), firsts)[new],

@@ -55,7 +55,12 @@ class ReadyRows:
 
     def add_groups(self, part: Part, numbers: Array, *, came_back: bool = False) -> None:
         """Groups of these rows that are ready, and not in line, get there."""
-        places = np.unique(part.group_of(numbers))
+        groups = part.group_of(numbers)
+        follow = np.ones(len(groups), dtype=bool)
+        np.not_equal(groups[1:], groups[:-1], out=follow[1:])
+        places = groups[follow]
+        if (places[1:] < places[:-1]).any():
+            places = np.unique(places)
         line = part.groups["line"]
         places = places[part.ready_groups(places) & (came_back | (line[places] == NOT_IN_LINE))]
         if len(places):
