@@ -1,12 +1,14 @@
 """What the dock's metadata costs: half a million rows of 10 bytes, told to ten controllers.
 
 One warehouse and the controllers of ten states, each a process, on this machine. The rows are too
-small for their data to count: what is left is the broadcast and the controllers' book-keeping.
+small for their data to count: what is left is the broadcast and the controllers' book-keeping. They are put
+a thousand in a message; a tenth of them once more 32 in a message, as a worker puts what it has generated.
 """
 
 import argparse
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -22,55 +24,88 @@ from rljob_runtime.dock.rows import NewRow
 
 NUM_CONTROLLERS = 10
 NUM_ROWS, QUICK_ROWS = 500_000, 20_000
-PUT_ROWS, ROW_BYTES = 1000, 10
+PUT_ROWS, FEW_ROWS, ROW_BYTES = 1000, 32, 10
+FEWER = 10
 CLAIMED_ROWS, CLAIMS = 16, 500
 CAPACITY_BYTES = 1 << 30
 WAIT_SECONDS = 600.0
 BATCH = "rows"
+STATES = [State(name=f"state{i}", needs=("data",)) for i in range(NUM_CONTROLLERS)]
 
 
 def measure(num_rows: int, figures: Figures) -> None:
     """Put all rows, wait until every controller knows them, claim some."""
-    states = [State(name=f"state{i}", needs=("data",)) for i in range(NUM_CONTROLLERS)]
-    with LocalDock(states, capacity=CAPACITY_BYTES) as dock:
-        servers = _servers()
-        client = dock.client("state0", "producer", timeout_seconds=WAIT_SECONDS)
-        client.stats()
+    with _dock() as dock:
+        servers, client, readers = _servers(), *_clients(dock)
         idle = {role: _memory(process) for role, process in servers.items()}
+        before = _used(servers)
         started = time.perf_counter()
-        _put(client, num_rows)
+        _put(client, num_rows, PUT_ROWS)
         figures.add("rows put a second", num_rows / (time.perf_counter() - started), "")
-        readers = [dock.client(state.name, f"reader-{state.name}") for state in states]
         for reader in readers:
             _until_known(reader, num_rows)
         seconds = time.perf_counter() - started
-        figures.add("until all controllers know all rows", seconds, "s")
-        used = {role: sum(process.cpu_times()[:2]) for role, process in servers.items()}
-        warehouse = used.pop("warehouse")
-        each = 1e6 / num_rows
-        figures.add("processor time of the warehouse", warehouse, "s")
-        figures.add("processor time of the warehouse, a row", warehouse * each, "µs")
-        figures.add("processor time of a controller, median", median(used.values()), "s")
-        figures.add("processor time of a controller, a row", median(used.values()) * each, "µs")
-        told = median(_received(servers[role]) for role in used)
-        figures.add("bytes of broadcast to a controller", told / 1e6, "MB")
+        figures.add("until all controllers know all rows", seconds, "s", limit=8)
+        _add_used(figures, before, _used(servers), num_rows, f"{PUT_ROWS:,} in a message")
+        controllers = [process for role, process in servers.items() if role != "warehouse"]
+        told = median(_received(process) for process in controllers)
         figures.add("bytes of broadcast to a controller, a row", told / num_rows, "B")
-        grown = median(_memory(servers[role]) - idle[role] for role in used)
-        figures.add("memory of a controller, a row", grown / num_rows, "B")
-        grown = _memory(servers["warehouse"]) - idle["warehouse"]
-        figures.add("memory of the warehouse, a row", grown / num_rows, "B")
+        grown = {role: _memory(process) - idle[role] for role, process in servers.items()}
+        of_warehouse = grown.pop("warehouse") / num_rows
+        figures.add("memory of the warehouse, a row", of_warehouse, "B", limit=150)
+        figures.add(
+            "memory of a controller, a row", median(grown.values()) / num_rows, "B", limit=100
+        )
         claims = _claims(readers[-1], min(CLAIMS, num_rows // CLAIMED_ROWS - 1))
     for name, fraction in (("p50", 0.5), ("p99", 0.99)):
         value = 1e6 * quantile(claims, fraction)
         figures.add(f"claim of {CLAIMED_ROWS} of all rows, {name}", value, "µs")
 
 
-def _put(client: DockClient, num_rows: int) -> None:
+def measure_few(num_rows: int, figures: Figures) -> None:
+    """The same rows in messages of a few: processor time."""
+    with _dock() as dock:
+        servers, client, readers = _servers(), *_clients(dock)
+        before = _used(servers)
+        _put(client, num_rows, FEW_ROWS)
+        for reader in readers:
+            _until_known(reader, num_rows)
+        _add_used(figures, before, _used(servers), num_rows, f"{FEW_ROWS} in a message")
+
+
+def _add_used(
+    figures: Figures, before: Sequence[float], after: Sequence[float], num_rows: int, said: str
+) -> None:
+    for who, least, used, limit in zip(
+        ("the warehouse", "a controller"), before, after, (4, 1), strict=True
+    ):
+        each = 1e6 * (used - least) / num_rows
+        figures.add(f"processor time of {who}, a row, {said}", each, "µs", limit=limit)
+
+
+def _dock() -> LocalDock:
+    return LocalDock(STATES, capacity=CAPACITY_BYTES)
+
+
+def _clients(dock: LocalDock) -> tuple[DockClient, list[DockClient]]:
+    """The producer, and a reader of each state; all servers have subscribed."""
+    client = dock.client(STATES[0].name, "producer", timeout_seconds=WAIT_SECONDS)
+    client.stats()
+    return client, [dock.client(state.name, f"reader-{state.name}") for state in STATES]
+
+
+def _used(servers: Mapping[str, psutil.Process]) -> tuple[float, float]:
+    """Seconds of processor time: of the warehouse, and a controller's median."""
+    used = {role: sum(process.cpu_times()[:2]) for role, process in servers.items()}
+    return used.pop("warehouse"), median(used.values())
+
+
+def _put(client: DockClient, num_rows: int, rows_a_message: int) -> None:
     values = {"data": np.full(ROW_BYTES, 7, dtype=np.uint8)}
-    for first in range(0, num_rows, PUT_ROWS):
+    for first in range(0, num_rows, rows_a_message):
         rows = [
             NewRow(uid=f"{BATCH}/{i}", group=f"{BATCH}/{i}", group_index=i, columns=values)
-            for i in range(first, min(num_rows, first + PUT_ROWS))
+            for i in range(first, min(num_rows, first + rows_a_message))
         ]
         client.put_rows(BATCH, rows, total=num_rows)
 
@@ -132,6 +167,7 @@ def main() -> None:
     num_rows = QUICK_ROWS if options.quick else NUM_ROWS
     figures = Figures()
     measure(num_rows, figures)
+    measure_few(num_rows // FEWER, figures)
     if options.json is not None:
         facts = {"controllers": NUM_CONTROLLERS, "rows": num_rows}
         figures.write(options.json, packages=["rljob", "numpy", "msgspec"], facts=facts)

@@ -1,26 +1,10 @@
-"""What this machine does without any system: copy memory, and go round a Unix socket."""
+"""What this machine does without any system: go round a Unix socket."""
 
 import multiprocessing
 import socket
 import time
 
-import numpy as np
-
 MESSAGE_BYTES = 64
-
-
-class Copying:
-    """Copies between two warm arrays of so many bytes, with one thread."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self._source = np.ones(num_bytes, dtype=np.uint8)
-        self._target = np.zeros(num_bytes, dtype=np.uint8)
-
-    def rate(self) -> float:
-        """MB/s of one copy."""
-        started = time.perf_counter()
-        np.copyto(self._target, self._source)
-        return self._source.nbytes / (time.perf_counter() - started) / 1e6
 
 
 def round_trips(count: int) -> list[float]:

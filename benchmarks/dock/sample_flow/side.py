@@ -13,6 +13,7 @@ from benchmarks.dock.sample_flow.payload import Array, Column
 Address = Any
 MODULES = {
     "rljob": "benchmarks.dock.sample_flow.ours",
+    "bare program": "benchmarks.dock.peers.bare",
     "TransferQueue": "benchmarks.dock.peers.transfer_queue",
     "Ray actor": "benchmarks.dock.peers.ray_actor",
     "Ray object store": "benchmarks.dock.peers.ray_objects",
