@@ -21,6 +21,7 @@ from rljob_runtime.dock.collector import collect_rarely
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.warehouse_server import WarehouseServer
+from rljob_runtime.dock.wire.busy import new_loop
 from rljob_runtime.dock.wire.wire_server import DockServer
 
 PARENT_CHECK_SECONDS = 1.0
@@ -69,7 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     async def run() -> None:
         await serve(make_server(options.kind, config), with_parent=options.with_parent)
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(run())
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import logging
 import threading
 from typing import Protocol, Self
 
+from rljob_runtime.dock.wire.busy import new_loop
 from rljob_runtime.errors import DockError
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class ServerThread:
     def __init__(self, server: Server, *, seconds: float = THREAD_SECONDS) -> None:
         self.server, self._seconds = server, seconds
         # Not new_event_loop: Ray's workers make that uvloop's, which the servers are not tested on.
-        self._loop = asyncio.SelectorEventLoop()
+        self._loop = new_loop()
         self._ended = asyncio.Event()
         self._started = threading.Event()
         self._address: tuple[str, int] = ("", 0)
