@@ -36,7 +36,7 @@ STATES = [State(name=f"state{i}", needs=("data",)) for i in range(NUM_CONTROLLER
 def measure(num_rows: int, figures: Figures) -> None:
     """Put all rows, wait until every controller knows them, claim some."""
     with _dock() as dock:
-        servers, client, readers = _servers(), *_clients(dock)
+        servers, client, readers = servers_of(), *_clients(dock)
         idle = {role: _memory(process) for role, process in servers.items()}
         before = _used(servers)
         started = time.perf_counter()
@@ -65,7 +65,7 @@ def measure(num_rows: int, figures: Figures) -> None:
 def measure_few(num_rows: int, figures: Figures) -> None:
     """The same rows in messages of a few: processor time."""
     with _dock() as dock:
-        servers, client, readers = _servers(), *_clients(dock)
+        servers, client, readers = servers_of(), *_clients(dock)
         before = _used(servers)
         _put(client, num_rows, FEW_ROWS)
         for reader in readers:
@@ -125,7 +125,7 @@ def _claims(reader: DockClient, count: int) -> list[float]:
     return seconds
 
 
-def _servers() -> dict[str, psutil.Process]:
+def servers_of() -> dict[str, psutil.Process]:
     """The dock's processes: "warehouse", and "controller/PID" of each controller."""
     found = {}
     for process in psutil.Process().children():

@@ -1,8 +1,8 @@
 """What share of a GRPO step is the dock: small models, a larger one, and long responses.
 
 Of each step the seconds that all workers spent in reads, writes and puts, and in claims beyond what they
-waited for other states, whether or not others worked meanwhile; of these steps, processor time of the dock's own
-processes. Jobs are synchronous, on one emulated device, so that what is not work is waiting.
+waited for other states, whether or not others worked meanwhile; of these steps, processor time of the
+dock's own processes. Jobs are synchronous, on one emulated device, so that what is not work is waiting.
 Models but the first are random; that of the long responses never ends one.
 """
 

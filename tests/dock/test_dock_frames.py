@@ -126,7 +126,7 @@ def test_any_notices_are_decoded_or_malformed(header) -> None:
     ("head", "message"),
     [
         (pack_head(1, 0, 0, magic=b"HTTP"), "no peer of the dock"),
-        (pack_head(1, 0, 0, version=9), "protocol version 9; this side speaks 4"),
+        (pack_head(1, 0, 0, version=9), "protocol version 9; this side speaks 5"),
         (pack_head(99, 0, 0), "kind 99 is unknown"),
         (pack_head(1, 1 << 31, 0), "over the limit"),
         (pack_head(1, 0, 1 << 60), "over the limit"),

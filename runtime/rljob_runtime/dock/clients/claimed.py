@@ -19,12 +19,14 @@ def rows_of(told: ClaimedRows, lease: str) -> tuple[RowMeta, ...]:
         groups = [names[place] for place in places]
     except (ValueError, IndexError) as error:
         raise MalformedFrame(f"claimed rows of {told.batch}: {error}") from None
-    lengths = [
-        dict(zip(columns, own, strict=True)) for own in zip(*values[len(OF_ROWS) :], strict=True)
-    ]
+    of_columns = values[len(OF_ROWS) :]
+    if len(columns) == 1:
+        lengths = [{columns[0]: length} for length in of_columns[0]]
+    else:
+        lengths = [dict(zip(columns, own)) for own in zip(*of_columns)] or [{} for _ in uids]  # noqa: B905
     rows = zip(
-        uids, repeat(told.batch), groups, index, size, sample, version, warehouse,
-        lengths or [{} for _ in uids], attempt, repeat(lease),
+        uids, repeat(told.batch), groups, index, size, sample, version, warehouse, lengths, attempt,
+        repeat(lease),
         strict=False,
     )  # fmt: skip
-    return tuple(map(RowMeta._make, rows))
+    return tuple([tuple.__new__(RowMeta, row) for row in rows])

@@ -55,7 +55,8 @@ def claimed(batch: BatchLedger, chosen: Chosen) -> ClaimedRows:
     num_groups, only = 0, PackedNames()
     for warehouse, places, numbers in chosen.pieces:
         part = batch.parts[warehouse]
-        group = part.group_of(numbers)
+        at = part.at(numbers)
+        group = part.rows["group"][at].astype(np.int64)
         begins = np.ones(len(group), dtype=bool)
         np.not_equal(group[1:], group[:-1], out=begins[1:])
         of_part = part.groups
@@ -65,13 +66,13 @@ def claimed(batch: BatchLedger, chosen: Chosen) -> ClaimedRows:
         told[1, places] = of_part["index"][group]
         told[2, places] = of_part["size"][group]
         told[3, places] = numbers - of_part["first"][group]
-        told[4, places] = part.rows["version"][numbers]
+        told[4, places] = part.rows["version"][at]
         told[5, places] = warehouse
-        told[6, places] = part.rows["attempt"][numbers]
+        told[6, places] = part.rows["attempt"][at]
         for row, column in enumerate(batch.needs, len(OF_ROWS)):
-            told[row, places] = part.lengths(column)[numbers]
+            told[row, places] = part.lengths(column)[at]
         if isinstance(places, slice):
-            only = part.names.packed(part.rows["place"][numbers].astype(np.int64))
+            only = part.names.packed(part.rows["place"][at].astype(np.int64))
             continue
         uids = uids or [""] * number
         for place, uid in zip(places.tolist(), part.uids(numbers), strict=True):

@@ -65,7 +65,7 @@ class Part:
         if not len(numbers):
             return numbers
         rows.grow(int(numbers[-1]) + 1)
-        at = self._at(numbers)
+        at = self.at(numbers)
         whole = np.ones(len(numbers), dtype=bool)
         for name in self.needs:
             lengths = told.lengths.get(name)
@@ -167,10 +167,12 @@ class Part:
         if len(numbers):
             np.add.at(self.groups[what], self.group_of(numbers), by)
 
-    def _at(self, numbers: Array) -> Array | slice:
+    def at(self, numbers: Array) -> Array | slice:
         """Where these rows are in the arrays, which is quicker told of rows that follow each other."""
         first, last = int(numbers[0]), int(numbers[-1])
-        return slice(first, last + 1) if last - first == len(numbers) - 1 else numbers
+        if last - first == len(numbers) - 1 and (numbers[1:] > numbers[:-1]).all():
+            return slice(first, last + 1)
+        return numbers
 
     def _add_groups(self, told: RowsNotice) -> None:
         firsts, known = numbers_of(told.firsts), self.groups["first"]
