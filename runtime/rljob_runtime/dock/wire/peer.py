@@ -6,6 +6,7 @@ the server.
 """
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from rljob_runtime.dock.wire.tcp import notice_silence
 
 READ_BYTES = 256 << 10
 CHUNK_BYTES = 1 << 20
-SEND_BUFFER_BYTES = 4 << 20
+MAX_BUFFERS = 512
 NO_PAYLOAD = memoryview(b"")
 
 
@@ -92,11 +93,12 @@ class Peer(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._room.set()
+        self._direct: socket.socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
         assert isinstance(transport, asyncio.Transport), "a dock peer speaks over a stream"
-        transport.set_write_buffer_limits(high=SEND_BUFFER_BYTES)
+        transport.set_write_buffer_limits(high=0)  # `_room`: all that was written is gone
         sock = transport.get_extra_info("socket")
         self.local = sock.family == socket.AF_UNIX
         if not self.local:
@@ -122,6 +124,10 @@ class Peer(asyncio.BufferedProtocol):
         """Called by the loop: what was still being answered is given up."""
         self._transport = None
         self._room.set()
+        if self._direct is not None:
+            asyncio.get_running_loop().remove_writer(self._direct)
+            self._direct.close()
+            self._direct = None
         if self._task is not None:
             self._task.cancel()
         self._on_lost(self)
@@ -178,32 +184,55 @@ class Peer(asyncio.BufferedProtocol):
             self.close()
 
     async def send(self, reply: Reply) -> None:
-        """Send a frame of any size, never holding more than a few MiB of it in the loop's buffer."""
+        """Send a frame of any size; a large one never lies in the loop's buffer."""
         if reply.num_bytes <= CHUNK_BYTES:
             self.send_now(reply)
             await self._room.wait()
             return
-        pending: list[Any] = [pack(reply.message, reply.num_bytes)]
-        held, total = len(pending[0]), xxh3_64(pending[0][HEAD_BYTES:])
+        await self._room.wait()
+        head = memoryview(pack(reply.message, reply.num_bytes))
+        total = xxh3_64(head[HEAD_BYTES:])
+        pending, held = [head], 0
         for part in reply.buffers:
-            if len(part) >= CHUNK_BYTES // 4 or held >= CHUNK_BYTES:
-                await self._write(b"".join(pending))
-                pending, held = [], 0
-            if len(part) >= CHUNK_BYTES // 4:
-                for first in range(0, len(part), CHUNK_BYTES):
-                    chunk = bytes(memoryview(part)[first : first + CHUNK_BYTES])
-                    total.update(chunk)
-                    await self._write(chunk)
-            else:
-                total.update(part)
-                pending.append(part)
-                held += len(part)
-        await self._write(b"".join([*pending, total.digest()]))
+            whole = memoryview(part)
+            for first in range(0, len(whole), CHUNK_BYTES):
+                piece = whole[first : first + CHUNK_BYTES]
+                total.update(piece)
+                pending.append(piece)
+                held += len(piece)
+                if held >= CHUNK_BYTES or len(pending) == MAX_BUFFERS:
+                    await self._send_all(pending)
+                    pending, held = [], 0
+        await self._send_all([*pending, memoryview(total.digest())])
 
-    async def _write(self, data: Any) -> None:
-        if self._transport is not None and len(data):
-            self._transport.write(data)
-            await self._room.wait()
+    async def _send_all(self, pending: list[memoryview]) -> None:
+        """Past the loop's buffer, into which it would copy them; nothing else is sent meanwhile."""
+        while pending and self._transport is not None and self._open:
+            if self._direct is None:
+                own = self._transport.get_extra_info("socket").fileno()
+                self._direct = socket.socket(fileno=os.dup(own))
+            try:
+                sent = self._direct.sendmsg(pending)
+            except BlockingIOError:
+                await self._writable(self._direct)
+                continue
+            except OSError:
+                self.close()
+                return
+            while pending and sent >= len(pending[0]):
+                sent -= len(pending.pop(0))
+            if pending:
+                pending[0] = pending[0][sent:]
+
+    async def _writable(self, direct: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Event()
+        loop.add_writer(direct, ready.set)
+        try:
+            await ready.wait()
+        finally:
+            if direct.fileno() >= 0:  # else the connection was lost
+                loop.remove_writer(direct)
 
     def _parse(self) -> None:
         """Take every whole frame out of the buffer; switch to a body of its own for a large one."""
