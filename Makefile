@@ -86,6 +86,7 @@ bench: .venv/.dev-ready  ## All benchmarks, quick form (docs/benchmarks.md has t
 	$(PY) -m benchmarks.dock.metadata --quick
 	$(PY) -m benchmarks.dock.cluster --quick
 	$(PY) -m benchmarks.dock.churn --quick
+	$(PY) -m benchmarks.dock.large --quick
 	$(PY) -m benchmarks.run.dock_share --quick
 	$(PY) -m benchmarks.run.soak --quick
 	$(PY) -m benchmarks.operator.controller --quick

@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks import ROOT
 from benchmarks.dock.cluster_docs import cluster_parts, linearity_picture
+from benchmarks.dock.limits import limits_parts
 from benchmarks.engines.precision_docs import precision_parts, precision_picture
 from benchmarks.learning.algorithms_docs import learning_parts, learning_picture, pretrained_parts
 from benchmarks.learning.preferences_docs import preferences_parts, preferences_picture
@@ -45,6 +46,7 @@ LIMITED = {
     "dock_metadata": "Transfer dock: what its metadata costs",
     "dock_share": "Transfer dock: its share of a step",
     "dock_churn": "Transfer dock: thousands of steps, and deaths",
+    "dock_large": "Transfer dock: batches of 100 MB",
     "soak": "Soak: what hours of training keep, and what deaths leave",
     "long_log": "Long runs: what it takes to look at 100,000 steps",
     "controller": "The operator: a thousand RLJobs on a real API server",
@@ -52,6 +54,7 @@ LIMITED = {
     "kuberay": "The operator beside the real KubeRay: 200 RLJobs on simulated nodes",
 }
 TABLES = {
+    "dock_limits": ("Transfer dock: where its limits are at the paper's sizes", limits_parts),
     "precision": (
         "Lower precision: what it saves, and what it costs",
         precision_parts,
@@ -101,6 +104,8 @@ COMMANDS = {
     "dock_metadata": "dock.metadata",
     "dock_share": "run.dock_share",
     "dock_churn": "dock.churn",
+    "dock_large": "dock.large",
+    "dock_limits": "dock.limits",
     "soak": "run.soak",
     "long_log": "run.long_log",
     "controller": "operator.controller",
