@@ -75,10 +75,11 @@ def limits_parts(document: Mapping[str, Any]) -> list[str]:
             ]
         )
     return [
-        f"A model, not a measurement. A row costs a warehouse {costs['warehouse']:.1f} µs of processor time in "
-        f"a step of {CONTROLLERS} states, and each controller {costs['controller']:.1f} µs; bytes get "
-        f"{costs['efficiency']:.0%} of a link's {RATE:g} MB/s. All three work at the same time, so that the "
-        "longest is what a step's dispatch takes at least:",
+        "A model, not a measurement. A row costs a warehouse "
+        f"{costs['warehouse']:.1f} µs of processor time in a step of {CONTROLLERS} states, and each "
+        f"controller {costs['controller']:.1f} µs; bytes get {costs['efficiency']:.0%} of a link's "
+        f"{RATE:g} MB/s. All three work at the same time, so that the longest is what a step's dispatch "
+        "takes at least:",
         table(heads, rows),
     ]
 
