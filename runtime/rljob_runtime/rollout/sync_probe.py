@@ -16,6 +16,9 @@ from rljob_runtime.samples.sample import SampleBatch
 
 NUM_SEQUENCES = 4
 NUM_TOKENS = 16
+LIKELY_NATS = 6.0
+"""Rounding moves logits by a share of them: a token's distance counts in full down to e^-6, and a rarer one's
+by so much less as its log-prob is larger. After training, ids that nobody would draw are at -20 and below."""
 # Nats. A bfloat16 forward pass differs from a float32 one by up to 0.02, wrong weights by 1 or so.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25, torch.int8: 0.25}
 
@@ -32,7 +35,7 @@ class Probing(Protocol):
 def probe_gap(
     engine: Probing, policy: PolicyModel, *, vocab_size: int, max_length: int = NUM_TOKENS + 1
 ) -> float:
-    """Largest distance of the two's log-probs over the fixed sequences, in nats.
+    """`gap_of` the two's log-probs over the fixed sequences.
 
     vocab_size: ids below it are drawn. max_length: that of the engine; a sequence stays below it.
     """
@@ -57,9 +60,10 @@ def policy_logprobs(policy: PolicyModel, sequences: Sequence[Sequence[int]]) -> 
 
 
 def gap_of(found: Sequence[Sequence[float]], expected_T: Tensor) -> float:
-    """Largest distance, in nats."""
+    """Largest distance, in nats of a token that is not rarer than LIKELY_NATS."""
     found_T = torch.tensor([value for values in found for value in values])
-    return float((found_T - expected_T).abs().max())
+    rarer_T = (expected_T.abs() / LIKELY_NATS).clamp(min=1.0)
+    return float(((found_T - expected_T).abs() / rarer_T).max())
 
 
 def check_probe(gap: float, *, dtype: torch.dtype, version: int, where: str = "") -> None:
