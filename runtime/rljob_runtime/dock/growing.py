@@ -37,10 +37,8 @@ class Growing:
         """Make it that long, where it is shorter."""
         if length > self._room:
             room = max(length, FIRST_ROOM, int(GROWTH * self._room))
-            for name, (kind, fill) in self._fills.items():
-                wider = np.full(room, fill, kind)
-                wider[: self.length] = self._columns[name][: self.length]
-                self._columns[name] = wider
+            for name, (_, fill) in self._fills.items():
+                self._columns[name] = _wider(self._columns.pop(name), self._room, room, fill)
             self._room = room
         self.length = max(self.length, length)
 
@@ -52,3 +50,14 @@ class Growing:
         for name, values in columns.items():
             self._columns[name][places] = values
         return places
+
+
+def _wider(column: Array, old: int, room: int, fill: int) -> Array:
+    """The column with more room; in its place where nobody looks at it, which leaves no holes in memory."""
+    try:
+        column.resize(room)
+    except ValueError:  # somebody does
+        column = np.concatenate([column, np.zeros(room - old, column.dtype)])
+    if fill:
+        column[old:] = fill
+    return column
