@@ -421,7 +421,7 @@ class Dock(RuleBasedStateMachine):
                 charged += int(record.groups["charge"][left].sum())
                 assert record.live == len(live)
                 assert int(record.groups["left"].sum()) == len(live)
-                for _, _, run in record.held():
+                for _, _, run in record.columns.held():
                     columns += len(run.slab.columns)
                     for name in run.slab.columns:
                         taken += sum(end - start for start, end in run.spans(name))

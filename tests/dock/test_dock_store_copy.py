@@ -131,7 +131,7 @@ def content(store: WarehouseStore) -> object:
     held = {}
     for uid in live_uids(store):
         for record in store.batches.values():
-            for name in record.formats:
+            for name in record.columns.formats:
                 with contextlib.suppress(DockError):
                     (found,) = store.read([uid], [name])
                     lengths = [run.lengths(name) for run in found.runs]
@@ -246,7 +246,7 @@ def test_a_chunk_may_hold_all_parts() -> None:
         memoryview(b"abc"),
     )
 
-    (found,) = store.batches["a"].held()
+    (found,) = store.batches["a"].columns.held()
     assert found[0] == "reward"
     assert live_uids(store) == ["x", "y"]
     assert store.unacknowledged() == {"generate": 0, "reward": 1, "update": 2}

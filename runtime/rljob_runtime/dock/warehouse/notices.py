@@ -38,7 +38,7 @@ def rows_notice(
     record: BatchRecord, numbers: Array, *, lengths: Mapping[str, bytes], names: PackedNames
 ) -> RowsNotice:
     """Rows of a batch by ascending numbers, with the lengths of their columns now."""
-    groups, of_groups = record.groups_of(numbers), record.groups
+    groups, of_groups = record.columns.groups_of(numbers), record.groups
     return RowsNotice(
         batch=record.name,
         numbers=packed(numbers),
@@ -58,7 +58,7 @@ def column_notice(record: BatchRecord, column: str, numbers: Array) -> ColumnNot
         batch=record.name,
         column=column,
         numbers=packed(numbers),
-        lengths=packed(record.lengths(column, numbers)),
+        lengths=packed(record.columns.lengths(column, numbers)),
         versions=packed(record.rows["version"][numbers]),
     )
 
@@ -103,7 +103,10 @@ def snapshot_for(
         live = record.live_rows()
         live = live[~record.acknowledged(state, live)]
         if passes and len(live):
-            lengths = {name: record.lengths(name, live) for name in needs & record.formats.keys()}
+            lengths = {
+                name: record.columns.lengths(name, live)
+                for name in needs & record.columns.formats.keys()
+            }
             told = {name: packed(own) for name, own in lengths.items() if (own >= 0).any()}
             names = pack_names(record.uids(live))
             snapshot.rows.append(rows_notice(record, live, lengths=told, names=names))

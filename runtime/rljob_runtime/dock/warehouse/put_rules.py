@@ -118,8 +118,8 @@ def new_of(record: BatchRecord, others: Mapping[str, BatchRecord], put: Put) -> 
                 )
     if len(set(put.uids)) != len(put.uids):
         raise DockRefused(f"two new rows of {record.name} have one uid")
-    record.check_formats(put.columns)
-    record.check_formats(put.shared)
+    record.columns.check_formats(put.columns)
+    record.columns.check_formats(put.shared)
     for other in others.values():
         if other is not record and other.live and not other.numbers.keys().isdisjoint(put.uids):
             _refuse_strangers(other, put)

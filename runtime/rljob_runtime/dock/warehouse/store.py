@@ -96,7 +96,7 @@ class WarehouseStore:
         if batch not in self.batches:
             self.batches[batch] = record
             self.notices.append(Notice(BatchNotice(batch, total, record.states)))
-        record.learn_formats(put.columns, put.shared)
+        record.columns.learn_formats(put.columns, put.shared)
         self._add(record, put, charges=charges, num_bytes=sizes, group_charges=shared)
         self.live[batch] = record
         self.charge(needed)
@@ -165,7 +165,7 @@ class WarehouseStore:
         counts = dict.fromkeys(self.graph.names, 0)
         for record in self.live.values():
             live = record.live_rows()
-            has = {name: record.lengths(name, live) >= 0 for name in record.formats}
+            has = {name: record.columns.lengths(name, live) >= 0 for name in record.columns.formats}
             for name in record.states:
                 ready = ~record.acknowledged(name, live)
                 for column in self.graph.state(name).needs:
@@ -241,10 +241,10 @@ class WarehouseStore:
         self.slabs.require(sum([slab_bytes(own) for own in parts.values()]))
         self.charge(needed)
         for (record, places, numbers), growth in zip(fresh, grown, strict=True):
-            record.learn_formats(parts[record], {})
+            record.columns.learn_formats(parts[record], {})
             record.rows["charge"][numbers] += growth
             record.rows["num_bytes"][numbers] += sizes[places]
-            record.place(state, numbers, self.slabs.store(parts[record]))
+            record.columns.place(state, numbers, self.slabs.store(parts[record]))
 
     def _admit_new(self, batch: str, needed: int) -> None:
         limit = int(self.capacity_bytes * (1 - self.derived_share))
@@ -262,7 +262,7 @@ class WarehouseStore:
         charged, runs = record.remove(numbers)
         self.charged_bytes -= charged
         self.slabs.free(runs)
-        record.forget(runs)
+        record.columns.forget(runs)
         if not record.live:
             del self.live[record.name]
             self._forget_old()

@@ -13,7 +13,8 @@ import numpy as np
 from rljob_runtime.dock.columns import known_format
 from rljob_runtime.dock.growing import Array
 from rljob_runtime.dock.names import names_of, pack_names
-from rljob_runtime.dock.warehouse.batch_record import GROUPS, BatchRecord
+from rljob_runtime.dock.warehouse.batch_record import BatchRecord
+from rljob_runtime.dock.warehouse.placed_columns import GROUPS
 from rljob_runtime.dock.warehouse.slabs import Run, slab_bytes
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.encoding import packed_columns
@@ -47,7 +48,7 @@ class StoreCopy:
         self._batches = [_batch_item(record) for record in records]
         self._groups = [items for record in records for items in _group_items(record)]
         self._rows = [items for record in records for items in _row_items(record)]
-        self._held = [(record.name, *held) for record in records for held in record.held()]
+        self._held = [(record.name, *held) for record in records for held in record.columns.held()]
         self._slabs.pin(run for *_, run in self._held)
 
     def chunks(
@@ -134,8 +135,8 @@ def _batch_item(record: BatchRecord) -> BatchItem:
         total=record.total,
         dropped=record.dropped,
         states=record.states,
-        shared=tuple(sorted(record.shared)),
-        formats={name: (form.dtype, form.tail) for name, form in record.formats.items()},
+        shared=tuple(sorted(record.columns.shared)),
+        formats={name: (form.dtype, form.tail) for name, form in record.columns.formats.items()},
         leases=record.leases(),
     )
 
@@ -143,8 +144,8 @@ def _batch_item(record: BatchRecord) -> BatchItem:
 def _record(item: BatchItem) -> BatchRecord:
     record = BatchRecord(item.name, total=item.total, states=item.states)
     record.dropped = item.dropped
-    record.shared = frozenset(item.shared)
-    record.formats = {name: known_format(*form) for name, form in item.formats.items()}
+    record.columns.shared = frozenset(item.shared)
+    record.columns.formats = {name: known_format(*form) for name, form in item.formats.items()}
     record.know_leases(item.leases)
     return record
 
@@ -259,7 +260,7 @@ def _add_slab(store: WarehouseStore, item: SlabItem, payload: memoryview, place:
     for name, sums in zip(columns, item.sums, strict=True):
         own = array("q", _numbers(sums, number, least=None).tolist())
         slab.columns[name] = slab.columns[name]._replace(sums=own)
-    record.place(item.source, places, slab)
+    record.columns.place(item.source, places, slab)
     return place + size
 
 

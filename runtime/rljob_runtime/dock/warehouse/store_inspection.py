@@ -30,15 +30,15 @@ def inspection(store: WarehouseStore) -> dict[str, Any]:
 def _batch(record: BatchRecord) -> dict[str, Any]:
     rows = record.live_rows()[:MAX_ROWS]
     has = {
-        name: int((record.lengths(name, rows) >= 0).sum())
-        for name in record.formats
-        if name not in record.shared
+        name: int((record.columns.lengths(name, rows) >= 0).sum())
+        for name in record.columns.formats
+        if name not in record.columns.shared
     }
     return {
         "total": record.total,
         "live": record.live,
         "columns": {name: number for name, number in has.items() if number},
-        "group_columns": sorted(record.shared),
+        "group_columns": sorted(record.columns.shared),
         "acknowledged": {
             state: int(record.acknowledged(state, rows).sum()) for state in record.states
         },

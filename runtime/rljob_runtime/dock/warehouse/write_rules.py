@@ -41,10 +41,10 @@ def sort_out(
 
 def check_columns(record: BatchRecord, numbers: Array, columns: Mapping[str, Packed]) -> None:
     """Refuse columns that the rows have already, or whose type differs from other rows'."""
-    record.check_formats(columns)
-    taken = (record.columns_of(numbers) | record.shared) & columns.keys()
+    record.columns.check_formats(columns)
+    taken = (record.columns.names_of(numbers) | record.columns.shared) & columns.keys()
     for name in taken:
-        (has,) = np.nonzero(record.lengths(name, numbers) >= 0)
+        (has,) = np.nonzero(record.columns.lengths(name, numbers) >= 0)
         if len(has):
             (uid,) = record.uids(numbers[has[:1]])
             raise DockRefused(f"row {uid} has column {name!r} already; write it under another name")
