@@ -57,7 +57,7 @@ RIGHT: dict[str, dict[str, str]] = {
     },
     "runtime/rljob_runtime/dock/wire/peer.py": {
         "Peer.send": "for room in a connection, whose end sets it",
-        "Peer._write": "for room in a connection, whose end sets it",
+        "Peer._writable": "for room in a connection, whose end cancels it",
     },
     "runtime/rljob_runtime/dock/wire/wire_server.py": {
         "DockServer.stop": "its connections are closed; `ServerThread.stop` has a deadline"
