@@ -92,7 +92,7 @@ COMMANDS = {
     "flow": "run.flow",
     "partial_rollout": "run.partial_rollout",
     "analyze": "run.analyze",
-    "dock": "dock.samples",
+    "dock": "dock.samples --repetitions 3",
     "dock_paths": "dock.paths",
     "batches": "dock.batches",
     "scaling": "engines.scaling",
