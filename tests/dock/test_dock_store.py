@@ -222,8 +222,9 @@ def test_a_dropped_batch_is_gone_for_good(make_store) -> None:
         generate(store, ["b/0/0"], [1])
 
 
-def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch) -> None:
-    monkeypatch.setattr("rljob_runtime.dock.warehouse.store.REMEMBERED_ROWS", 3)
+@pytest.mark.parametrize(("what", "most"), [("REMEMBERED_ROWS", 3), ("REMEMBERED_BATCHES", 1)])
+def test_finished_batches_are_forgotten_in_the_end(make_store, monkeypatch, what, most) -> None:
+    monkeypatch.setattr(f"rljob_runtime.dock.warehouse.store.{what}", most)
     store = make_store()
 
     for name in ("b0", "b1", "b2"):

@@ -30,8 +30,9 @@ from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, Written, packed
 from rljob_runtime.errors import DockFull, DockRefused
 
-REMEMBERED_ROWS = 50_000
-"""Freed rows whose uids are kept, so that a late write or a repeated put is known as such."""
+REMEMBERED_ROWS, REMEMBERED_BATCHES = 50_000, 1_000
+"""Freed rows whose uids are kept, so that a late write or a repeated put is known as such; and batches
+without other rows, each of which takes some kilobytes however few it had."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -268,11 +269,12 @@ class WarehouseStore:
             self._forget_old()
 
     def _forget_old(self) -> None:
-        remembered = sum([record.known - record.live for record in self.batches.values()])
-        for name in [name for name, record in self.batches.items() if not record.live]:
-            if remembered <= REMEMBERED_ROWS:
+        rows = sum([record.known - record.live for record in self.batches.values()])
+        ended = [name for name, record in self.batches.items() if not record.live]
+        for number, name in enumerate(ended):
+            if rows <= REMEMBERED_ROWS and len(ended) - number <= REMEMBERED_BATCHES:
                 return
-            remembered -= self.batches.pop(name).known
+            rows -= self.batches.pop(name).known
 
 
 def _row_bytes(columns: Mapping[str, Packed], num_rows: int) -> Array:
