@@ -104,7 +104,7 @@ COMMANDS = {
     "dock_metadata": "dock.metadata",
     "dock_share": "run.dock_share",
     "dock_churn": "dock.churn",
-    "dock_large": "dock.large",
+    "dock_large": "dock.large --batches 3000",
     "dock_limits": "dock.limits",
     "soak": "run.soak",
     "long_log": "run.long_log",
