@@ -443,6 +443,16 @@ def test_rows_put_again_before_their_warehouses_restart_was_heard_of_are_no_loss
     assert len(uids(made.claim(ask(request="2"), 1.0))) == 4
 
 
+def test_rows_put_again_and_done_before_their_warehouses_restart_was_heard_of_are_no_loss() -> None:
+    made = ledger()
+    put(made, rows(2))
+    batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
+
+    snapshot(made, "w2", [batch], rows(2)[1:], now=1.0)
+
+    assert len(uids(made.claim(ask(), 1.0))) == 3
+
+
 def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing() -> None:
     made = ledger()
     snapshot(made, "w2.0", [], [], now=0.0)

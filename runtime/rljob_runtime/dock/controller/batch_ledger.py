@@ -35,7 +35,8 @@ class BatchLedger:
     known, acked: rows by warehouse since it started, freed ones included. expected: rows that it
     had before it restarted. settled: the state was done before a restart, so nothing is missed.
     missed: names of those that went with a warehouse, until the state is done; what comes after does not
-    make up for them.
+    make up for them. excused: by warehouse, how many of them were put again and acknowledged before the
+    warehouse was heard again, which tells of them by number alone.
     """
 
     name: str
@@ -48,6 +49,7 @@ class BatchLedger:
     expected: Counter[int] = field(default_factory=Counter)
     parts: dict[int, Part] = field(default_factory=dict)
     missed: set[str] = field(default_factory=set)
+    excused: Counter[int] = field(default_factory=Counter)
     _ready: ReadyRows = field(init=False)
     _shares: Shares = field(default_factory=Shares)
     _in_order: Groups | None = None
@@ -76,7 +78,7 @@ class BatchLedger:
         if self.settled or not self.expected:
             return 0
         fewer = sum(max(0, count - self.known[w]) for w, count in self.expected.items())
-        return max(fewer, len(self.missed))
+        return max(fewer, len(self.missed) - self.excused.total())
 
     @property
     def finished(self) -> bool:

@@ -169,7 +169,10 @@ class ControllerLedger:
                 self._remove(batch, warehouse, gone)
             batch.forget_counts(warehouse, lost=restarted)
         for notice in batches:
-            self._batch(notice).count(warehouse, known=notice.known, acked=notice.acked)
+            batch = self._batch(notice)
+            batch.count(warehouse, known=notice.known, acked=notice.acked)
+            if restarted:
+                batch.excused[warehouse] = notice.acked
             if notice.dropped:
                 self._drop(notice.name)
         for told in rows:
