@@ -453,6 +453,19 @@ def test_rows_put_again_and_done_before_their_warehouses_restart_was_heard_of_ar
     assert len(uids(made.claim(ask(), 1.0))) == 3
 
 
+def test_what_was_done_before_a_restart_was_heard_of_is_missed_after_the_next_one() -> None:
+    made = ledger()
+    put(made, rows(2))
+    batch = BatchNotice(name="b", total=4, states=STATES, known=4, acked=1)
+    snapshot(made, "w2", [batch], rows(2)[1:], now=1.0)
+
+    snapshot(made, "w3", [], [], now=2.0)
+    snapshot(made, "w3", [batch._replace(acked=0)], rows(2)[1:], now=3.0)
+
+    with pytest.raises(DockLost, match="1 of 4 rows of b were lost"):
+        made.claim(ask(), 3.0)
+
+
 def test_a_warehouse_that_was_taken_over_after_it_had_gone_on_alone_lost_nothing() -> None:
     made = ledger()
     snapshot(made, "w2.0", [], [], now=0.0)

@@ -199,6 +199,20 @@ def test_a_put_that_never_fits_is_refused_at_once(make_store) -> None:
         put(store, heads(0, 8))
 
 
+@pytest.mark.parametrize("reserves", [[2**63 - 1], [2**62, 2**62]])
+def test_reserves_beyond_any_number_of_bytes_are_refused_like_others_that_never_fit(
+    make_store, reserves
+) -> None:
+    store = make_store()
+    rows = heads(0, len(reserves))
+    told = msgspec.structs.replace(new_rows(rows), reserves=pack(reserves))
+
+    with pytest.raises(DockFull, match="never fit"):
+        put(store, rows, rows=told)
+
+    assert (store.num_rows, store.charged_bytes) == (0, 0)
+
+
 def test_the_stuck_state_is_the_one_that_most_rows_are_ready_for(make_store) -> None:
     store = make_store()
     put(store, heads(0, 3))

@@ -38,7 +38,14 @@ class Growing:
         if length > self._room:
             room = max(length, FIRST_ROOM, int(GROWTH * self._room))
             for name, (_, fill) in self._fills.items():
-                self._columns[name] = _wider(self._columns.pop(name), self._room, room, fill)
+                column = self._columns.pop(name)  # whose only name this is now
+                try:
+                    column.resize(room)
+                except ValueError:  # somebody looks at it
+                    column = np.concatenate([column, np.zeros(room - len(column), column.dtype)])
+                finally:
+                    self._columns[name] = column
+                column[self._room :] = fill
             self._room = room
         self.length = max(self.length, length)
 
@@ -50,14 +57,3 @@ class Growing:
         for name, values in columns.items():
             self._columns[name][places] = values
         return places
-
-
-def _wider(column: Array, old: int, room: int, fill: int) -> Array:
-    """The column with more room; in its place where nobody looks at it, which leaves no holes in memory."""
-    try:
-        column.resize(room)
-    except ValueError:  # somebody does
-        column = np.concatenate([column, np.zeros(room - old, column.dtype)])
-    if fill:
-        column[old:] = fill
-    return column

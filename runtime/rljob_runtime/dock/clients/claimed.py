@@ -23,7 +23,8 @@ def rows_of(told: ClaimedRows, lease: str) -> tuple[RowMeta, ...]:
     if len(columns) == 1:
         lengths = [{columns[0]: length} for length in of_columns[0]]
     else:
-        lengths = [dict(zip(columns, own)) for own in zip(*of_columns)] or [{} for _ in uids]  # noqa: B905
+        each = zip(*of_columns, strict=True)
+        lengths = [dict(zip(columns, own, strict=True)) for own in each] or [{} for _ in uids]
     rows = zip(
         uids, repeat(told.batch), groups, index, size, sample, version, warehouse, lengths, attempt,
         repeat(lease),

@@ -99,6 +99,7 @@ class BatchLedger:
             part = self.parts.pop(warehouse, None)
             self._ready.lost(warehouse)
             self._in_order = None
+            self.excused[warehouse] = 0
             if part is not None:
                 self.missed.update(part.names.all())
         self.known[warehouse] = self.acked[warehouse] = 0

@@ -176,7 +176,7 @@ class Part:
 
     def _add_groups(self, told: RowsNotice) -> None:
         firsts, known = numbers_of(told.firsts), self.groups["first"]
-        if (firsts[1:] <= firsts[:-1]).any():
+        if (firsts[1:] <= firsts[:-1]).any() or (len(firsts) and firsts[0] < 0):
             raise ValueError("groups of rows are not told of in their order")
         names, new = told.groups, slice(None)
         if len(known) and len(firsts) and firsts[0] <= known[-1]:

@@ -90,14 +90,16 @@ class WarehouseStore:
             _row_bytes(put.columns, len(put.uids)),
             _row_bytes(put.shared, len(put.sizes)),
         )
-        charges = put.reserves + (ROW_BYTES + sizes)
-        needed = int(charges.sum()) + int(shared.sum())
+        # Reserves are whatever a client says: only what may be admitted is added up in 64 bits.
+        needed = sum(put.reserves.tolist()) + ROW_BYTES * len(put.uids)
+        needed += int(sizes.sum()) + int(shared.sum())
         self._admit_new(batch, needed)
         self.slabs.require(slab_bytes(put.columns) + slab_bytes(put.shared))
         if batch not in self.batches:
             self.batches[batch] = record
             self.notices.append(Notice(BatchNotice(batch, total, record.states)))
         record.columns.learn_formats(put.columns, put.shared)
+        charges = put.reserves + (ROW_BYTES + sizes)
         self._add(record, put, charges=charges, num_bytes=sizes, group_charges=shared)
         self.live[batch] = record
         self.charge(needed)

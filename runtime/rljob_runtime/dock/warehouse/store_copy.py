@@ -211,7 +211,7 @@ def _add_groups(store: WarehouseStore, items: GroupItems) -> None:
         charges=charges,
         slab=None,
     )
-    store.charge(int(charges.sum()))
+    store.charge(sum(charges.tolist()))
 
 
 def _add_rows(store: WarehouseStore, items: RowItems) -> None:
@@ -237,7 +237,7 @@ def _add_rows(store: WarehouseStore, items: RowItems) -> None:
     record.restore(numbers, gone=gone, acks=acks)
     if record.live:
         store.live[record.name] = record
-    store.charge(int(charges[~gone].sum()))
+    store.charge(sum(charges[~gone].tolist()))
 
 
 def _add_slab(store: WarehouseStore, item: SlabItem, payload: memoryview, place: int) -> int:
