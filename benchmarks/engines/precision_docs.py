@@ -1,6 +1,5 @@
 """What docs/benchmarks.md shows of `precision.py`: bytes and speed, distances, and what runs learn."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from benchmarks.support.intervals import said_points, said_seeds, said_share, share_band
 from benchmarks.support.pictures import Panel, panels_svg
 from benchmarks.support.results import figure
-from benchmarks.support.runs import quarters
+from benchmarks.support.runs import quarters, reward_windows
 from benchmarks.support.tables import table
 
 MB = 1e6
@@ -44,7 +43,9 @@ def precision_picture(document: Mapping[str, Any]) -> str:
     runs = document["runs"]
     panels = []
     for size in _sizes(runs):
-        curves = {name: _windows(of) for name, of in _by_precision(runs, size).items()}
+        curves = {
+            name: reward_windows(of, WINDOWS) for name, of in _by_precision(runs, size).items()
+        }
         panels.append(
             Panel(
                 title=f"reward, {size} parameters",
@@ -75,17 +76,6 @@ def _by_precision(runs: Sequence[Run], size: str) -> dict[str, list[Run]]:
         if run["size"] == size:
             found.setdefault(run["precision"], []).append(run)
     return {name: sorted(of, key=lambda run: int(run["seed"])) for name, of in found.items()}
-
-
-def _windows(runs: Sequence[Run]) -> list[tuple[float, list[float]]]:
-    """The middle of each window of steps, and every run's mean reward in it."""
-    steps = len(runs[0]["reward"])
-    ends = [steps * number // WINDOWS for number in range(WINDOWS + 1)]
-    return [
-        ((low + high) / 2, [mean(run["reward"][low:high]) for run in runs])
-        for low, high in itertools.pairwise(ends)
-        if high > low
-    ]
 
 
 def _engines(sides: Mapping[str, Any]) -> str:

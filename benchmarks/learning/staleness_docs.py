@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.support.intervals import said_points, said_seeds, said_share, share_band
 from benchmarks.support.pictures import Panel, panels_svg
-from benchmarks.support.runs import quarters
+from benchmarks.support.runs import quarters, reward_windows
 from benchmarks.support.tables import table
 
 PICTURE = "images/staleness.svg"
@@ -66,7 +66,7 @@ def _rewards(runs: Sequence[Run], rate: float) -> Panel:
     sides = {
         said: _of(runs, rate, last, correction) for correction, said in CORRECTIONS.items()
     } | {"η = 0": _of(runs, rate, 0, "")}
-    windows = {name: _windows(side) for name, side in sides.items()}
+    windows = {name: reward_windows(side, WINDOWS) for name, side in sides.items()}
     return Panel(
         title=f"reward, η = {last}; rate {rate:g}",
         across="step",
@@ -75,17 +75,6 @@ def _rewards(runs: Sequence[Run], rate: float) -> Panel:
         from_zero=True,
         width=340,
     )
-
-
-def _windows(runs: Sequence[Run]) -> list[tuple[float, list[float]]]:
-    """The middle of each window of steps, and every run's mean reward in it."""
-    steps = len(runs[0]["reward"])
-    ends = [steps * number // WINDOWS for number in range(WINDOWS + 1)]
-    return [
-        ((low + high) / 2, [mean(run["reward"][low:high]) for run in runs])
-        for low, high in itertools.pairwise(ends)
-        if high > low
-    ]
 
 
 def _table(runs: Sequence[Run]) -> str:

@@ -119,7 +119,8 @@ def run(job: dict[str, Any], folder: Path) -> tuple[float, float, float]:
         for state in [_summed(moved[step["step"]]["states"])]
     )
     began, ended = (event["time"] for event in (done[WARM_UP_STEPS - 1], done[-1]))
-    first, last = (next(used for at, used in looks if at > time) for time in (began, ended))
+    first = next(used for at, used in looks if at > began)
+    last = [used for at, used in looks if at <= ended][-1]
     grown = {process: seconds - first.get(process, 0.0) for process, seconds in last.items()}
     of_dock = sum(seconds for (_, of_dock), seconds in grown.items() if of_dock)
     return seconds, in_dock, of_dock / sum(grown.values())

@@ -4,7 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -41,6 +41,19 @@ def seconds_a_step(ends: Sequence[float], *, warm_up: int) -> float:
     """Mean time from the end of one step to the next one's, without the first steps."""
     counted = ends[warm_up - 1 :]
     return (counted[-1] - counted[0]) / (len(counted) - 1)
+
+
+def reward_windows(
+    runs: Sequence[Mapping[str, Any]], number: int
+) -> list[tuple[float, list[float]]]:
+    """The middle of each of so many windows of steps, and every run's mean `reward` in it."""
+    steps = len(runs[0]["reward"])
+    ends = [steps * place // number for place in range(number + 1)]
+    return [
+        ((low + high) / 2, [mean(run["reward"][low:high]) for run in runs])
+        for low, high in itertools.pairwise(ends)
+        if high > low
+    ]
 
 
 def quarters(values: Sequence[float]) -> list[float]:
