@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stored_columns import stored
 
 from rljob_runtime.dock.columns import Packed, Ragged
 from rljob_runtime.dock.warehouse.arena import ALIGNMENT_BYTES, Arena
@@ -113,7 +114,7 @@ def slabs(request: pytest.FixtureRequest) -> Iterator[SlabMemory]:
 
 
 def column(*rows: list[int]) -> Packed:
-    return Packed.of(Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows]))
+    return stored(Ragged.from_rows([np.asarray(row, dtype=np.int32) for row in rows]))
 
 
 def store(slabs: SlabMemory, *rows: list[int]) -> list[Run]:

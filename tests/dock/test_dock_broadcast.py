@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 from numbered_rows import pack
+from stored_columns import stored
 from stored_rows import Head, new_rows
 
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.controller_server import ControllerServer
 from rljob_runtime.dock.controller.subscription import Subscription
 from rljob_runtime.dock.graph import State, StateGraph
@@ -107,7 +108,7 @@ async def test_new_rows_are_told_before_their_put_is_answered_and_all_else_a_tur
     )
     broadcast.subscribe(peer, "generate", frozenset({"prompt"}))  # type: ignore[arg-type]
     rows = new_rows([Head("t/0/0", "t/0", 0, 1, 0, 0, 0)])
-    prompt = Packed.of(Ragged.from_rows([np.arange(3)]))
+    prompt = stored(Ragged.from_rows([np.arange(3)]))
 
     store.put_rows(
         "t", total=1, states=graph.names, rows=rows, columns={}, group_columns={"prompt": prompt}
@@ -238,7 +239,6 @@ def test_a_put_that_lies_is_malformed(make_dock, changes, rows) -> None:
         "states": ["generate"],
         "rows": msgspec.structs.replace(known, **rows),
         "columns": [],
-        "group_columns": [],
     }
 
     with pytest.raises(DockRefused, match="warehouse/0 refused a frame"):

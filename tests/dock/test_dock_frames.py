@@ -6,9 +6,10 @@ import struct
 
 import numpy as np
 import pytest
-from dock_conversations import encoded, plain
+from dock_conversations import plain
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from stored_columns import encoded
 
 from rljob_runtime.dock.columns import DTYPES, Ragged
 from rljob_runtime.dock.wire.encoding import apart_of, decode_columns
@@ -126,7 +127,7 @@ def test_any_notices_are_decoded_or_malformed(header) -> None:
     ("head", "message"),
     [
         (pack_head(1, 0, 0, magic=b"HTTP"), "no peer of the dock"),
-        (pack_head(1, 0, 0, version=9), "protocol version 9; this side speaks 5"),
+        (pack_head(1, 0, 0, version=9), "protocol version 9; this side speaks 6"),
         (pack_head(99, 0, 0), "kind 99 is unknown"),
         (pack_head(1, 1 << 31, 0), "over the limit"),
         (pack_head(1, 0, 1 << 60), "over the limit"),

@@ -23,6 +23,7 @@ from rljob_runtime.dock.clients.transport import locate
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.rows import NewRow, RowMeta
+from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.encoding import apart_of
 from rljob_runtime.dock.wire.frames import Kind, MalformedFrame
@@ -203,18 +204,14 @@ def socket_path(dock, tmp_path: Path) -> Path:
 
 
 def test_a_reader_can_neither_write_the_memory_nor_cut_it(socket_path: Path) -> None:
-    raw, (descriptor, staging) = attach(socket_path)
-    os.close(staging)
-    again = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+    raw, (descriptor, writable) = attach(socket_path)
     size = os.fstat(descriptor).st_size
 
     attempts: list[Callable[[], object]] = [
         lambda: mmap.mmap(descriptor, size),
-        lambda: mmap.mmap(again, size),
         lambda: os.write(descriptor, b"x"),
-        lambda: os.write(again, b"x"),
-        lambda: os.ftruncate(again, 0),
-        lambda: os.ftruncate(again, 2 * size),
+        lambda: os.ftruncate(writable, 0),
+        lambda: os.ftruncate(writable, 2 * size),
     ]
     for attempt in attempts:
         with pytest.raises(OSError) as refused:
@@ -222,31 +219,89 @@ def test_a_reader_can_neither_write_the_memory_nor_cut_it(socket_path: Path) -> 
         assert refused.value.errno in (errno.EPERM, errno.EACCES, errno.EBADF, errno.EINVAL)
     assert len(mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)) == size
     raw.close()
-    os.close(again)
+    os.close(writable)
     os.close(descriptor)
 
 
-def test_what_is_written_after_the_answer_changes_no_row(dock, socket_path: Path) -> None:
-    client = dock.client("use")
-    put(client, "a")
-    channel = client._connections._channels["warehouse/0"]
+def held_by(dock) -> WarehouseStore:
+    store: WarehouseStore = dock.threads[0].server.store
+    return store
 
-    channel._staging[:] = bytes([9]) * len(channel._staging)
+
+def becomes(wanted: int, look: Callable[[], int]) -> bool:
+    """Whether it is that within ten seconds."""
+    deadline = time.monotonic() + 10
+    while look() != wanted and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return look() == wanted
+
+
+def large_rows(batch: str, rows: int = 4, value: int = 0) -> list[NewRow]:
+    """Rows of 64 KiB, whose messages lie in slabs."""
+    return [
+        NewRow(
+            uid=f"{batch}/{i}",
+            group=f"{batch}/{i}",
+            group_index=i,
+            columns={"data": np.full(64 << 10, value + i, dtype=np.uint8)},
+        )
+        for i in range(rows)
+    ]
+
+
+def test_columns_stay_where_their_writer_laid_them(dock) -> None:
+    client = dock.client("use")
+    channel = client._connections._channels["warehouse/0"]
+    client.put_rows("a", large_rows("a"), 4, states=["use"])
+    granted = channel._slab
+
+    client.put_rows("b", large_rows("b", value=9), 4, states=["use"])
+
+    (located,) = held_by(dock).read([f"b/{i}" for i in range(4)], ["data"])
+    (run,) = located.runs
+    assert run.spans("data") == [(granted.start, granted.start + 4 * (64 << 10))]
+    values = client.read(claimed(client, "b"), ["data"])["data"]
+    assert [set(values.row(i).tolist()) for i in range(4)] == [{9}, {10}, {11}, {12}]
+
+
+def test_rows_that_are_put_again_lie_once(dock) -> None:
+    client = dock.client("use")
+    client.put_rows("a", large_rows("a"), 8, states=["use"])
+    free = held_by(dock).slabs.arena.free_bytes
+
+    assert client.put_rows("a", large_rows("a"), 8, states=["use"]) == 0
+    assert client.put_rows("a", large_rows("a", 8), 8, states=["use"]) == 4
+
+    (first, second) = held_by(dock).read([f"a/{i}" for i in (0, 4)], ["data"])[0].runs
+    assert free - held_by(dock).slabs.arena.free_bytes == 4 * (64 << 10)
+    assert first.slab is not second.slab
+
+
+def test_a_slab_goes_back_with_its_writer_unless_that_was_cut_off(dock) -> None:
+    gone, cut = dock.client("use", "gone"), dock.client("use", "cut")
+    for client in (gone, cut):
+        client.put_rows(client.owner, large_rows(client.owner), 4, states=["use"])
+        client.acknowledge(claimed(client, client.owner))
+    kept = cut._connections._channels["warehouse/0"]._slab
+
+    (peer,) = [peer for peer in dock.threads[0].server.peers if peer.owner == "cut"]
+    dock.threads[0]._loop.call_soon_threadsafe(peer.close)
+    gone.close()
+
+    slabs = held_by(dock).slabs
+    free = slabs.memory.num_bytes - (kept.end - kept.start)
+    assert becomes(free, lambda: slabs.arena.free_bytes)
+
+
+def test_without_room_for_slabs_columns_come_through_the_socket(dock) -> None:
+    client = dock.client("use")
+    held_by(dock).slabs.grantable_bytes = 0
+
+    client.put_rows("a", large_rows("a"), 4, states=["use"])
 
     values = client.read(claimed(client, "a"), ["data"])["data"]
     assert [set(values.row(i).tolist()) for i in range(4)] == [{0}, {1}, {2}, {3}]
-
-
-def test_writers_cannot_resize_the_memory_that_they_write_to(socket_path: Path) -> None:
-    raw, (arena, staging) = attach(socket_path)
-
-    for size in (0, 1 << 30):
-        with pytest.raises(PermissionError):
-            os.ftruncate(staging, size)
-
-    raw.close()
-    os.close(arena)
-    os.close(staging)
+    assert client._connections._channels["warehouse/0"]._slab is None
 
 
 def test_a_put_that_waits_for_room_is_stored_as_it_was_written(dock) -> None:
@@ -267,17 +322,19 @@ def test_a_put_that_waits_for_room_is_stored_as_it_was_written(dock) -> None:
     assert [set(values.row(i).tolist()) for i in range(30)] == [{i} for i in range(30)]
 
 
-@pytest.mark.parametrize("staged", [-1, 1 << 40])
-def test_staged_bytes_that_are_not_there_are_refused(dock, socket_path: Path, staged: int) -> None:
+@pytest.mark.parametrize("granted", [-1, 1, 1 << 40])
+def test_bytes_of_a_slab_that_was_not_granted_are_refused(
+    dock, socket_path: Path, granted: int
+) -> None:
     rows = plain(new_rows([Head("a/0", "a/0", 0, 1, 0, 0, 0)]))
     fields = {"batch": "a", "total": 1, "states": ["use"], "rows": rows}
-    message = {**fields, "columns": [], "group_columns": [], "timeout": 1.0, "staged": staged}
+    message = {**fields, "columns": [], "timeout": 1.0, "granted": granted}
     raw, descriptors = attach(socket_path)
 
     raw.sendall(packed(Kind.PUT_ROWS, message))
     answer = raw.recv(65536)
 
-    assert b"staged bytes" in answer
+    assert b"no such one was granted" in answer
     assert dock.client("use").stats().refused == {"malformed": 1}
     raw.close()
     for descriptor in descriptors:

@@ -12,10 +12,11 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from stored_columns import stored
 from stored_rows import Head, bytes_of, live_uids, new_rows
 
 from rljob_runtime.dock.clients.claimed import rows_of
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.controller.batch_ledger import BatchLedger
 from rljob_runtime.dock.controller.claims import ClaimRequest, Grant
 from rljob_runtime.dock.controller.ledger import ControllerLedger
@@ -149,7 +150,7 @@ class Dock(RuleBasedStateMachine):
                     states=put.states,
                     rows=new_rows(heads),
                     columns={},
-                    group_columns={"prompt": Packed.of(Ragged.from_rows(prompts))},
+                    group_columns={"prompt": stored(Ragged.from_rows(prompts))},
                 )
             except (NoRoom, DockFull):
                 continue
@@ -285,7 +286,7 @@ class Dock(RuleBasedStateMachine):
             mine = [uid for uid in uids if int(uid.split("/")[1]) % WAREHOUSES == w]
             names = GRAPH.state(held.state).writes
             columns = {
-                name: Packed.of(
+                name: stored(
                     Ragged.from_rows([np.full(stamp % 5, stamp, dtype=np.int64) for _ in mine])
                 )
                 for name in names

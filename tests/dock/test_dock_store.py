@@ -4,6 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 from numbered_rows import pack
+from stored_columns import stored
 from stored_rows import Head, bytes_of, live_uids, new_rows
 
 from rljob_runtime.dock.columns import Packed, Ragged
@@ -17,7 +18,7 @@ from rljob_runtime.errors import DockFull, DockLost, DockRefused
 
 
 def column(*rows: list[int], dtype: str = "int32") -> Packed:
-    return Packed.of(Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows]))
+    return stored(Ragged.from_rows([np.asarray(row, dtype=dtype) for row in rows]))
 
 
 def heads(group: int, samples: int, *, reserve_bytes: int = 0, batch: str = "b") -> list[Head]:

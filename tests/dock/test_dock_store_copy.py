@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numbered_rows import pack
+from stored_columns import stored
 from stored_rows import Head, bytes_of, live_uids, new_rows
 
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.warehouse.notices import snapshot_for
 from rljob_runtime.dock.warehouse.slabs import NoRoom
@@ -82,10 +83,10 @@ def put(store: WarehouseStore, batch: str, groups: list[int], reserve_bytes: int
         states=GRAPH.names[:2] if batch == "c" else GRAPH.names,
         rows=new_rows(heads),
         columns={
-            "seed": Packed.of(Ragged.from_rows([np.full((1, 2), 3, dtype=np.int64) for _ in heads]))
+            "seed": stored(Ragged.from_rows([np.full((1, 2), 3, dtype=np.int64) for _ in heads]))
         },
         group_columns={
-            "prompt": Packed.of(Ragged.from_rows([np.arange(g, dtype=np.int32) for g in groups]))
+            "prompt": stored(Ragged.from_rows([np.arange(g, dtype=np.int32) for g in groups]))
         },
     )
 
@@ -94,7 +95,7 @@ def write(store: WarehouseStore, state: str, rows: list[tuple], length: int) -> 
     uids = [f"{batch}/{g}/{s}" for batch, g, s in rows]
     names = GRAPH.state(state).writes
     columns = {
-        name: Packed.of(
+        name: stored(
             Ragged.from_rows([np.full(length + i, i, dtype=np.float32) for i in range(len(uids))])
         )
         for name in names
@@ -224,12 +225,18 @@ ROWS = {
     **{name: pack([0, 0]) for name in ("groups", "gone", "versions", "charges", "num_bytes")},
     "acks": {"reward": pack([1, 0])},
 }
+COLUMN = {
+    "name": "c",
+    "dtype": "uint8",
+    "tail": [],
+    "lengths": pack([1, 2]),
+    "sums": pack([1, 2]),
+}
 SLAB = {
     "batch": "a",
     "source": "reward",
     "places": pack([0, 1]),
-    "columns": [{"name": "c", "dtype": "uint8", "tail": [], "lengths": pack([1, 2])}],
-    "sums": [pack([1, 2])],
+    "columns": [COLUMN],
 }
 
 
@@ -273,8 +280,12 @@ def test_a_chunk_may_hold_all_parts() -> None:
         {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0, 0])}},
         {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "places": pack([0])}},
         {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "columns": []}},
-        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "sums": []}},
-        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "sums": [pack([1])]}},
+        {"groups": GROUPS, "rows": ROWS, "slabs": {**SLAB, "columns": [{**COLUMN, "sums": b""}]}},
+        {
+            "groups": GROUPS,
+            "rows": ROWS,
+            "slabs": {**SLAB, "columns": [{**COLUMN, "sums": pack([1])}]},
+        },
         {"slabs": {**SLAB, "batch": "unknown"}},
     ],
 )

@@ -7,6 +7,7 @@ What clients put, read and write. `encoding` brings them to the wire and back.
 
 import itertools
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -230,12 +231,15 @@ class Format:
 class Packed:
     """A column as messages carry it and warehouses store it, who make no array of it.
 
-    lengths: values of each row. data: the bytes of all rows, one after the other.
+    lengths: values of each row. data: the bytes of all rows, one after the other. sums: of the bits of each
+    row. place: of the first byte, in what came.
     """
 
     form: Format
     lengths: list[int]
     data: memoryview
+    sums: "array[int]"
+    place: int = 0
 
     @cached_property
     def sizes(self) -> list[int]:
@@ -247,12 +251,8 @@ class Packed:
         """A copy of these rows, which are in ascending order."""
         ends = [0, *itertools.accumulate(self.sizes)]
         data = b"".join([self.data[ends[i] : ends[i + 1]] for i in rows])
-        return Packed(self.form, [self.lengths[i] for i in rows], memoryview(data))
-
-    @classmethod
-    def of(cls, column: Ragged) -> "Packed":
-        """The same column; its bytes are not copied."""
-        return cls(format_of(column), column.lengths.tolist(), as_bytes(column.values))
+        sums = array("q", [self.sums[i] for i in rows])
+        return Packed(self.form, [self.lengths[i] for i in rows], memoryview(data), sums)
 
 
 @lru_cache(maxsize=1024)

@@ -10,16 +10,16 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from stored_columns import encoded, stored
 from stored_rows import Head, new_rows
 from xxhash import xxh3_64_digest
 
-from rljob_runtime.dock.columns import Packed, Ragged
+from rljob_runtime.dock.columns import Ragged
 from rljob_runtime.dock.graph import State, StateGraph
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_copy import StoreCopy
-from rljob_runtime.dock.wire.encoding import encode_columns
 from rljob_runtime.dock.wire.frames import HEAD_BYTES, Kind, pack_head
-from rljob_runtime.dock.wire.messages import ColumnHead, Import
+from rljob_runtime.dock.wire.messages import Import
 
 TOKEN = "secret"
 GRAPH = StateGraph(
@@ -48,7 +48,7 @@ def with_warehouse() -> list[Frame]:
     """Rows put, written, read and dropped, as a client, a controller and a neighbour would."""
     prompt = Ragged.from_rows([np.arange(9, dtype=np.int32)])
     response = Ragged.from_rows([np.arange(n, dtype=np.float16) for n in (3, 4)])
-    entries, payload = _columns({"prompt": prompt})
+    entries, payload = _columns({}, {"prompt": prompt})
     written, bytes_written = _columns({"response": response})
     put = {
         "batch": "f",
@@ -57,8 +57,7 @@ def with_warehouse() -> list[Frame]:
         "rows": plain(
             new_rows([Head(f"f/0/{sample}", "f/0", 0, 2, sample, 0, 64) for sample in range(2)])
         ),
-        "columns": [],
-        "group_columns": entries,
+        "columns": entries,
         "timeout": 0.05,
     }
     uids = ["f/0/0", "f/0/1"]
@@ -153,14 +152,10 @@ def _spoiled(value: Any, choose: Choose) -> Any:
     return JUNK[choose(len(JUNK))]
 
 
-def encoded(columns: dict[str, Ragged]) -> tuple[list[ColumnHead], bytes]:
-    """As the wire has them: what describes each, and their bytes one after another."""
-    heads, buffers = encode_columns(columns)
-    return heads, b"".join(bytes(part) for part in buffers)  # type: ignore[arg-type]
-
-
-def _columns(columns: dict[str, Ragged]) -> tuple[list[dict[str, Any]], bytes]:
-    heads, payload = encoded(columns)
+def _columns(
+    columns: dict[str, Ragged], group_columns: dict[str, Ragged] | None = None
+) -> tuple[list[dict[str, Any]], bytes]:
+    heads, payload = encoded(columns, group_columns)
     return [plain(head) for head in heads], payload
 
 
@@ -181,7 +176,7 @@ def _chunks() -> list[Frame]:
         states=["generate", "update"],
         rows=rows,
         columns={},
-        group_columns={"prompt": Packed.of(prompt)},
+        group_columns={"prompt": stored(prompt)},
     )
     return [
         (Kind.IMPORT, plain(Import(chunk=chunk)), b"".join(bytes(part) for part in buffers))

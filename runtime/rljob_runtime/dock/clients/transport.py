@@ -15,7 +15,7 @@ from rljob_runtime.dock.bit_sums import fits
 from rljob_runtime.dock.clients.put import Put
 from rljob_runtime.dock.clients.warehouse_channel import MemoryMap, WarehouseChannel
 from rljob_runtime.dock.columns import Column, Ragged
-from rljob_runtime.dock.wire.encoding import apart_of, column_of, decode_columns, encode_columns
+from rljob_runtime.dock.wire.encoding import Outgoing, apart_of, column_of, decode_columns
 from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.messages import FoundColumn, PutRows, Read, Stored, Write, Written
 from rljob_runtime.errors import DockError, DockLost
@@ -52,19 +52,11 @@ class WarehouseTransport:
         self, batch: str, put: Put, *, total: int, states: list[str], timeout_seconds: float
     ) -> Stored:
         """New rows with their columns, and columns of their groups."""
-        columns, buffers = encode_columns(put.columns)
-        group_columns, group_buffers = encode_columns(put.group_columns)
-        message = PutRows(
-            batch=batch,
-            total=total,
-            states=states,
-            rows=put.rows,
-            columns=columns,
-            group_columns=group_columns,
-        )
-        return self._channel.ask(
-            message, [*buffers, *group_buffers], timeout_seconds=timeout_seconds
-        )
+        message = PutRows(batch=batch, total=total, states=states, rows=put.rows, columns=[])
+        columns = Outgoing(put.columns, put.group_columns)
+        answer = self._channel.ask(message, columns, timeout_seconds=timeout_seconds)
+        self._channel.granted(answer.granted)
+        return answer
 
     def write(
         self,
@@ -77,9 +69,11 @@ class WarehouseTransport:
         timeout_seconds: float,
     ) -> Written:
         """Columns of existing rows."""
-        heads, buffers = encode_columns(columns)
-        message = Write(state=state, lease=lease, uids=uids, columns=heads, version=version)
-        return self._channel.ask(message, buffers, timeout_seconds=timeout_seconds)
+        message = Write(state=state, lease=lease, uids=uids, columns=[], version=version)
+        columns_or_none = Outgoing(columns) if columns else None
+        answer = self._channel.ask(message, columns_or_none, timeout_seconds=timeout_seconds)
+        self._channel.granted(answer.granted)
+        return answer
 
     def read(
         self, uids: Sequence[str], columns: Sequence[str], *, checked: bool, timeout_seconds: float

@@ -2,10 +2,9 @@
 
 Every connection begins over TCP, where the warehouse says which machine it is on and where its
 socket lies. On the same machine the client moves over to the socket, shows the token again, and maps
-the memory read-only.
+the memory, to read and to write where it may.
 """
 
-import itertools
 import logging
 import mmap
 import os
@@ -17,20 +16,26 @@ from typing import NamedTuple
 import msgspec
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.wire import unix
 from rljob_runtime.dock.wire.channel import Channel, Identity
+from rljob_runtime.dock.wire.encoding import Outgoing
 from rljob_runtime.dock.wire.frames import Frame, MalformedFrame, Message
-from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ, Span
-from rljob_runtime.dock.wire.messages import Attach, Release, WarehouseWelcome
+from rljob_runtime.dock.wire.memory import MADV_POPULATE_READ, MADV_POPULATE_WRITE, Span
+from rljob_runtime.dock.wire.messages import (
+    AskSlab,
+    Attach,
+    GrantedSlab,
+    Release,
+    SlabGrant,
+    WarehouseWelcome,
+)
 from rljob_runtime.errors import DockError, DockRefused
 
 log = logging.getLogger(__name__)
 
 POPULATE_BYTES = 1 << 20
-STAGED_BYTES = 32 << 10
+SLAB_BYTES = 32 << 10
 """Smaller messages go through the socket: that costs less than their first touch of other pages."""
-NOWHERE = memoryview(b"")
 
 
 class SharedMemory(StrEnum):
@@ -49,15 +54,14 @@ class DataPath(NamedTuple):
 
 
 class MemoryMap:
-    """A warehouse's memory in this process, read-only. number: of the connection it came over."""
+    """A warehouse's memory in this process, read-only unless it is `writable`."""
 
-    numbers = itertools.count()
-
-    def __init__(self, descriptor: int, pin_seconds: float) -> None:
-        self.number = next(self.numbers)
+    def __init__(self, descriptor: int, pin_seconds: float, *, writable: bool = False) -> None:
         self.pin_seconds = pin_seconds
         self.num_bytes = os.fstat(descriptor).st_size
-        self._map = mmap.mmap(descriptor, self.num_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        access = mmap.PROT_READ | mmap.PROT_WRITE if writable else mmap.PROT_READ
+        self._map = mmap.mmap(descriptor, self.num_bytes, mmap.MAP_SHARED, access)
+        self._populate_pages = MADV_POPULATE_WRITE if writable else MADV_POPULATE_READ
         self._populated = 0
         self.view = memoryview(self._map)
 
@@ -74,15 +78,15 @@ class MemoryMap:
         """Map the pages up to there at once, which costs less than a fault at each."""
         size = end - self._populated
         try:
-            self._map.madvise(MADV_POPULATE_READ, self._populated, size)
+            self._map.madvise(self._populate_pages, self._populated, size)
         except OSError as error:
-            log.debug("%d bytes of the arena are mapped as they are read: %s", size, error)
+            log.debug("%d bytes of the arena are mapped as they are met: %s", size, error)
         self._populated = end
 
 
 class WarehouseChannel(Channel):
-    """memory: the warehouse's, None where bytes come over the connection. What is written goes through
-    a second map, which the warehouse made for this connection alone.
+    """memory: the warehouse's, None where bytes come over the connection. What is written goes into slabs of
+    it, through a second map that nobody else sees.
 
     Raises DockRefused where shared memory is required and this machine's warehouse is not reached.
     """
@@ -98,7 +102,8 @@ class WarehouseChannel(Channel):
     ) -> None:
         super().__init__(role=role, find=find, identity=identity, on_connect=on_connect)
         self.memory: MemoryMap | None = None
-        self._staging = NOWHERE
+        self._writable: MemoryMap | None = None
+        self._slab: GrantedSlab | None = None
         self.data_path: DataPath | None = None
         self._shared_memory = shared_memory
 
@@ -107,11 +112,15 @@ class WarehouseChannel(Channel):
         if self.memory is memory:
             self.notify(Release(pins=list(pins)))
 
+    def granted(self, slab: GrantedSlab | None) -> None:
+        """An answer came with a slab for the next message."""
+        if slab is not None:
+            self._slab = slab
+
     def close(self) -> None:
         """See Channel."""
         super().close()
-        self.memory = None
-        self._staging = NOWHERE
+        self.memory = self._writable = self._slab = None
 
     def _go_local(self, frame: Frame, deadline: float) -> None:
         path = self._choose_path(frame.read(WarehouseWelcome), deadline)
@@ -155,29 +164,36 @@ class WarehouseChannel(Channel):
             if local.read(WarehouseWelcome).epoch != welcome.epoch:
                 raise DockRefused("another warehouse listens there")
             self._stream.send(Attach(), (), deadline)
-            arena, staging = self._receive_descriptors(2, deadline)
+            to_read, to_write = self._receive_descriptors(2, deadline)
             try:
-                self.memory = MemoryMap(arena, welcome.pin_seconds)
-                self._staging = memoryview(mmap.mmap(staging, os.fstat(staging).st_size))
+                self.memory = MemoryMap(to_read, welcome.pin_seconds)
+                self._writable = MemoryMap(to_write, welcome.pin_seconds, writable=True)
             finally:
-                os.close(arena)
-                os.close(staging)
+                os.close(to_read)
+                os.close(to_write)
 
-    def _send(self, message: Message, buffers: Sequence[Buffer], deadline: float) -> None:
-        """Columns of some size go into memory that the warehouse sees, not through the socket."""
-        size = sum(map(len, buffers))
-        if not STAGED_BYTES <= size <= len(self._staging):
-            super()._send(message, buffers, deadline)
+    def _send(self, message: Message, columns: Outgoing | None, deadline: float) -> None:
+        """Columns of some size go into the warehouse's memory, not through the socket."""
+        slab = None if columns is None else self._slab_of(columns.num_bytes, deadline)
+        if columns is None or slab is None:
+            super()._send(message, columns, deadline)
             return
-        place = 0
-        for part in buffers:
-            target = self._staging[place : place + len(part)]
-            if isinstance(part, Scattered):
-                part.copy_to(target)
-            else:
-                target[:] = part
-            place += len(part)
-        super()._send(msgspec.structs.replace(message, staged=size), (), deadline)
+        self._slab = None
+        heads = columns.copy_to(slab)
+        told = msgspec.structs.replace(message, columns=heads, granted=columns.num_bytes)
+        super()._send(told, None, deadline)
+
+    def _slab_of(self, num_bytes: int, deadline: float) -> memoryview | None:
+        """Memory for so many bytes; None where they go through the socket."""
+        if self._writable is None or num_bytes < SLAB_BYTES:
+            return None
+        if self._slab is None or self._slab.end - self._slab.start < num_bytes:
+            assert self._stream is not None, "ask before connect"
+            self._stream.send(AskSlab(num_bytes=num_bytes + num_bytes // 4), (), deadline)
+            self._slab = self._receive(deadline).read(SlabGrant).slab
+        if self._slab is None:
+            return None
+        return self._writable.part((self._slab.start, self._slab.start + num_bytes))
 
 
 def _passing(error: Exception) -> bool:

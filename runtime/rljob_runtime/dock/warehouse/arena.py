@@ -36,9 +36,9 @@ class Arena:
         assert num_bytes <= self.free_bytes, f"{num_bytes} of {self.free_bytes} free bytes"
         if not num_bytes:
             return []
-        start = self._fit(num_bytes)
-        if start is not None:
-            return [self._take(start, _aligned(start), num_bytes)]
+        whole = self.allocate_whole(num_bytes)
+        if whole is not None:
+            return [whole]
         spans: list[Span] = []
         while num_bytes:
             size, start = self._by_size[-1]
@@ -46,6 +46,11 @@ class Arena:
             spans.append(self._take(start, start, part))
             num_bytes -= part
         return spans
+
+    def allocate_whole(self, num_bytes: int) -> Span | None:
+        """Take so many bytes as one span; None where no hole is large enough."""
+        start = self._fit(num_bytes)
+        return None if start is None else self._take(start, _aligned(start), num_bytes)
 
     def free(self, span: Span) -> None:
         """Give back a span or a part of one."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from rljob_runtime.dock.columns import Packed
+from rljob_runtime.dock.warehouse.slabs import Grant
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.wire.encoding import packed_columns
 from rljob_runtime.dock.wire.frames import MalformedFrame, Message
@@ -17,15 +18,16 @@ Change = Callable[[WarehouseStore], Message]
 nothing."""
 
 
-def change_of(message: Forward, payload: memoryview) -> Change:
-    """What the message says. Raises MalformedFrame."""
+def change_of(message: Forward, payload: memoryview, grant: Grant | None = None) -> Change:
+    """What the message says. grant: that the payload lies in. Raises MalformedFrame."""
     put, write, drop = message.put, message.write, message.drop
     if put is not None:
-        columns = packed_columns([*put.columns, *put.group_columns], payload)
-        group_columns = {head.name: columns.pop(head.name) for head in put.group_columns}
-        return partial(_put, put, columns, group_columns)
+        columns = packed_columns(put.columns, payload)
+        of_groups = [head.name for head in put.columns if head.of_groups]
+        group_columns = {name: columns.pop(name) for name in of_groups}
+        return partial(_put, put, columns, group_columns, grant)
     if write is not None:
-        return partial(_write, write, packed_columns(write.columns, payload))
+        return partial(_write, write, packed_columns(write.columns, payload), grant)
     if drop is not None:
         return lambda store: Freed(freed=store.drop_batch(drop.batch))
     raise MalformedFrame("Forward has no change")
@@ -35,6 +37,7 @@ def _put(
     message: PutRows,
     columns: Mapping[str, Packed],
     group_columns: Mapping[str, Packed],
+    grant: Grant | None,
     store: WarehouseStore,
 ) -> Message:
     new = store.put_rows(
@@ -44,15 +47,19 @@ def _put(
         rows=message.rows,
         columns=columns,
         group_columns=group_columns,
+        grant=grant,
     )
     return Stored(stored=new)
 
 
-def _write(message: Write, columns: Mapping[str, Packed], store: WarehouseStore) -> Message:
+def _write(
+    message: Write, columns: Mapping[str, Packed], grant: Grant | None, store: WarehouseStore
+) -> Message:
     return store.write(
         state=message.state,
         lease=message.lease,
         uids=message.uids,
         columns=columns,
         version=message.version,
+        grant=grant,
     )

@@ -15,9 +15,9 @@ import numpy as np
 
 from rljob_runtime.dock.warehouse.located import Located
 from rljob_runtime.dock.warehouse.slabs import Run, SlabMemory, joined
-from rljob_runtime.dock.wire.encoding import packed, padding
+from rljob_runtime.dock.wire.encoding import padding
 from rljob_runtime.dock.wire.memory import Span
-from rljob_runtime.dock.wire.messages import Columns, FoundColumn
+from rljob_runtime.dock.wire.messages import Columns, FoundColumn, packed
 from rljob_runtime.dock.wire.peer import Peer, Reply
 
 INLINE_BYTES = 16 << 10

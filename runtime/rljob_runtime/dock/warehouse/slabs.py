@@ -8,18 +8,17 @@ last pin goes.
 # n rows of a slab
 
 from array import array
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
-from rljob_runtime.dock.bit_sums import row_sum, row_sums
 from rljob_runtime.dock.columns import Format, Packed
 from rljob_runtime.dock.warehouse.arena import Arena
 from rljob_runtime.dock.wire.memory import Memory, Span
 
 WORD_BYTES = 8
-"""A column begins at a word of its slab: values of every type are aligned then."""
+"""A column that is copied begins at a word of its slab: values of every type are aligned then."""
 
 
 class NoRoom(Exception):
@@ -34,7 +33,7 @@ class SlabColumn(NamedTuple):
     """A column of a slab, in numbers of 64 bits a row.
 
     lengths: values along the first axis [n]. starts: bytes from the slab's first to each row, and to the end
-    of the last [n + 1]. sums: `row_sums` of the rows as they came [n].
+    of the last [n + 1]. sums: of the bits of each row, as they came with it [n].
     """
 
     form: Format
@@ -86,12 +85,26 @@ class Run(NamedTuple):
         return [*_cut(spans, start, end)]
 
 
-class SlabMemory:
-    """Slabs of one warehouse."""
+@dataclass(slots=True, eq=False)
+class Grant:
+    """Bytes that one writer fills with the columns of its next message. kept: those that became slabs."""
 
-    def __init__(self, memory: Memory) -> None:
+    span: Span
+    kept: list[Span] = field(default_factory=list)
+
+    @property
+    def num_bytes(self) -> int:
+        """That were granted."""
+        return self.span[1] - self.span[0]
+
+
+class SlabMemory:
+    """Slabs of one warehouse. grantable_bytes: of the memory, kept for what writers fill."""
+
+    def __init__(self, memory: Memory, *, grantable_bytes: int = 0) -> None:
         self.memory = memory
         self.arena = Arena(memory.num_bytes)
+        self.grantable_bytes = grantable_bytes
         self._waiting: dict[Slab, None] = {}
         """Those with rows that are gone, for others or for readers."""
 
@@ -106,54 +119,53 @@ class SlabMemory:
 
     def require(self, num_bytes: int) -> None:
         """Raise NoRoom when so many bytes of slabs cannot be stored now."""
-        if num_bytes > self.arena.free_bytes:
+        if num_bytes > self.arena.free_bytes - self.grantable_bytes:
             self.reclaim()
-        if num_bytes > self.arena.free_bytes:
+        if num_bytes > self.arena.free_bytes - self.grantable_bytes:
             raise NoRoom(num_bytes)
 
     def store(self, columns: Mapping[str, Packed]) -> Slab:
         """Copy the columns, of which there is one at least; there must be room (`slab_bytes`)."""
-        place, starts = 0, list["array[int]"]()
+        place, places = 0, list[int]()
         for column in columns.values():
-            starts.append(array("q", accumulate(column.sizes, initial=place)))
-            place = _aligned(starts[-1][-1])
+            places.append(place)
+            place = _aligned(place + len(column.data))
         spans = self.arena.allocate(place)
         self.memory.populate(max([end for _, end in spans], default=0))
-        for own, column in zip(starts, columns.values(), strict=True):
-            self._write(column.data, _cut(spans, own[0], own[-1]))
-        sums = self._sums(spans, starts, columns.values())
-        held = {
-            name: SlabColumn(column.form, array("q", column.lengths), own, array("q", total))
-            for (name, column), own, total in zip(columns.items(), starts, sums, strict=True)
-        }
-        return Slab(spans=spans, columns=held, live=len(starts[0]) - 1, left=[*spans])
+        for first, column in zip(places, columns.values(), strict=True):
+            self._write(column.data, _cut(spans, first, first + len(column.data)))
+        return _slab(spans, columns, places)
+
+    def grant(self, num_bytes: int) -> Grant | None:
+        """Take bytes in one piece for a writer, until `settle`; None where there is no such room."""
+        fits = 0 < num_bytes <= self.grantable_bytes
+        span = self.arena.allocate_whole(num_bytes) if fits else None
+        if span is None:
+            return None
+        self.grantable_bytes -= num_bytes
+        self.memory.populate(span[1])
+        return Grant(span)
+
+    def adopt(self, columns: Mapping[str, Packed], grant: Grant) -> Slab:
+        """Columns that their writer laid there become a slab."""
+        base = min([column.place for column in columns.values()])
+        end = max([column.place + len(column.data) for column in columns.values()])
+        first = grant.span[0]
+        kept = [(first + base, first + end)]
+        grant.kept += kept
+        return _slab(kept, columns, [column.place - base for column in columns.values()])
+
+    def settle(self, grant: Grant) -> None:
+        """Its message is done: what did not become slabs is free."""
+        self.grantable_bytes += grant.num_bytes
+        for span in _without([grant.span], grant.kept):
+            self.arena.free(span)
 
     def _write(self, data: memoryview, spans: Iterable[Span]) -> None:
         view, done = self.memory.view, 0
         for start, end in spans:
             view[start:end] = data[done : done + end - start]
             done += end - start
-
-    def _sums(
-        self, spans: Sequence[Span], starts: Sequence["array[int]"], columns: Collection[Packed]
-    ) -> list[Sequence[int]]:
-        """Of the rows of each column, which are there: of all of one width together."""
-        view = self.memory.view
-        if len(spans) == 1:
-            data = view[slice(*spans[0])]
-        else:
-            data = memoryview(b"".join([view[start:end] for start, end in spans]))
-        widths = [column.form.word_bytes for column in columns]
-        if len(starts[0]) == 2 or any(0 in column.sizes for column in columns):
-            return [
-                [row_sum(data[first:last], width) for first, last in pairwise(own)]
-                for own, width in zip(starts, widths, strict=True)
-            ]
-        sums: dict[int, Iterator[Sequence[int]]] = {}
-        for width in set(widths):
-            own = [of for of, other in zip(starts, widths, strict=True) if other == width]
-            sums[width] = iter(row_sums(data, width, own))
-        return [next(sums[width]) for width in widths]
 
     def free(self, runs: Iterable[Run]) -> None:
         """Their rows are gone; a slab without rows and without readers is free at once."""
@@ -207,6 +219,21 @@ class SlabMemory:
 def slab_bytes(columns: Mapping[str, Packed]) -> int:
     """Of the arena, for a slab of these columns."""
     return sum([_aligned(len(column.data)) for column in columns.values()])
+
+
+def _slab(spans: list[Span], columns: Mapping[str, Packed], places: Iterable[int]) -> Slab:
+    """places: where in the spans the columns begin."""
+    held = {
+        name: SlabColumn(
+            column.form,
+            array("q", column.lengths),
+            array("q", accumulate(column.sizes, initial=place)),
+            column.sums,
+        )
+        for place, (name, column) in zip(places, columns.items(), strict=True)
+    }
+    rows = len(next(iter(held.values())).lengths)
+    return Slab(spans=spans, columns=held, live=rows, left=[*spans])
 
 
 def joined(spans: Iterable[Span]) -> list[Span]:

@@ -24,7 +24,7 @@ from rljob_runtime.dock.warehouse.notices import (
     rows_notice,
 )
 from rljob_runtime.dock.warehouse.put_rules import Put, batch_for_put, new_of, read_put
-from rljob_runtime.dock.warehouse.slabs import NoRoom, SlabMemory, slab_bytes
+from rljob_runtime.dock.warehouse.slabs import Grant, NoRoom, Slab, SlabMemory, slab_bytes
 from rljob_runtime.dock.warehouse.write_rules import check_columns, sort_out
 from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.messages import BatchNotice, NewRows, Written, packed
@@ -41,13 +41,15 @@ class WarehouseStore:
 
     capacity_bytes bounds what is charged: columns, reserves of rows and ROW_BYTES a row.
     derived_share of it is kept from new rows, so that columns of existing rows find room first.
-    memory: where columns lie, of capacity_bytes at least; default: this process's own.
+    memory: where columns lie, of capacity_bytes and grantable_bytes at least; default: this process's own.
+    grantable_bytes: of it, for slabs that writers fill.
     """
 
     graph: StateGraph
     capacity_bytes: int
     derived_share: float = 0.25
     memory: Memory | None = None
+    grantable_bytes: int = 0
     slabs: SlabMemory = field(init=False)
     charged_bytes: int = 0
     peak_bytes: int = 0
@@ -57,7 +59,8 @@ class WarehouseStore:
     notices: list[Notice] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.slabs = SlabMemory(self.memory or Memory(self.capacity_bytes))
+        memory = self.memory or Memory(self.capacity_bytes)
+        self.slabs = SlabMemory(memory, grantable_bytes=self.grantable_bytes)
 
     @property
     def num_rows(self) -> int:
@@ -73,11 +76,13 @@ class WarehouseStore:
         rows: NewRows,
         columns: Mapping[str, Packed],
         group_columns: Mapping[str, Packed],
+        grant: Grant | None = None,
     ) -> int:
         """Store new rows; those that are or were here are skipped. Returns how many were new.
 
-        columns: n rows each; group_columns: one row a group. Raises MalformedFrame, DockRefused, DockFull
-        (never fits), NoRoom (not now); nothing is stored then.
+        columns: n rows each; group_columns: one row a group; grant: that they lie in, and stay in where all
+        rows are new. Raises MalformedFrame, DockRefused, DockFull (never fits), NoRoom (not now); nothing is
+        stored then.
         """
         told, names = read_put(rows, columns, group_columns), [*columns, *group_columns]
         record = batch_for_put(
@@ -100,7 +105,8 @@ class WarehouseStore:
             self.notices.append(Notice(BatchNotice(batch, total, record.states)))
         record.columns.learn_formats(put.columns, put.shared)
         charges = put.reserves + (ROW_BYTES + sizes)
-        self._add(record, put, charges=charges, num_bytes=sizes, group_charges=shared)
+        lies = grant if put.columns is columns else None
+        self._add(record, put, lies, charges=charges, num_bytes=sizes, group_charges=shared)
         self.live[batch] = record
         self.charge(needed)
         return len(put.uids)
@@ -113,12 +119,13 @@ class WarehouseStore:
         uids: Sequence[str],
         columns: Mapping[str, Packed],
         version: int | None,
+        grant: Grant | None = None,
     ) -> Written:
         """Store a state's columns and acknowledge its rows; the first write of a row wins.
 
         Columns that the graph does not know may come beside the state's own; whoever knows of them
-        may read them. A row takes all columns from one write. Raises DockRefused, DockLost, NoRoom;
-        nothing is stored then.
+        may read them. A row takes all columns from one write. grant: as for `put_rows`. Raises DockRefused,
+        DockLost, NoRoom; nothing is stored then.
         """
         if len(set(uids)) != len(uids):
             raise DockRefused(f"a write of state {state} names a row twice")
@@ -127,7 +134,7 @@ class WarehouseStore:
         for record in [record for record, _, _ in fresh]:
             self.graph.check_write(state, list(columns), record.states)
         if columns:
-            self._add_columns(state, fresh, columns, uids)
+            self._add_columns(state, fresh, columns, uids, grant)
         for record, _, numbers in fresh:
             if version is not None:
                 record.rows["version"][numbers] = version
@@ -194,6 +201,7 @@ class WarehouseStore:
         self,
         record: BatchRecord,
         put: Put,
+        grant: Grant | None,
         *,
         charges: Array,
         num_bytes: Array,
@@ -204,7 +212,7 @@ class WarehouseStore:
             sizes=put.sizes,
             indexes=put.indexes,
             charges=group_charges,
-            slab=self.slabs.store(put.shared) if put.shared else None,
+            slab=self._lay(put.shared, grant),
         )
         numbers = record.add_rows(
             put.uids,
@@ -212,7 +220,7 @@ class WarehouseStore:
             versions=put.versions,
             charges=charges,
             num_bytes=num_bytes,
-            slab=self.slabs.store(put.columns) if put.columns else None,
+            slab=self._lay(put.columns, grant),
         )
         lengths = {name: packed(np.array(own.lengths)) for name, own in put.columns.items()}
         for name, own in put.shared.items():
@@ -220,8 +228,19 @@ class WarehouseStore:
         told = rows_notice(record, numbers, lengths=lengths, names=put.names)
         self.notices.append(Notice(told, record.states, len(numbers)))
 
+    def _lay(self, columns: Mapping[str, Packed], grant: Grant | None) -> Slab | None:
+        """The slab of the columns: where their writer laid them, else a copy; None without columns."""
+        if not columns:
+            return None
+        return self.slabs.store(columns) if grant is None else self.slabs.adopt(columns, grant)
+
     def _add_columns(
-        self, state: str, fresh: Sequence[Named], columns: Mapping[str, Packed], uids: Sequence[str]
+        self,
+        state: str,
+        fresh: Sequence[Named],
+        columns: Mapping[str, Packed],
+        uids: Sequence[str],
+        grant: Grant | None,
     ) -> None:
         """Give the fresh rows their part of the columns."""
         for name, column in columns.items():
@@ -247,7 +266,8 @@ class WarehouseStore:
             record.columns.learn_formats(parts[record], {})
             record.rows["charge"][numbers] += growth
             record.rows["num_bytes"][numbers] += sizes[places]
-            record.columns.place(state, numbers, self.slabs.store(parts[record]))
+            lies = grant if parts[record] is columns else None
+            record.columns.place(state, numbers, self._lay(parts[record], lies))
 
     def _admit_new(self, batch: str, needed: int) -> None:
         limit = int(self.capacity_bytes * (1 - self.derived_share))

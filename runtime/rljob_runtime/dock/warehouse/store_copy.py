@@ -4,7 +4,6 @@ Pure. A store that was made of all chunks of another answers every later message
 Chunks hold raw bytes and metadata; where bytes lie in the arena is each store's own affair.
 """
 
-from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
@@ -22,8 +21,8 @@ from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.messages import (
     BatchItem,
     Chunk,
-    ColumnHead,
     GroupItems,
+    NewColumn,
     RowItems,
     SlabItem,
     numbers_of,
@@ -89,15 +88,15 @@ class StoreCopy:
             source=source,
             places=packed(places),
             columns=[
-                ColumnHead(
+                NewColumn(
                     name=name,
                     dtype=column.form.dtype,
                     tail=column.form.tail,
                     lengths=run.lengths(name).tobytes(),
+                    sums=column.sums[run.first : run.last].tobytes(),
                 )
                 for name, column in columns.items()
             ],
-            sums=[column.sums[run.first : run.last].tobytes() for column in columns.values()],
         )
         view = self._slabs.memory.view
         return item, [view[start:end] for name in columns for start, end in run.spans(name)]
@@ -256,11 +255,7 @@ def _add_slab(store: WarehouseStore, item: SlabItem, payload: memoryview, place:
     if int(places.max()) >= there or len(set(places.tolist())) < number:
         raise ValueError("columns of rows that are not there")
     store.slabs.require(slab_bytes(columns))
-    slab = store.slabs.store(columns)
-    for name, sums in zip(columns, item.sums, strict=True):
-        own = array("q", _numbers(sums, number, least=None).tolist())
-        slab.columns[name] = slab.columns[name]._replace(sums=own)
-    record.columns.place(item.source, places, slab)
+    record.columns.place(item.source, places, store.slabs.store(columns))
     return place + size
 
 

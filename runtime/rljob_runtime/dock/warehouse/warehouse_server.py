@@ -15,16 +15,18 @@ from rljob_runtime.dock.graph import StateGraph
 from rljob_runtime.dock.warehouse.broadcast import Broadcaster
 from rljob_runtime.dock.warehouse.changes import change_of
 from rljob_runtime.dock.warehouse.epoch import is_behind
+from rljob_runtime.dock.warehouse.granted import GRANTABLE_BYTES, GrantedSlabs
 from rljob_runtime.dock.warehouse.notices import snapshot_for
 from rljob_runtime.dock.warehouse.parking import Parking
 from rljob_runtime.dock.warehouse.reads import ReadDesk
-from rljob_runtime.dock.warehouse.staging import columns_of, new_staging
+from rljob_runtime.dock.warehouse.slabs import Grant
 from rljob_runtime.dock.warehouse.standby import Standby
 from rljob_runtime.dock.warehouse.standby_link import Place, StandbyLink
 from rljob_runtime.dock.warehouse.store import WarehouseStore
 from rljob_runtime.dock.warehouse.store_inspection import inspection
 from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.messages import (
+    AskSlab,
     AskWarehouse,
     Attach,
     DropBatch,
@@ -38,6 +40,7 @@ from rljob_runtime.dock.wire.messages import (
     Read,
     Release,
     Seed,
+    SlabGrant,
     Subscribe,
     TakeOver,
     WarehouseStats,
@@ -89,8 +92,10 @@ class WarehouseServer(DockServer):
             graph=graph,
             capacity_bytes=capacity_bytes,
             derived_share=derived_share,
-            memory=Memory(capacity_bytes, shared=True),
+            memory=Memory(capacity_bytes + GRANTABLE_BYTES, shared=True),
+            grantable_bytes=GRANTABLE_BYTES,
         )
+        self._granted = GrantedSlabs(self.store.slabs)
         self.index = index
         self._warehouses = warehouses
         self._standby = Standby(
@@ -126,6 +131,7 @@ class WarehouseServer(DockServer):
         self.answer(Read, self._read)
         self.answer(Attach, self._attach)
         self.answer(Release, self._release)
+        self.answer(AskSlab, self._ask_slab)
         self.answer(DropBatch, self._drop_batch)
         self.answer(Subscribe, self._subscribe)
         self.answer(AskWarehouse, self._stats)
@@ -173,31 +179,41 @@ class WarehouseServer(DockServer):
         self._broadcast.forget(peer)
         self._reads.lost(peer)
         self._standby.lost(peer)
-        if peer.staging is not None:
-            peer.staging.close()
+        self._granted.lost(peer)
 
     async def _greet_later(self, hello: Hello) -> Reply:
         await self._link.ready.wait()
         return Reply(message=self.welcome())
 
     def _put_rows(self, peer: Peer, message: PutRows, payload: memoryview) -> Answer:
-        columns = columns_of(peer, message.staged, payload)
-        attempt = self._attempt(Forward(put=message), columns)
-        return self._held(self._puts.admit(attempt, message.timeout))
+        return self._carry_out(peer, message, payload, Forward(put=message), self._puts)
 
     def _write(self, peer: Peer, message: Write, payload: memoryview) -> Answer:
-        columns = columns_of(peer, message.staged, payload)
-        attempt = self._attempt(Forward(write=message), columns)
-        return self._held(self._writes.admit(attempt, message.timeout))
+        return self._carry_out(peer, message, payload, Forward(write=message), self._writes)
+
+    def _carry_out(
+        self,
+        peer: Peer,
+        message: PutRows | Write,
+        payload: memoryview,
+        change: Forward,
+        parking: Parking,
+    ) -> Answer:
+        def carry_out(columns: memoryview, grant: Grant | None) -> Answer:
+            return parking.admit(self._attempt(change, columns, grant), message.timeout)
+
+        return self._held(self._granted.serve(peer, message, payload, carry_out))
 
     def _drop_batch(self, peer: Peer, message: DropBatch, payload: memoryview) -> Answer:
         reply = self._attempt(Forward(drop=message), payload)()
         self._changed()
         return self._held(reply)
 
-    def _attempt(self, message: Forward, payload: memoryview) -> Callable[[], Reply]:
+    def _attempt(
+        self, message: Forward, payload: memoryview, grant: Grant | None = None
+    ) -> Callable[[], Reply]:
         """Carries the change out here, and sends it on to the standby once that was done."""
-        change = change_of(message, payload)
+        change = change_of(message, payload, grant)
 
         def attempt() -> Reply:
             answer = change(self.store)
@@ -226,9 +242,11 @@ class WarehouseServer(DockServer):
         memory = self.store.slabs.memory
         if not (peer.local and memory.shareable):
             raise DockRefused(f"{self.role} gives its memory to peers on its unix socket only")
-        peer.staging = new_staging()
-        descriptors = (memory.open_read_only(), peer.staging.open_writable())
-        return Reply(descriptors=descriptors)
+        peer.attached = True
+        return Reply(descriptors=(memory.open_read_only(), memory.open_writable()))
+
+    def _ask_slab(self, peer: Peer, message: AskSlab, _: memoryview) -> Reply:
+        return Reply(message=SlabGrant(slab=self._granted.grant(peer, message.num_bytes)))
 
     def _release(self, peer: Peer, message: Release, _: memoryview) -> None:
         self._reads.release(peer, message.pins)

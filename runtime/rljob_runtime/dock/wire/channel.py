@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 
 from rljob_runtime.dock.address import DockAddress
-from rljob_runtime.dock.columns import Buffer, Scattered
 from rljob_runtime.dock.wire import tcp, unix
+from rljob_runtime.dock.wire.encoding import Outgoing
 from rljob_runtime.dock.wire.failures import DAMAGED, error_of
 from rljob_runtime.dock.wire.frames import DamagedFrame, Frame, Kind, MalformedFrame, Message
 from rljob_runtime.dock.wire.messages import Failure, Hello, Request, Waits, Welcome
@@ -65,18 +65,19 @@ class Channel:
         return -1 if self._stream is None else self._stream.fileno()
 
     def ask(
-        self, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_seconds: float
+        self, message: Request[A], columns: Outgoing | None = None, *, timeout_seconds: float
     ) -> A:
         """As request, where the answer has no payload."""
-        return self.request(message, buffers, timeout_seconds=timeout_seconds)[0]
+        return self.request(message, columns, timeout_seconds=timeout_seconds)[0]
 
     def request(
-        self, message: Request[A], buffers: Sequence[Buffer] = (), *, timeout_seconds: float
+        self, message: Request[A], columns: Outgoing | None = None, *, timeout_seconds: float
     ) -> tuple[A, memoryview]:
         """Send and wait for the answer and its payload, reconnecting until the deadline.
 
-        timeout_seconds: also what a server is told that may let the message wait (what is left).
-        Raises DockTimeout when the server is not reached, and what the server answers.
+        columns: their heads become the message's. timeout_seconds: also what a server is told that may let
+        the message wait (what is left). Raises DockTimeout when the server is not reached, and what the
+        server answers.
         """
         deadline = time.monotonic() + timeout_seconds
         while True:
@@ -86,7 +87,7 @@ class Channel:
                 if isinstance(message, Waits):
                     message = msgspec.structs.replace(message, timeout=left)
                 limit = deadline + ANSWER_MARGIN_SECONDS
-                self._send(message, buffers, limit)
+                self._send(message, columns, limit)
                 answer = self._receive(limit)
                 return answer.read(message.answer), answer.payload
             except (OSError, EOFError) as error:  # a DamagedFrame too
@@ -173,12 +174,13 @@ class Channel:
             raise
         over_tcp.close()
 
-    def _send(self, message: Message, buffers: Sequence[Buffer], deadline: float) -> None:
+    def _send(self, message: Message, columns: Outgoing | None, deadline: float) -> None:
         assert self._stream is not None, "send before connect"
-        views: list[memoryview | bytes] = []
-        for part in buffers:
-            views += part.views() if isinstance(part, Scattered) else [part]
-        self._stream.send(message, views, deadline)
+        parts: Sequence[memoryview | bytes] = ()
+        if columns is not None:
+            heads, parts = columns.payload()
+            message = msgspec.structs.replace(message, columns=heads)
+        self._stream.send(message, parts, deadline)
 
     def _receive(self, deadline: float) -> Frame:
         """The answer. Raises the error that the server answered with."""

@@ -17,7 +17,7 @@ from xxhash import xxh32_digest
 T = TypeVar("T")
 
 MAGIC = b"RLJD"
-VERSION = 5
+VERSION = 6
 FIELDS = struct.Struct("<4sHHIQ")
 HEAD_BYTES = FIELDS.size + 4
 """The fields and their XXH32."""
@@ -43,6 +43,7 @@ class Kind(IntEnum):
     NOTICE = 15
     ATTACH = 16
     RELEASE = 17
+    ASK_SLAB = 18
     CLAIM = 20
     RENEW = 21
     GIVE_BACK = 22

@@ -1,7 +1,7 @@
-"""The bytes of a warehouse: a memfd that other processes may map read-only, or memory of its own.
+"""The bytes of a warehouse: a memfd that other processes may map, or memory of its own.
 
-The memfd can neither shrink nor grow nor be mapped writable again, so a reader's map is always whole
-and never lets it write. It has no name in any file system: nothing is left when all processes die.
+The memfd can neither shrink nor grow, so a map of it is always whole. It has no name in any file system:
+nothing is left when all processes die.
 """
 
 import fcntl
@@ -18,18 +18,16 @@ Span = tuple[int, int]
 SLICE_BYTES = 1 << 20
 """Made present at once; about a millisecond."""
 SIZE_SEALS = 0x1 | 0x2 | 0x4  # no further seals, no shrinking, no growing
-SEAL_FUTURE_WRITE = 0x10  # Linux 5.1: no new writable map and no write(); ours stays
 MADV_POPULATE_READ, MADV_POPULATE_WRITE = 22, 23  # Linux 5.14
 
 
 class Memory:
     """`num_bytes`, rounded up to pages, zero at first.
 
-    shared: as a memfd, where the system has them; `shareable` says whether it is one. for_writers:
-    others may map it writable (`open_writable`), and this process must not trust what it reads there.
+    shared: as a memfd, where the system has them; `shareable` says whether it is one.
     """
 
-    def __init__(self, num_bytes: int, *, shared: bool = False, for_writers: bool = False) -> None:
+    def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
         self.num_bytes = max(1, -(-num_bytes // mmap.PAGESIZE)) * mmap.PAGESIZE
         self.populated_bytes = 0
         self._closed = False
@@ -40,23 +38,21 @@ class Memory:
             self._map = mmap.mmap(-1, self.num_bytes, flags=flags)
         else:
             self._map = mmap.mmap(self._descriptor, self.num_bytes)
-            _seal(self._descriptor, SIZE_SEALS if for_writers else SIZE_SEALS | SEAL_FUTURE_WRITE)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SIZE_SEALS)
         self.view = memoryview(self._map)
 
     @property
     def shareable(self) -> bool:
-        """True while `open_read_only` works."""
+        """True while `open_read_only` and `open_writable` work."""
         return self._descriptor is not None
 
     def open_read_only(self) -> int:
         """A new descriptor of the memory that nobody can write through; the caller closes it."""
-        assert self._descriptor is not None, "this memory is not shared"
-        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+        return self._open(os.O_RDONLY)
 
     def open_writable(self) -> int:
-        """A new descriptor of memory made for writers; the caller closes it."""
-        assert self._descriptor is not None, "this memory is not shared"
-        return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        """A new descriptor for one who writes where it may; the caller closes it."""
+        return self._open(os.O_RDWR)
 
     def populate(self, end: int) -> None:
         """Make the pages up to `end` present: a first write would cost several times as much.
@@ -79,6 +75,10 @@ class Memory:
             if self._descriptor is not None:
                 os.close(self._descriptor)
                 self._descriptor = None
+
+    def _open(self, access: int) -> int:
+        assert self._descriptor is not None, "this memory is not shared"
+        return os.open(f"/proc/self/fd/{self._descriptor}", access | os.O_CLOEXEC)
 
     def _populate(self, start: int, size: int) -> None:
         try:
@@ -105,12 +105,3 @@ def _memfd(num_bytes: int) -> int | None:
         log.warning("no shared memory of %d bytes for the dock: %s", num_bytes, error)
         return None
     return descriptor
-
-
-def _seal(descriptor: int, seals: int) -> None:
-    for wanted in (seals, SIZE_SEALS):
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, wanted)
-        except OSError:  # a kernel that does not know the last one
-            continue
-        return

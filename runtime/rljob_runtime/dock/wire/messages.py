@@ -108,13 +108,26 @@ class ColumnHead(Struct, frozen=True, kw_only=True, omit_defaults=True):
     dtype: str
     tail: Annotated[tuple[Count, ...], Meta(max_length=8)]
     lengths: bytes
+    of_groups: bool = False
+    """One row a group, in order of first appearance."""
+
+
+class NewColumn(ColumnHead, frozen=True, kw_only=True):
+    """A column that is put. sums: int64, of the bits of each row, as `bit_sums`."""
+
+    sums: bytes
+
+
+class GrantedSlab(NamedTuple):
+    """Bytes of a warehouse's memory that one writer fills, from `start` to before `end`."""
+
+    start: int
+    end: int
 
 
 class FoundColumn(ColumnHead, frozen=True, kw_only=True):
     """A column as it was found in a warehouse."""
 
-    of_groups: bool
-    """One row a group, in order of first appearance."""
     spans: bytes = b""
     """Where its bytes lie in the warehouse's memory: pairs of int64, start and end."""
     total: int = 0
@@ -139,10 +152,12 @@ class NewRows(Struct, frozen=True, kw_only=True):
 
 
 class Stored(Message, frozen=True, kw_only=True):
-    """New rows were put. waited: seconds, for room; None where there was some."""
+    """New rows were put. waited: seconds, for room; None where there was some. granted: a slab for the next
+    message, after one that lay in a slab."""
 
     stored: int
     waited: float | None = None
+    granted: GrantedSlab | None = None
 
 
 class PutRows(Waits[Stored], frozen=True, kw_only=True):
@@ -153,10 +168,9 @@ class PutRows(Waits[Stored], frozen=True, kw_only=True):
     total: Count
     states: list[str]
     rows: NewRows
-    columns: list[ColumnHead]
-    group_columns: list[ColumnHead]
-    staged: int | None = None
-    """So many bytes of columns lie in the memory that the peer writes to, none behind the header."""
+    columns: list[NewColumn]
+    granted: int | None = None
+    """So many bytes of columns lie in the slab that the peer was granted, none behind the header."""
 
 
 class Written(Message, frozen=True, kw_only=True):
@@ -169,6 +183,7 @@ class Written(Message, frozen=True, kw_only=True):
     foreign: tuple[str, ...] = ()
     """Those of them that another lease acknowledged."""
     waited: float | None = None
+    granted: GrantedSlab | None = None
 
 
 class Write(Waits[Written], frozen=True, kw_only=True):
@@ -178,10 +193,10 @@ class Write(Waits[Written], frozen=True, kw_only=True):
     state: str
     lease: str
     uids: list[str]
-    columns: list[ColumnHead]
+    columns: list[NewColumn]
     version: int | None = None
     """Of the weights that made the columns."""
-    staged: int | None = None
+    granted: int | None = None
 
 
 class Columns(Message, frozen=True, kw_only=True):
@@ -200,9 +215,23 @@ class Read(Request[Columns], frozen=True, kw_only=True):
 
 
 class Attach(Request[Done], frozen=True):
-    """The peer wants to map the warehouse's memory, and one to write to: descriptors come along."""
+    """The peer wants to map the warehouse's memory, to read and to write: two descriptors come along."""
 
     kind: ClassVar[Kind] = Kind.ATTACH
+
+
+class SlabGrant(Message, frozen=True, kw_only=True):
+    """slab: None where there is no room for one now; the columns come behind the header then."""
+
+    slab: GrantedSlab | None = None
+
+
+class AskSlab(Request[SlabGrant], frozen=True, kw_only=True):
+    """An attached peer wants to write so many bytes of columns into the warehouse's memory itself. It has one
+    such slab at most: an earlier one is given up."""
+
+    kind: ClassVar[Kind] = Kind.ASK_SLAB
+    num_bytes: Count
 
 
 class Release(Request[Done], frozen=True, kw_only=True):
@@ -350,14 +379,12 @@ class SlabItem(Struct, frozen=True, kw_only=True):
     """Columns of rows of a batch, or of its groups, in a copy of a store; their bytes are in the payload.
 
     source: whose columns, as `BatchRecord` says. places: int64, numbers of the rows, or places of the groups.
-    sums: int64, by column, of the bits of each row as they came, as `bit_sums`.
     """
 
     batch: str
     source: str
     places: bytes
-    columns: list[ColumnHead]
-    sums: list[bytes]
+    columns: list[NewColumn]
 
 
 class Chunk(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -27,7 +27,6 @@ from rljob_runtime.dock.wire.frames import (
     pack,
     read_head,
 )
-from rljob_runtime.dock.wire.memory import Memory
 from rljob_runtime.dock.wire.messages import DONE
 from rljob_runtime.dock.wire.tcp import notice_silence
 
@@ -67,8 +66,8 @@ class Peer(asyncio.BufferedProtocol):
     on_frame: answers a frame, at once or later; on_lost: called when the connection is gone;
     on_malformed: called with the reason when bytes are no frame, or not those that were sent (the
     connection then closes).
-    local: over a unix socket. staging: memory where an attached peer puts what it writes; attached, it
-    has mapped the warehouse's memory too.
+    local: over a unix socket. attached: it has mapped the warehouse's memory. cut_off: this side ended the
+    connection.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Peer(asyncio.BufferedProtocol):
         self.owner = ""
         self.session = ""
         self.local = False
-        self.staging: Memory | None = None
+        self.attached = self.cut_off = False
         self._on_frame = on_frame
         self._on_lost = on_lost
         self._on_malformed = on_malformed
@@ -107,11 +106,6 @@ class Peer(asyncio.BufferedProtocol):
         self._transport = transport
 
     @property
-    def attached(self) -> bool:
-        """True when it has mapped the warehouse's memory."""
-        return self.staging is not None
-
-    @property
     def _open(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
@@ -123,6 +117,7 @@ class Peer(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop: what was still being answered is given up."""
         self._transport = None
+        self.attached = False
         self._room.set()
         if self._direct is not None:
             asyncio.get_running_loop().remove_writer(self._direct)
@@ -163,6 +158,7 @@ class Peer(asyncio.BufferedProtocol):
     def close(self) -> None:
         """Send what is pending, then close."""
         if self._transport is not None:
+            self.cut_off = True
             self._transport.close()
 
     def send_now(self, reply: Reply) -> None:
