@@ -23,6 +23,7 @@ HEAD_BYTES = FIELDS.size + 4
 """The fields and their XXH32."""
 SUM_BYTES = 8
 """XXH3 of header and payload, which end with it: four times as fast as a CRC-32 by zlib."""
+DAMAGED_HEAD = "the head of a frame came with other bits than were sent"
 MAX_STRANGER_BYTES = 4096
 """A peer that has not shown the token may send no more than this in one frame."""
 MAX_HEADER_BYTES = 64 << 20
@@ -126,15 +127,14 @@ def read_head(
     magic, version, kind, header_bytes, payload_bytes = FIELDS.unpack_from(data, place)
     end = place + FIELDS.size
     intact = xxh32_digest(memoryview(data)[place:end]) == data[end : end + 4]
-    damage = DamagedFrame("the head of a frame came with other bits than were sent")
     if trusted and not intact:
-        raise damage
+        raise DamagedFrame(DAMAGED_HEAD)
     if magic != MAGIC:
         raise MalformedFrame(f"magic {bytes(magic)!r} is not {MAGIC!r}: no peer of the dock")
     if version != VERSION:
         raise MalformedFrame(f"protocol version {version}; this side speaks {VERSION}")
     if not intact:
-        raise damage
+        raise DamagedFrame(DAMAGED_HEAD)
     known = KINDS.get(kind)
     if known is None:
         raise MalformedFrame(f"kind {kind} is unknown")

@@ -4,6 +4,7 @@ A sender makes one; a receiver gets it with all types checked. Small things that
 named tuples, lists on the wire.
 """
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Generic, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -38,8 +39,13 @@ class Request(Message, Generic[A], frozen=True):
     @property
     def answer(self) -> type[A]:
         """What the answer is read as."""
-        form: type[A] = get_args(vars(type(self))["__orig_bases__"][0])[0]
-        return form
+        return _answer_to(type(self))
+
+
+@cache
+def _answer_to(request: type[Request[A]]) -> type[A]:
+    form: type[A] = get_args(vars(request)["__orig_bases__"][0])[0]
+    return form
 
 
 class Waits(Request[A], frozen=True, kw_only=True):
