@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from rljob_runtime.dock.warehouse.slabs import Grant, SlabMemory
+from rljob_runtime.dock.warehouse.slabs import Grant, SlabMemory, joined
 from rljob_runtime.dock.wire.frames import MalformedFrame
 from rljob_runtime.dock.wire.messages import GrantedSlab, PutRows, Write
 from rljob_runtime.dock.wire.peer import Answer, Peer, Reply
@@ -38,6 +38,12 @@ class GrantedSlabs:
             return None
         self._of[peer] = grant
         return GrantedSlab(*grant.span)
+
+    @property
+    def holes(self) -> int:
+        """Pieces that the arena's free bytes lie in, those that are granted among them."""
+        granted = [grant.span for grant in self._of.values()]
+        return len(joined(sorted([*self._slabs.arena.holes(), *granted])))
 
     def serve(
         self, peer: Peer, message: PutRows | Write, payload: memoryview, carry_out: CarryOut

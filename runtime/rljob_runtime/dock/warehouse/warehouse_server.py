@@ -283,7 +283,7 @@ class WarehouseServer(DockServer):
                 bytes=store.charged_bytes,
                 capacity=store.capacity_bytes,
                 retained=store.slabs.retained_bytes,
-                holes=len(store.slabs.arena.holes()),
+                holes=self._granted.holes,
                 pins=self._reads.num_pins,
                 expired_pins=self._reads.expired_pins,
                 attached=sum(p.attached for p in self.peers),
