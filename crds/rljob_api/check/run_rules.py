@@ -5,7 +5,6 @@ Called by the CLI before anything starts. Empty for a job that runs.
 
 from collections.abc import Iterator
 
-from rljob_api.spec.extensions import is_extension
 from rljob_api.spec.problems import Problem
 from rljob_api.spec.rljob import RLJob
 from rljob_api.topology.devices import can_reshard
@@ -32,13 +31,21 @@ def refusals(job: RLJob) -> list[Problem]:
 def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     """(path, value, the only value that runs)."""
     spec = job.spec
+    update = spec.update
     yield "spec.accelerator.type", spec.accelerator.type, "emulated"
-    if not is_extension(spec.update.engine):
-        yield "spec.update.engine", spec.update.engine, "torch"
-    if spec.update.engine == "mindspeed":
-        yield "spec.update.dtype", spec.update.dtype, "float32"
-        moments = spec.update.optimizer.moments_dtype
-        yield "spec.update.optimizer.momentsDtype", moments, "float32"
+    if update.engine == "mindspeed":
+        yield "spec.update.engine", update.engine, "megatron"
+    if update.engine in ("megatron", "mindspeed"):
+        yield "spec.update.optimizer.momentsDtype", update.optimizer.moments_dtype, "float32"
+        yield "spec.update.offload", update.offload, "none"
+        yield "spec.update.parallelism.pipeline", update.parallelism.pipeline, 1
+        yield "spec.update.parallelism.virtualPipeline", update.parallelism.virtual_pipeline, 1
+        yield "spec.update.parallelism.expert", update.parallelism.expert, 1
+        yield (
+            "spec.update.parallelism.zero",
+            update.parallelism.zero,
+            min(update.parallelism.zero, 1),
+        )
 
 
 def _rollout_degrees(job: RLJob) -> Iterator[Problem]:

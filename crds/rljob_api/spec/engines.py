@@ -181,9 +181,10 @@ class Optimizer(Section):
 class Update(Section):
     """Training of the policy."""
 
-    engine: Annotated[str, NameOf(("torch", "mindspeed"))] = "torch"
-    """`torch`: this project's engine; `mindspeed`: MindSpeed on Ascend; a name with a dot: an engine
-    of an installed package."""
+    engine: Annotated[str, NameOf(("torch", "megatron", "mindspeed"))] = "torch"
+    """`torch`: this project's engine; `megatron`: Megatron Core's layers, gradient buffers and optimizer;
+    `mindspeed`: the same, adapted to Ascend by MindSpeed; a name with a dot: an engine of an installed
+    package."""
 
     params: Params = None
     """What an engine of a package takes."""

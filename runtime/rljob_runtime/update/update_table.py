@@ -34,11 +34,11 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
     )
 
 
-def make_mindspeed(setup: UpdateSetup) -> AnyUpdateEngine:
-    """`mindspeed`; engines of packages may wrap it."""
-    from rljob_runtime.update.update_mindspeed.engine import MindSpeedUpdate
+def make_megatron(setup: UpdateSetup) -> AnyUpdateEngine:
+    """`megatron` and `mindspeed`; engines of packages may wrap it."""
+    from rljob_runtime.update.update_megatron.engine import MegatronUpdate
 
-    return MindSpeedUpdate(setup)
+    return MegatronUpdate(setup)
 
 
 def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
@@ -51,5 +51,6 @@ def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:
 
 ENGINES: dict[str, Callable[[UpdateSetup], AnyUpdateEngine]] = {
     "torch": make_torch,
-    "mindspeed": make_mindspeed,
+    "megatron": make_megatron,
+    "mindspeed": make_megatron,
 }

@@ -15,7 +15,7 @@ from rljob_plan.resharding.boxes import Box
 from rljob_plan.resharding.layouts import Layout, rollout_layout, update_layout
 from rljob_plan.resharding.packing import Packed, packed_slices
 from rljob_runtime.models.families import read_architecture
-from rljob_runtime.update.update_mindspeed.megatron_weights import to_megatron
+from rljob_runtime.update.update_megatron.weights import to_megatron
 from rljob_runtime.weights.reshard.parcels import part
 
 

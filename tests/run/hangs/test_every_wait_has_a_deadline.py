@@ -94,7 +94,7 @@ RIGHT: dict[str, dict[str, str]] = {
     "operator/rljob_operator/kube/kube_client.py": {"Kube.__init__": "a setting"},
     "operator/rljob_operator/log.py": {"JsonLines.format": "a context variable"},
     "runtime/rljob_runtime/dock/aio.py": {"AsyncDockClient._return": "it is done"},
-    "runtime/rljob_runtime/update/update_mindspeed/engine.py": {
+    "runtime/rljob_runtime/update/update_megatron/engine.py": {
         "_join": "a group of one rank, which meets nobody"
     },
 }

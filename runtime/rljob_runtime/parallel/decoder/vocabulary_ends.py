@@ -33,7 +33,7 @@ class SharedEnds:
     def __init__(self, vocabulary: int, groups: ProcessGroups) -> None:
         self._place, self._degrees = groups.grid.place(groups.rank), groups.grid.degrees
         self._tensor, self._context = groups[Purpose.TENSOR], groups[Purpose.CONTEXT]
-        self._held = VocabularyShare.of(vocabulary, self._tensor)
+        self.held = VocabularyShare.of(vocabulary, self._tensor)
 
     def share(self, packing: Packing) -> Packing:
         """Tokens and positions of this context rank, padding as token 0 at position 0."""
@@ -48,7 +48,7 @@ class SharedEnds:
 
     def embed(self, packing: Packing, weight_VH: Tensor) -> Tensor:
         """[U] → [S, H]."""
-        return embed_tokens(packing.tokens_U, weight_VH, self._held)
+        return embed_tokens(packing.tokens_U, weight_VH, self.held)
 
     def logprobs(
         self,
@@ -77,7 +77,7 @@ class SharedEnds:
             row_t,
             temperature=temperature,
             with_entropy=True,
-            ids=None if self._tensor is None else self._held,
+            ids=None if self._tensor is None else self.held,
         )
         assert entropy_t is not None, "it was asked for"
         found_2T = torch.zeros(2, len(own_T), device=hidden_SH.device)

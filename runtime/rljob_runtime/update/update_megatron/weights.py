@@ -1,11 +1,11 @@
-"""Weights of dense decoders between Hugging Face's names and Megatron Core's.
+"""Weights of dense decoders between Hugging Face's names and those of `model`, whole or a tensor rank's.
 
 Megatron keeps queries, keys and values in one matrix, group by group: the query heads of a key head,
 then the key head, then its value head. Gate and up projection follow each other in another one. Pure;
 called by `engine`.
 """
 
-# H hidden, D width of a head, G key heads, R query heads of each
+# H hidden, D width of a head, G key heads of the rank, R query heads of each
 
 from collections.abc import Iterator, Mapping
 
@@ -15,9 +15,9 @@ from torch import Tensor
 from rljob_runtime.models.architecture import Architecture
 
 ENDS = {
-    "model.embed_tokens.weight": "embedding.word_embeddings.weight",
+    "model.embed_tokens.weight": "embedding",
     "model.norm.weight": "decoder.final_layernorm.weight",
-    "lm_head.weight": "output_layer.weight",
+    "lm_head.weight": "head",
 }
 LAYER = {
     "input_layernorm.weight": "input_layernorm.weight",
@@ -30,13 +30,19 @@ LAYER = {
 """What both have one tensor for."""
 
 
+def is_cut(name: str) -> bool:
+    """Whether tensor ranks share a parameter; of others each has all."""
+    return name in ("embedding", "head") or ".linear_" in name
+
+
 def to_megatron(
     weights: Mapping[str, Tensor], architecture: Architecture
 ) -> Iterator[tuple[str, Tensor]]:
-    """A GPTModel's parameters by name. weights: of the whole model, by Hugging Face name."""
+    """Parameters of `CoreDecoder` by name. weights: by Hugging Face name."""
     for ours, theirs in ENDS.items():
         if ours in weights:
             yield theirs, weights[ours]
+    width = architecture.head_dim
     for layer in range(architecture.num_layers):
         hf, megatron = f"model.layers.{layer}", f"decoder.layers.{layer}"
         for ours, theirs in LAYER.items():
@@ -44,8 +50,11 @@ def to_megatron(
                 yield f"{megatron}.{theirs}", weights[f"{hf}.{ours}"]
         for kind in ("weight", "bias"):
             if f"{hf}.self_attn.q_proj.{kind}" in weights:
-                parts = [weights[f"{hf}.self_attn.{part}_proj.{kind}"] for part in "qkv"]
-                packed = torch.cat([_by_group(part, architecture) for part in parts], dim=1)
+                parts = [
+                    _split(weights[f"{hf}.self_attn.{part}_proj.{kind}"], -1, heads, width)
+                    for part, heads in zip("qkv", (architecture.repeats, 1, 1), strict=True)
+                ]
+                packed = torch.cat(parts, dim=1)
                 yield f"{megatron}.self_attention.linear_qkv.{kind}", packed.flatten(0, 2)
         gate_up = [weights[f"{hf}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
         yield f"{megatron}.mlp.linear_fc1.weight", torch.cat(gate_up)
@@ -58,7 +67,7 @@ def to_hf(
     for ours, theirs in ENDS.items():
         if theirs in weights:
             yield ours, weights[theirs]
-    repeats, groups = architecture.repeats, architecture.num_kv_heads
+    repeats = architecture.repeats
     for layer in range(architecture.num_layers):
         hf, megatron = f"model.layers.{layer}", f"decoder.layers.{layer}"
         for ours, theirs in LAYER.items():
@@ -67,7 +76,7 @@ def to_hf(
         for kind in ("weight", "bias"):
             name = f"{megatron}.self_attention.linear_qkv.{kind}"
             if name in weights:
-                packed = _split(weights[name], groups, repeats + 2, architecture.head_dim)
+                packed = _split(weights[name], -1, repeats + 2, architecture.head_dim)
                 for part, heads in zip(
                     "qkv", torch.split(packed, [repeats, 1, 1], dim=1), strict=True
                 ):
@@ -75,11 +84,6 @@ def to_hf(
         gate, up = weights[f"{megatron}.mlp.linear_fc1.weight"].chunk(2)
         yield f"{hf}.mlp.gate_proj.weight", gate
         yield f"{hf}.mlp.up_proj.weight", up
-
-
-def _by_group(part: Tensor, architecture: Architecture) -> Tensor:
-    """Heads of a projection [G·R·D, H] or [G·D, H] by their key head: [G, R or 1, D, H]."""
-    return _split(part, architecture.num_kv_heads, -1, architecture.head_dim)
 
 
 def _split(tensor: Tensor, *sizes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""An optimizer step of the engine `mindspeed` while its micro-batches come. Made by `engine`."""
+"""An optimizer step of the engine `megatron` while its micro-batches come. Made by `engine`."""
 
 from typing import Literal
 
@@ -6,14 +6,13 @@ import torch
 
 from rljob_runtime.algorithms.algorithm import Totals
 from rljob_runtime.samples.sample import SampleBatch
-from rljob_runtime.update.accumulation import UNDIVIDED, LossFn
+from rljob_runtime.update.accumulation import UNDIVIDED, Forward, LossFn
 from rljob_runtime.update.metric_sums import MetricSums
-from rljob_runtime.update.update_mindspeed.megatron import ShardedModel
-from rljob_runtime.update.update_mindspeed.model import Forward
+from rljob_runtime.update.update_megatron.core import ShardedModel
 
 
-class MindSpeedStep:
-    """Losses and metrics so far; the gradient is in the model's `main_grad`. counts: of this rank."""
+class MegatronStep:
+    """Losses and metrics so far; the gradient is in the model's `main_grad`. counts: of this replica."""
 
     def __init__(self, model: ShardedModel, forward: Forward, loss: LossFn) -> None:
         self.counts = Totals(num_tokens=0, num_sequences=0)
@@ -25,7 +24,7 @@ class MindSpeedStep:
     def add(self, batch: SampleBatch, *, teaches: bool = True) -> None:
         """Take a micro-batch in; one that does not teach is computed forward alone."""
         with torch.set_grad_enabled(teaches):
-            found = self._forward(batch, with_entropy=True)
+            found = self._forward(batch)
             output = self._loss(found.logprobs_T, batch, UNDIVIDED)
         if output.loss.requires_grad:
             output.loss.backward()  # type: ignore[no-untyped-call]

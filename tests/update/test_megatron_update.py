@@ -1,18 +1,16 @@
-"""The update engine `mindspeed` over Megatron's public signatures: whole GRPO steps, beside `torch`.
-
-No NPU and no MindSpeed is needed; what this cannot show is in docs/ascend.md.
-"""
+"""The update engine `megatron`: whole GRPO steps on the real Megatron Core, beside the engine `torch`."""
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from fake_megatron import fake_megatron, signatures
 from forked_ranks import on_ranks
 from model_configs import SMALL
+from parallel_training import grid_of
+from shared_steps import ranks_of
 from torch import Tensor
 
 from rljob_api.check.load import read_job
@@ -24,10 +22,11 @@ from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.loading import load_policy
 from rljob_runtime.models.weights import save_hf
 from rljob_runtime.update.update_engine import UpdateEngine, UpdateSetup
-from rljob_runtime.update.update_mindspeed.megatron import CALLS
-from rljob_runtime.update.update_mindspeed.megatron_weights import to_hf, to_megatron
+from rljob_runtime.update.update_megatron import core
+from rljob_runtime.update.update_megatron.weights import to_hf, to_megatron
 from rljob_runtime.update.update_ranks import UpdateRanks
 from rljob_runtime.update.update_table import make_torch, make_update
+from rljob_runtime.weights.held_policy import HeldPolicy, load_held
 
 ALIKE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -60,7 +59,7 @@ def spec_of(**update: Any) -> ResolvedSpec:
             "rewards": [{"name": "r", "type": "exact"}],
             "batch": sizes | {"maxPromptLength": 16, "maxResponseLength": 8},
             "update": {
-                "engine": "mindspeed",
+                "engine": "megatron",
                 # epsilon: else the sign alone of gradients of rounding errors would move weights
                 "optimizer": {
                     "learningRate": 1e-2, "weightDecay": 0.1, "gradientClip": 0.05, "epsilon": 1e-3,
@@ -90,12 +89,17 @@ ALONE = UpdateRanks()
 
 
 def setup_of(
-    folder: Path, spec: ResolvedSpec | None = None, ranks: UpdateRanks = ALONE
+    folder: Path,
+    spec: ResolvedSpec | None = None,
+    ranks: UpdateRanks = ALONE,
+    held: HeldPolicy | None = None,
 ) -> UpdateSetup:
+    held = held or load_held(folder, ranks, dtype=torch.float32)
     return UpdateSetup(
         spec=spec or spec_of(),
         model=folder,
-        policy=load_policy(folder, dtype=torch.float32),
+        policy=held.model,
+        purposes=held.purposes,
         total_steps=4,
         ranks=ranks,
         ledger=MemoryLedger(device="test"),
@@ -104,6 +108,10 @@ def setup_of(
 
 def weights_of(engine: UpdateEngine[Any]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in engine.weights()}
+
+
+def all_in_one(engine: UpdateEngine[Any]) -> Tensor:
+    return torch.cat([weight.float().flatten() for weight in weights_of(engine).values()])
 
 
 def step(engine: UpdateEngine[Any], batches: list[Any], loss: Any) -> dict[str, float]:
@@ -117,7 +125,10 @@ def assert_alike(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():
         torch.testing.assert_close(
-            torch.as_tensor(found[name]), torch.as_tensor(value), msg=name, **ALIKE
+            torch.as_tensor(found[name]),
+            torch.as_tensor(value),
+            msg=f"{name}: {found[name]}, {value}",
+            **ALIKE,
         )
 
 
@@ -128,132 +139,150 @@ def model(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("family", MODELS)
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean"])
-def test_two_optimizer_steps_are_those_of_the_engine_torch(
+def test_steps_are_those_of_the_engine_torch(
     both: Any, tmp_path: Path, family: str, aggregation: str
 ) -> None:
     build = both[0]
     folder = save_model(tmp_path / "model", MODELS[family])
     batches = [build.make_batch(2, 2, seed=seed) for seed in (1, 2)]
     loss = build.make_loss(kl_coefficient=0.1, loss_aggregation=aggregation)
-    expected = make_torch(setup_of(folder))
 
-    with fake_megatron() as calls:
+    def train(_: int) -> Any:
         engine = make_update(setup_of(folder))
         before = engine.logprobs(batches[0])
-        found = [step(engine, batches, loss) for _ in range(2)]
+        found = [step(engine, batches, loss) for _ in range(3)]
+        return before, found, weights_of(engine), (engine.step, engine.version)
 
-        torch.testing.assert_close(before, expected.logprobs(batches[0]), **ALIKE)
-        for metrics in found:
-            assert_alike(metrics, step(expected, batches, loss))
-        assert_alike(weights_of(engine), weights_of(expected))
-    assert (engine.step, engine.version) == (2, 2)
-    assert set(calls) >= {f"{module}.{name}" for name, module in CALLS.items()}
+    ((before, found, weights, counters),) = on_ranks(1, train)
 
-
-def test_every_call_has_a_signature_and_every_signature_is_called(both: Any, model: Path) -> None:
-    with fake_megatron() as calls:
-        engine = make_update(setup_of(model))
-        step(engine, [both[0].make_batch(2, 2)], both[0].make_loss())
-        engine.load_state_dict(engine.state_dict())
-
-    assert set(calls) == set(signatures())
+    expected = make_torch(setup_of(folder))
+    torch.testing.assert_close(before, expected.logprobs(batches[0]), **ALIKE)
+    for metrics in found:
+        assert_alike(metrics, step(expected, batches, loss))
+    assert_alike(weights, weights_of(expected))
+    assert counters == (3, 3)
 
 
-def test_the_page_on_ascend_lists_every_call() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "ascend.md").read_text()
-
-    listed = page[page.index("## The update engine") :]
-
-    for name in signatures():
-        assert f"{name.rsplit('.', 1)[1]}`" in listed, name
-
-
-@pytest.mark.parametrize(
-    "argument",
-    [
-        "tensor_model_parallel_size", "num_query_groups", "calculate_per_token_loss", "qk_layernorm",
-        "parallel_output", "rotary_base", "attention_mask", "grad_reduce_in_fp32", "ddp_config",
-        "adam_eps", "model_chunks",
-    ],
-)  # fmt: skip
-def test_an_argument_that_megatron_calls_otherwise_fails(
-    both: Any, model: Path, argument: str
-) -> None:
-    with (
-        fake_megatron(rename=(argument, "renamed")),
-        pytest.raises(TypeError, match=f"'{argument}'|missing a required argument: 'renamed'"),
-    ):
-        step(make_update(setup_of(model)), [both[0].make_batch(2, 2)], both[0].make_loss())
+LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "data": ({"data": 2}, {}),
+    "zero": ({"data": 2, "zero": 1}, {}),
+    "tensor": ({"tensor": 2}, {}),
+    "ulysses": ({"context": 2}, {}),
+    "ring": ({"context": 2, "context_algorithm": "ring"}, {}),
+    "recompute": ({"tensor": 2}, {"recompute": "full"}),
+    "tensor, data and zero": ({"tensor": 2, "data": 2, "zero": 1}, {}),
+}
 
 
-def test_two_ranks_train_as_one(both: Any, model: Path) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_ranks_train_as_one(both: Any, tmp_path: Path, layout: str) -> None:
     build = both[0]
+    degrees, update = LAYOUTS[layout]
+    folder = save_model(tmp_path / "model", MODELS["qwen3"])
+    grid = grid_of(folder, **degrees)
     batches = [build.make_batch(2, 2, seed=seed) for seed in (1, 2)]
 
-    def train(rank: int) -> tuple[dict[str, float], dict[str, Tensor]]:
-        with fake_megatron():
-            engine = make_update(setup_of(model, ranks=UpdateRanks(everyone=dist.group.WORLD)))
-            return step(engine, [batches[rank]], build.make_loss()), weights_of(engine)
+    def train(rank: int) -> Any:
+        ranks = ranks_of(grid)
+        held = load_held(folder, ranks, dtype=torch.float32)
+        engine = make_update(setup_of(folder, spec_of(**update), ranks, held))
+        replica, replicas = ranks.share
+        own = batches[replica::replicas]
+        found = [step(engine, own, build.make_loss()) for _ in range(3)]
+        return found, {name: weight.clone() for name, weight in held.whole_weights()}
 
-    ranks = on_ranks(2, train)
+    ranks = on_ranks(grid.size, train)
 
-    alone = make_torch(setup_of(model))
-    metrics = step(alone, batches, build.make_loss())
+    alone = make_torch(setup_of(folder))
+    metrics = [step(alone, batches, build.make_loss()) for _ in range(3)]
     for found, weights in ranks:
-        assert_alike(found, metrics)
+        for own, expected in zip(found, metrics, strict=True):
+            assert_alike(own, expected)
         assert_alike(weights, weights_of(alone))
 
 
-def test_a_resumed_engine_goes_on_as_if_it_had_never_stopped(both: Any, model: Path) -> None:
+@pytest.mark.parametrize("update", [{}, {"dtype": "bfloat16"}, {"parallelism": {"zero": 1}}])
+def test_a_resumed_engine_goes_on_as_if_it_had_never_stopped(
+    both: Any, model: Path, update: dict[str, Any]
+) -> None:
     batch, loss = both[0].make_batch(4, 2), both[0].make_loss()
-    with fake_megatron():
-        whole = make_update(setup_of(model))
+    dtype = torch.bfloat16 if "dtype" in update else torch.float32
+    spec, grid = spec_of(**update), grid_of(model, data=2, **update.get("parallelism", {}))
+
+    def train(rank: int) -> Any:
+        ranks = ranks_of(grid)
+        held = load_held(model, ranks, dtype=dtype)
+        whole = make_update(setup_of(model, spec, ranks, held))
         step(whole, [batch], loss)
         saved, weights = whole.state_dict(), weights_of(whole)
         step(whole, [batch], loss)
 
-        setup = setup_of(model)
-        resumed = make_update(setup)
-        for name, tensor in setup.policy.named_hf_parameters():
+        policy = load_held(model, ranks, dtype=dtype)
+        resumed = make_update(setup_of(model, spec, ranks, policy))
+        for name, tensor in policy.model.named_hf_parameters():
             tensor.detach().copy_(weights[name])
         resumed.load_state_dict(saved)
         step(resumed, [batch], loss)
+        return (resumed.step, resumed.version), weights_of(resumed), weights_of(whole)
 
-    assert (resumed.step, resumed.version) == (2, 2)
-    for name, tensor in resumed.weights():
-        assert torch.equal(tensor, dict(whole.weights())[name]), name
+    for counters, resumed, whole in on_ranks(2, train):
+        assert counters == (2, 2)
+        for name, tensor in resumed.items():
+            assert torch.equal(tensor, whole[name]), name
+
+
+def test_in_bfloat16_it_trains_what_the_engine_torch_trains(both: Any, model: Path) -> None:
+    batch, loss = both[0].make_batch(4, 2), both[0].make_loss()
+    spec = spec_of(dtype="bfloat16")
+
+    def train(make: Any) -> tuple[Tensor, Tensor]:
+        held = load_held(model, ALONE, dtype=torch.bfloat16)
+        engine = make(setup_of(model, spec, held=held))
+        before = all_in_one(engine)
+        for _ in range(3):
+            step(engine, [batch], loss)
+        return before, all_in_one(engine)
+
+    ((before, found),) = on_ranks(1, lambda _: train(make_update))
+
+    _, expected = train(make_torch)
+    assert (found - expected).norm() < 0.2 * (expected - before).norm()
 
 
 def test_a_checkpoint_of_another_engine_is_refused(model: Path) -> None:
-    with fake_megatron(), pytest.raises(CheckpointError, match="another engine made it"):
-        make_update(setup_of(model)).load_state_dict(make_torch(setup_of(model)).state_dict())
+    def load(_: int) -> str:
+        with pytest.raises(CheckpointError) as refused:
+            make_update(setup_of(model)).load_state_dict(make_torch(setup_of(model)).state_dict())
+        return str(refused.value)
+
+    assert "another engine made it" in on_ranks(1, load)[0]
 
 
 def test_a_step_without_signal_changes_no_weight(both: Any, model: Path) -> None:
-    with fake_megatron():
+    def train(_: int) -> Any:
         engine = make_update(setup_of(model))
         before = weights_of(engine)
         begun = engine.begin(both[0].make_loss())
         begun.add(both[0].make_batch(2, 2))
         metrics = engine.finish(begun, groups_with_signal=1, min_groups_with_signal=2)
+        same = all(torch.equal(before[name], tensor) for name, tensor in engine.weights())
+        return metrics["skipped"], engine.step, engine.version, same
 
-    assert (metrics["skipped"], engine.step, engine.version) == (1.0, 1, 0)
-    assert all(torch.equal(before[name], tensor) for name, tensor in engine.weights())
+    assert on_ranks(1, train) == [(1.0, 1, 0, True)]
 
 
 def test_a_loss_that_is_not_finite_changes_no_weight(both: Any, model: Path) -> None:
     batch = both[0].make_batch(2, 2)
     batch.scalars["advantage"][:] = torch.inf
-    with fake_megatron():
+
+    def train(_: int) -> Any:
         engine = make_update(setup_of(model))
         before = weights_of(engine)
-
         metrics = step(engine, [batch], both[0].make_loss())
+        same = all(torch.equal(before[name], tensor) for name, tensor in engine.weights())
+        return math.isnan(metrics["gradient_norm"]), metrics["skipped"], same
 
-    assert math.isnan(metrics["gradient_norm"])
-    assert metrics["skipped"] == 1
-
-    assert all(torch.equal(before[name], tensor) for name, tensor in engine.weights())
+    assert on_ranks(1, train) == [(True, 1, True)]
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -286,45 +315,72 @@ def test_query_heads_lie_before_the_key_and_value_head_that_they_share() -> None
     )
 
 
-def test_without_mindspeed_the_remedy_is_named(model: Path) -> None:
-    with pytest.raises(ConfigError) as refused:
-        make_update(setup_of(model))
+@pytest.mark.parametrize(
+    ("engine", "module", "told"),
+    [
+        ("mindspeed", "mindspeed", "No module named 'mindspeed'"),
+        ("megatron", "megatron.core", "pip install '.[megatron]'"),
+    ],
+)
+def test_without_its_packages_the_remedy_is_named(
+    model: Path, monkeypatch: pytest.MonkeyPatch, engine: str, module: str, told: str
+) -> None:
+    if engine == "megatron":
+        monkeypatch.setitem(sys.modules, module, None)
 
-    assert "spec.update.engine is 'mindspeed'" in str(refused.value)
-    assert "No module named 'mindspeed'" in str(refused.value)
+    with pytest.raises(ConfigError) as refused:
+        make_update(setup_of(model, spec_of(engine=engine)))
+
+    assert f"spec.update.engine is {engine!r}" in str(refused.value)
+    assert told in str(refused.value)
     assert "or use update.engine: torch" in str(refused.value)
 
 
+def test_another_version_is_refused_in_one_sentence(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "VERSIONS", ("0.99",))
+
+    def make(_: int) -> str:
+        with pytest.raises(ConfigError) as refused:
+            make_update(setup_of(model))
+        return str(refused.value)
+
+    (told,) = on_ranks(1, make)
+    assert "is installed; it needs Megatron Core 0.12.1 or 0.16" in told
+
+
 @pytest.mark.parametrize(
-    ("model_config", "told"),
+    ("model_config", "degrees", "told"),
     [
-        (LLAMA | {"mlp_bias": True}, "biases of the feed-forward"),
-        (
-            LLAMA | {"rope_scaling": {"rope_type": "linear", "factor": 2.0}},
-            "rope_type linear",
-        ),
+        (LLAMA | {"mlp_bias": True}, {}, "biases of the feed-forward"),
+        (LLAMA, {"tensor": 4}, "tensor is 4, which does not divide num_key_value_heads=2"),
     ],
 )
 def test_a_model_that_cannot_be_translated_is_refused(
-    tmp_path: Path, model_config: dict[str, Any], told: str
+    tmp_path: Path, model_config: dict[str, Any], degrees: dict[str, Any], told: str
 ) -> None:
     folder = save_model(tmp_path / "model", model_config)
+    grid = grid_of(folder, **degrees)
 
-    with pytest.raises(ConfigError, match=told):
-        make_update(setup_of(folder))
+    def make(_: int) -> str:
+        ranks = ranks_of(grid)
+        with pytest.raises(ConfigError) as refused:
+            make_update(setup_of(folder, ranks=ranks))
+        return str(refused.value)
+
+    assert all(told in text for text in on_ranks(grid.size, make))
 
 
 @pytest.mark.parametrize(
     ("update", "path"),
     [
-        ({"dtype": "bfloat16"}, "spec.update.dtype is bfloat16"),
-        ({"parallelism": {"zero": 1}}, "spec.update.parallelism.zero is 1"),
-        ({"recompute": "full"}, "spec.update.recompute is full"),
+        ({"parallelism": {"zero": 2}}, "spec.update.parallelism.zero is 2"),
         ({"offload": "optimizer"}, "spec.update.offload is optimizer"),
     ],
 )
 def test_settings_that_the_engine_lacks_are_refused_by_name(
     model: Path, update: dict[str, Any], path: str
 ) -> None:
-    with fake_megatron(), pytest.raises(ConfigError, match=path):
+    with pytest.raises(ConfigError, match=path):
         make_update(setup_of(model, spec_of(**update)))

@@ -1,9 +1,11 @@
-"""All that is called of MindSpeed and Megatron Core, in one table, imported when an engine is made.
+"""All that is called of Megatron Core, in one table, imported when an engine is made.
 
-Written for Megatron Core 0.12.1, which MindSpeed's releases for core_r0.12.1 adapt to Ascend.
+For the versions that `VERSIONS` names: MindSpeed adapts the first to Ascend, PyPI has both.
 """
 
+import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
@@ -13,16 +15,21 @@ from torch import Tensor, nn
 
 from rljob_runtime.errors import ConfigError
 
+VERSIONS = ("0.12", "0.16")
 ADAPTOR = "mindspeed.megatron_adaptor"
 """Patches Megatron for NPUs as it is imported; before Megatron is."""
-
+NEEDED = {
+    "megatron": "needs Megatron Core 0.12.1 or 0.16: pip install '.[megatron]' in a clone",
+    "mindspeed": "needs MindSpeed and the Megatron Core that it adapts, 0.12.1: docs/ascend.md",
+}
 CALLS = {
     "model_parallel_is_initialized": "megatron.core.parallel_state",
     "initialize_model_parallel": "megatron.core.parallel_state",
     "model_parallel_cuda_manual_seed": "megatron.core.tensor_parallel",
     "TransformerConfig": "megatron.core.transformer",
+    "TransformerBlock": "megatron.core.transformer.transformer_block",
+    "TransformerBlockSubmodules": "megatron.core.transformer.transformer_block",
     "get_gpt_layer_local_spec": "megatron.core.models.gpt.gpt_layer_specs",
-    "GPTModel": "megatron.core.models.gpt",
     "DistributedDataParallelConfig": "megatron.core.distributed",
     "DistributedDataParallel": "megatron.core.distributed",
     "finalize_model_grads": "megatron.core.distributed",
@@ -32,30 +39,27 @@ CALLS = {
 """Names and the modules that they are imported from."""
 
 
-class MegatronOptimizer(Protocol):
+class CoreOptimizer(Protocol):
     """What is asked of Megatron's optimizer."""
 
     param_groups: list[dict[str, object]]
+    optimizer: torch.optim.Optimizer
 
     def step(self) -> tuple[bool, float | None, int | None]:
         """Clip, then apply `main_grad` of each parameter: whether it did, and the norm before."""
         ...
 
-    def state_dict(self) -> dict[str, object]:
-        """Nested, of tensors and plain values."""
+    def zero_grad(self) -> None:
+        """No parameter has a `grad`."""
         ...
 
-    def load_state_dict(self, state: dict[str, object]) -> None:
-        """What `state_dict` gave."""
+    def reload_model_params(self) -> None:
+        """Main weights are the model's again."""
         ...
 
 
 class ShardedModel(Protocol):
     """What is asked of Megatron's DistributedDataParallel."""
-
-    def __call__(self, *, input_ids: Tensor, position_ids: Tensor, attention_mask: None) -> Tensor:
-        """Logits [B, S, V]."""
-        ...
 
     def zero_grad_buffer(self) -> None:
         """Set the `main_grad` of all parameters to zero."""
@@ -63,33 +67,54 @@ class ShardedModel(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Megatron:
-    """The table's functions and classes."""
+class Core:
+    """The table's functions and classes. as_cuda: around what looks at the names of tensors' types.
+    counts_once: whether `finalize_model_grads` adds up counts over context ranks, too, all of which count the
+    whole of their samples."""
 
+    counts_once: bool
+    as_cuda: Callable[[], AbstractContextManager[None]]
     model_parallel_is_initialized: Callable[[], bool]
     initialize_model_parallel: Callable[..., None]
     model_parallel_cuda_manual_seed: Callable[[int], None]
     TransformerConfig: Callable[..., object]
+    TransformerBlock: Callable[..., nn.Module]
+    TransformerBlockSubmodules: Callable[..., object]
     get_gpt_layer_local_spec: Callable[..., object]
-    GPTModel: Callable[..., nn.Module]
     DistributedDataParallelConfig: Callable[..., object]
     DistributedDataParallel: Callable[..., ShardedModel]
     finalize_model_grads: Callable[[Iterable[ShardedModel], torch.Tensor], None]
     OptimizerConfig: Callable[..., object]
-    get_megatron_optimizer: Callable[..., MegatronOptimizer]
+    get_megatron_optimizer: Callable[..., CoreOptimizer]
 
 
-def open_megatron() -> Megatron:
-    """Import the table. Raises ConfigError where MindSpeed or Megatron Core is not installed."""
+def open_core(engine: str) -> Core:
+    """Import the table for `megatron` or `mindspeed`. Raises ConfigError where it is not installed, or is of
+    another version."""
     try:
-        import_module(ADAPTOR)
+        # It warns of libraries of CUDA that it misses and of its own settings, neither of which is anybody's.
+        warnings.filterwarnings("ignore", module=r"megatron\.")
+        if engine == "mindspeed":
+            import_module(ADAPTOR)
         found = {name: getattr(import_module(module), name) for name, module in CALLS.items()}
+        version = str(import_module("megatron.core").__version__)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
-            f"spec.update.engine is 'mindspeed', which needs MindSpeed and Megatron Core 0.12.1, but "
-            f"{error}; install both in the job's image (docs/ascend.md), or use update.engine: torch"
+            f"spec.update.engine is {engine!r}, which {NEEDED[engine]}; but {error}; or use "
+            "update.engine: torch"
         ) from error
-    return Megatron(**found)
+    if not version.startswith(VERSIONS):
+        raise ConfigError(
+            f"spec.update.engine is {engine!r}, and Megatron Core {version} is installed; it "
+            f"{NEEDED[engine]}"
+        )
+    as_cuda: Callable[[], AbstractContextManager[None]] = nullcontext
+    if engine == "megatron" and not torch.cuda.is_available():
+        from rljob_runtime.update.update_megatron import on_cpu
+
+        on_cpu.answer()
+        as_cuda = on_cpu.named_as_on_cuda
+    return Core(counts_once=not version.startswith("0.12"), as_cuda=as_cuda, **found)
 
 
 def main_grad(parameter: nn.Parameter) -> Tensor:

@@ -1,0 +1,71 @@
+"""What Megatron's layers are given in place of their own norms and attention: this project's kernels.
+
+Attention is over packed samples, each prompt computed once for all of its own, on any context ranks; rotation
+is by each token's position in its sample. `model` puts them into a layer spec.
+"""
+
+# U packed tokens of this context rank, A query heads, N key/value heads of this tensor rank, D width of each
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rljob_runtime.devices.kernels.rms_norm import rms_norm
+from rljob_runtime.devices.kernels.rotary_embedding import rotate
+from rljob_runtime.models.blocks.packed_attention import Attend
+from rljob_runtime.models.packing import Packing
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """What all layers of a forward and backward pass need beside hidden states. rotation: cos and sin,
+    [U, 1, D / 2] each; set with `packing` before a pass begins."""
+
+    attend: Attend
+    scale: float
+    packing: Packing | None = None
+    rotation: tuple[Tensor, Tensor] | None = None
+
+
+class CoreNorm(nn.Module):
+    """Root-mean-square norm. Where tokens are shared among tensor ranks, Megatron adds up what each found."""
+
+    def __init__(
+        self, config: object, hidden_size: int, eps: float = 1e-5, **others: object
+    ) -> None:
+        super().__init__()
+        dtype: torch.dtype = config.params_dtype  # type: ignore[attr-defined]
+        self.weight = nn.Parameter(torch.empty(hidden_size, dtype=dtype))
+        shared = config.sequence_parallel  # type: ignore[attr-defined]
+        self.weight.sequence_parallel = shared  # type: ignore[attr-defined]
+        self.epsilon = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape and dtype as x."""
+        return rms_norm(x, self.weight, self.epsilon)
+
+
+class CoreAttention(nn.Module):
+    """Attention of packed tokens. `for_pass` makes the class of one model's."""
+
+    current: Pass
+
+    def __init__(self, config: object, *arguments: object, **others: object) -> None:
+        super().__init__()
+
+    @classmethod
+    def for_pass(cls, current: Pass) -> type["CoreAttention"]:
+        """Megatron makes its layers from classes."""
+        return type("CoreAttention", (cls,), {"current": current})
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, *arguments: object, **others: object
+    ) -> Tensor:
+        """[U, 1, A, D], [U, 1, N, D] twice → [U, 1, A D]."""
+        of = self.current
+        assert of.packing is not None and of.rotation is not None, "a layer outside of a pass"
+        query_UAD = rotate(query.squeeze(1), *of.rotation)
+        key_UND = rotate(key.squeeze(1), *of.rotation)
+        mixed_UX = of.attend(query_UAD, key_UND, value.squeeze(1), of.packing, scale=of.scale)
+        return mixed_UX[:, None]
