@@ -1,11 +1,12 @@
-"""Seconds of a training step in one process: our update engine beside transformers with torch's AdamW.
+"""Seconds of a training step in one process: our update engines beside transformers with torch's AdamW.
 
 Forward pass, backward pass, clipping and optimizer step on the same model directory, samples and loss, in
 float32 on all cores; the sides take turns, each in a process of its own, and their losses are compared.
 *RL-like*: groups of 8 samples of ragged lengths that share a long prompt. *Dense*: every sample has its own
 prompt, and all lengths are equal. transformers gets its samples padded, twice: as one writes it (eager
 attention, a mask, logits of all tokens), and at its best (SDPA, no mask where nothing is padded, logits of
-responses alone, AdamW's fused kernel). Our step computes the entropy of every token as well.
+responses alone, AdamW's fused kernel). Our steps compute the entropy of every token as well; the engine
+`megatron` has the samples, attention and log-probs of the engine `torch`, around Megatron Core's layers.
 """
 
 # B samples, W width with padding, R width of responses, V vocabulary
@@ -26,7 +27,9 @@ from torch import Tensor
 from benchmarks.support.models import SIZES, make_model
 from benchmarks.support.results import Result, report, summarize
 from benchmarks.support.turns import Do, take_turns
+from rljob_api.check.load import read_job
 from rljob_api.spec.engines import Optimizer
+from rljob_api.topology.resolved import resolve
 from rljob_runtime.algorithms.algorithm import LossOutput, Totals
 from rljob_runtime.samples.sample import SampleBatch
 
@@ -35,7 +38,10 @@ GROUPS = {"0.8M": 8, "24.7M": 4, "135M": 1}
 """Models, and groups of a step."""
 SETTINGS = Optimizer()
 OURS, PLAIN, BEST = "rljob", "transformers, as written", "transformers, at its best"
+MEGATRON = "rljob, engine megatron"
 MOST_APART = 1e-4
+MOST_SLOWER = 1.3
+"""The engine `megatron` beside the engine `torch`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +128,57 @@ def make_ours(path: Path) -> Do:
     return step
 
 
+def make_megatron(path: Path) -> Do:
+    """The update engine `megatron`."""
+    from rljob_runtime.devices.memory_ledger import MemoryLedger
+    from rljob_runtime.update.update_engine import UpdateSetup
+    from rljob_runtime.update.update_ranks import UpdateRanks
+    from rljob_runtime.update.update_table import make_update
+    from rljob_runtime.weights.held_policy import load_held
+
+    ranks = UpdateRanks()
+    engine = make_update(
+        UpdateSetup(
+            spec=resolve(read_job(job_of(path))).spec,
+            model=path,
+            policy=load_held(path, ranks, dtype=torch.float32).model,
+            total_steps=100,
+            ranks=ranks,
+            ledger=MemoryLedger(device="unlimited"),
+        )
+    )
+
+    def step(work: Work, turn: int) -> float:
+        begun = engine.begin(weighted)
+        begun.add(work.batch())
+        return engine.finish(begun, groups_with_signal=1)["loss"]
+
+    return step
+
+
+def job_of(path: Path) -> dict[str, Any]:
+    """A job whose update trains with the engine `megatron`."""
+    return {
+        "apiVersion": "rljob.io/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": "update"},
+        "spec": {
+            "steps": 100,
+            "model": {"path": str(path)},
+            "data": {"jsonl": {"path": "samples"}},
+            "rewards": [{"name": "exact", "type": "exact"}],
+            "rollout": {"temperature": 1.0},
+            "batch": {
+                "globalBatchSize": 4,
+                "samplesPerPrompt": 8,
+                "maxPromptLength": 256,
+                "maxResponseLength": 192,
+            },
+            "update": {"engine": "megatron"},
+        },
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Padded:
     """Prompts to the left of responses, padding outside of both. mask_BW: 1 where there is a token."""
@@ -191,6 +248,7 @@ def compare(size: str, doing: Sequence[Work], *, threads: int, repetitions: int)
         path = make_model(Path(scratch) / "model", SIZES[size])
         sides = {
             OURS: partial(make_ours, path),
+            MEGATRON: partial(make_megatron, path),
             PLAIN: partial(make_transformers, path, False),
             BEST: partial(make_transformers, path, True),
         }
@@ -198,7 +256,7 @@ def compare(size: str, doing: Sequence[Work], *, threads: int, repetitions: int)
             seconds.setdefault((turn.work.name, turn.side), []).append(turn.seconds)
             losses.setdefault((turn.work.name, turn.side), []).append(turn.answer)
     for work in doing:
-        for peer in (PLAIN, BEST):
+        for peer in (MEGATRON, PLAIN, BEST):
             apart = max(
                 abs(ours - theirs)
                 for ours, theirs in zip(
@@ -206,17 +264,26 @@ def compare(size: str, doing: Sequence[Work], *, threads: int, repetitions: int)
                 )
             )
             assert apart < MOST_APART, f"{size} {work.name}: losses of {peer} are {apart:g} apart"
-    return [
-        summarize(
-            f"{size} {work.name}",
-            ours=seconds[work.name, OURS],
-            peers={peer: seconds[work.name, peer] for peer in (PLAIN, BEST)},
-            unit="s",
-            better="lower",
-            targets={PLAIN: work.target, BEST: work.target},
-        )
-        for work in doing
-    ]
+    results = []
+    for work in doing:
+        given = {side: seconds[work.name, side] for side in (PLAIN, BEST)}
+        of_torch = {"engine torch": seconds[work.name, OURS]}
+        of_megatron = {"engine torch": 1 / MOST_SLOWER} | ({BEST: 1.0} if work.ragged else {})
+        for side, peers, targets in (
+            (OURS, given, {PLAIN: work.target, BEST: work.target}),
+            (MEGATRON, of_torch | given, of_megatron),
+        ):
+            results.append(
+                summarize(
+                    f"{size} {work.name}" + side.removeprefix(OURS),
+                    ours=seconds[work.name, side],
+                    peers=peers,
+                    unit="s",
+                    better="lower",
+                    targets=targets,
+                )
+            )
+    return results
 
 
 def main() -> None:
@@ -232,7 +299,8 @@ def main() -> None:
         doing = works(size, 1 if arguments.quick else GROUPS[size])
         repetitions = 2 if arguments.quick else 7
         results += compare(size, doing, threads=arguments.threads, repetitions=repetitions)
-    report(results, packages=["rljob", "torch", "transformers"], file=arguments.json)
+    packages = ["rljob", "torch", "transformers", "megatron-core"]
+    report(results, packages=packages, file=arguments.json)
 
 
 if __name__ == "__main__":
