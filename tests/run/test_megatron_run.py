@@ -1,4 +1,4 @@
-"""Whole runs whose policy Megatron Core trains: as the engine `torch` does, and resumed with the same bits."""
+"""A run whose policy Megatron Core trains: as the engine `torch` does, and resumed with the same bits."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -36,9 +36,9 @@ def make_torch(setup: UpdateSetup) -> AnyUpdateEngine:
 
 def make_megatron(setup: UpdateSetup) -> AnyUpdateEngine:
     """`megatron` and `mindspeed`; engines of packages may wrap it."""
-    from rljob_runtime.update.update_megatron.engine import MegatronUpdate
+    from rljob_runtime.update.update_megatron.engine import make_engine
 
-    return MegatronUpdate(setup)
+    return make_engine(setup)
 
 
 def make_extension(setup: UpdateSetup) -> AnyUpdateEngine:

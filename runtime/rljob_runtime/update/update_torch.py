@@ -47,6 +47,7 @@ class UpdateEngine:
     temperature: that of the rollout, which the log-probs are taken under. total_steps: optimizer
     steps of the whole run, for the schedule. purposes: who adds up the gradient of each parameter, where
     ranks share the model. swap: moves the optimizer's state to the host between steps; None: it stays.
+    steps: another optimizer in place of this project's.
     step: optimizer steps so far, skipped ones included. version: steps that changed the weights. Raises
     ConfigError for weights of a type that it does not train, and DeviceMemoryError when weights and
     optimizer do not fit.
@@ -63,6 +64,7 @@ class UpdateEngine:
         purposes: Mapping[str, Purpose] | None = None,
         ledger: MemoryLedger | None = None,
         swap: HostSwap | None = None,
+        steps: StepOptimizer | None = None,
     ) -> None:
         self.step = 0
         self.version = 0
@@ -73,11 +75,14 @@ class UpdateEngine:
         self._ranks = ranks or UpdateRanks()
         ledger = ledger or MemoryLedger(device="unlimited")
         parameters = dict(model.trained_parameters())
-        check_types(parameters)
+        if steps is None:
+            check_types(parameters)
         weights = [*frozen_parameters(model), *parameters.values()]
         ledger.track(MemoryKind.UPDATE_WEIGHTS, map(held_rows, weights))
         self._optimizer: StepOptimizer
-        if self._ranks.groups is None:
+        if steps is not None:
+            self._optimizer = steps
+        elif self._ranks.groups is None:
             self._optimizer = WholeOptimizer(
                 parameters, optimizer, group=self._ranks.everyone, ledger=ledger
             )

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rljob_runtime.errors import ConfigError
 
@@ -45,8 +45,16 @@ class CoreOptimizer(Protocol):
     param_groups: list[dict[str, object]]
     optimizer: torch.optim.Optimizer
 
+    def prepare_grads(self) -> bool:
+        """Take `main_grad` of each parameter."""
+        ...
+
+    def get_grad_norm(self) -> float:
+        """Of what was taken, over all ranks of the model."""
+        ...
+
     def step(self) -> tuple[bool, float | None, int | None]:
-        """Clip, then apply `main_grad` of each parameter: whether it did, and the norm before."""
+        """Take, clip and apply `main_grad` of each parameter: whether it did, and the norm before."""
         ...
 
     def zero_grad(self) -> None:
@@ -65,14 +73,15 @@ class ShardedModel(Protocol):
         """Set the `main_grad` of all parameters to zero."""
         ...
 
+    def scale_gradients(self, scaling_factor: float) -> None:
+        """Multiply the `main_grad` of all parameters."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """The table's functions and classes. as_cuda: around what looks at the names of tensors' types.
-    counts_once: whether `finalize_model_grads` adds up counts over context ranks, too, all of which count the
-    whole of their samples."""
+    """The table's functions and classes. as_cuda: around what looks at the names of tensors' types."""
 
-    counts_once: bool
     as_cuda: Callable[[], AbstractContextManager[None]]
     model_parallel_is_initialized: Callable[[], bool]
     initialize_model_parallel: Callable[..., None]
@@ -83,7 +92,7 @@ class Core:
     get_gpt_layer_local_spec: Callable[..., object]
     DistributedDataParallelConfig: Callable[..., object]
     DistributedDataParallel: Callable[..., ShardedModel]
-    finalize_model_grads: Callable[[Iterable[ShardedModel], torch.Tensor], None]
+    finalize_model_grads: Callable[[Iterable[ShardedModel]], None]
     OptimizerConfig: Callable[..., object]
     get_megatron_optimizer: Callable[..., CoreOptimizer]
 
@@ -114,11 +123,4 @@ def open_core(engine: str) -> Core:
 
         on_cpu.answer()
         as_cuda = on_cpu.named_as_on_cuda
-    return Core(counts_once=not version.startswith("0.12"), as_cuda=as_cuda, **found)
-
-
-def main_grad(parameter: nn.Parameter) -> Tensor:
-    """What DistributedDataParallel adds a parameter's gradients up in."""
-    gradient = parameter.main_grad  # type: ignore[attr-defined]
-    assert isinstance(gradient, Tensor), "DistributedDataParallel gives every parameter one"
-    return gradient
+    return Core(as_cuda=as_cuda, **found)

@@ -60,7 +60,7 @@ def config_of(
     dtype: torch.dtype,
     recompute: bool,
 ) -> object:
-    """Megatron's TransformerConfig. Gradients are sums, which `finalize_model_grads` divides."""
+    """Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` keeps it from means."""
     again = {
         "recompute_granularity": "full",
         "recompute_method": "uniform",
