@@ -30,6 +30,16 @@ from rljob_runtime.weights.held_policy import HeldPolicy, load_held
 
 ALIKE: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-6}
 LLAMA = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+EXPERTS: dict[str, Any] = {
+    "model_type": "qwen3_moe",
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "head_dim": 24,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "mlp_only_layers": [1],
+}
 MODELS: dict[str, dict[str, Any]] = {
     "llama": LLAMA,
     "qwen2": {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
@@ -39,6 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 24,
         "tie_word_embeddings": True,
     },
+    "experts": EXPERTS,
 }
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -163,22 +174,25 @@ def test_steps_are_those_of_the_engine_torch(
     assert counters == (3, 3)
 
 
-LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "data": ({"data": 2}, {}),
-    "zero": ({"data": 2, "zero": 1}, {}),
-    "tensor": ({"tensor": 2}, {}),
-    "ulysses": ({"context": 2}, {}),
-    "ring": ({"context": 2, "context_algorithm": "ring"}, {}),
-    "recompute": ({"tensor": 2}, {"recompute": "full"}),
-    "tensor, data and zero": ({"tensor": 2, "data": 2, "zero": 1}, {}),
+LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "data": ("qwen3", {"data": 2}, {}),
+    "zero": ("qwen3", {"data": 2, "zero": 1}, {}),
+    "tensor": ("qwen3", {"tensor": 2}, {}),
+    "ulysses": ("qwen3", {"context": 2}, {}),
+    "ring": ("qwen3", {"context": 2, "context_algorithm": "ring"}, {}),
+    "recompute": ("qwen3", {"tensor": 2}, {"recompute": "full"}),
+    "tensor, data and zero": ("qwen3", {"tensor": 2, "data": 2, "zero": 1}, {}),
+    "experts by number": ("experts", {"data": 2, "expert": 2}, {}),
+    "experts by number, zero": ("experts", {"data": 2, "expert": 2, "zero": 1}, {}),
+    "experts cut as matrices": ("experts", {"tensor": 2}, {}),
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_train_as_one(both: Any, tmp_path: Path, layout: str) -> None:
     build = both[0]
-    degrees, update = LAYOUTS[layout]
-    folder = save_model(tmp_path / "model", MODELS["qwen3"])
+    name, degrees, update = LAYOUTS[layout]
+    folder = save_model(tmp_path / "model", MODELS[name])
     grid = grid_of(folder, **degrees)
     batches = [build.make_batch(2, 2, seed=seed) for seed in (1, 2)]
 
@@ -354,6 +368,7 @@ def test_another_version_is_refused_in_one_sentence(
     ("model_config", "degrees", "told"),
     [
         (LLAMA | {"mlp_bias": True}, {}, "biases of the feed-forward"),
+        (EXPERTS, {"data": 2, "expert": 2, "tensor": 2}, "shares experts by one of them"),
         (LLAMA, {"tensor": 4}, "tensor is 4, which does not divide num_key_value_heads=2"),
     ],
 )

@@ -40,7 +40,6 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
         yield "spec.update.offload", update.offload, "none"
         yield "spec.update.parallelism.pipeline", update.parallelism.pipeline, 1
         yield "spec.update.parallelism.virtualPipeline", update.parallelism.virtual_pipeline, 1
-        yield "spec.update.parallelism.expert", update.parallelism.expert, 1
         yield (
             "spec.update.parallelism.zero",
             update.parallelism.zero,

@@ -107,6 +107,11 @@ def open_core(engine: str) -> Core:
             import_module(ADAPTOR)
         found = {name: getattr(import_module(module), name) for name, module in CALLS.items()}
         version = str(import_module("megatron.core").__version__)
+        moe = import_module("megatron.core.transformer.moe.moe_utils")
+        if not hasattr(
+            moe, "te_general_gemm"
+        ):  # 0.16 asks for it, and has none without Transformer Engine
+            vars(moe)["te_general_gemm"] = None
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"spec.update.engine is {engine!r}, which {NEEDED[engine]}; but {error}; or use "

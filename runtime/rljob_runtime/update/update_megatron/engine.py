@@ -12,7 +12,9 @@ from torch import Tensor
 
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError, WeightsError
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.config import read_config
+from rljob_runtime.models.decoder import Decoder
 from rljob_runtime.models.families import read_architecture
 from rljob_runtime.models.policy_model import PolicyModel, TokenLogprobs
 from rljob_runtime.rollout.rollout_table import DTYPES
@@ -34,6 +36,11 @@ def make_engine(setup: UpdateSetup) -> UpdateEngine:
     degrees = groups.grid.degrees if groups else ALONE
     architecture = read_architecture(read_config(setup.model))
     check_architecture(architecture, degrees.tensor)
+    if degrees.expert > 1 and degrees.tensor > 1:
+        raise ConfigError(
+            f"spec.update.parallelism: expert is {degrees.expert} and tensor {degrees.tensor}; engine "
+            f"{update.engine} shares experts by one of them"
+        )
     core = open_core(update.engine)
     _join(core, degrees, setup.spec.seed)
     dtype, zero = DTYPES[update.dtype], degrees.zero == 1
@@ -78,8 +85,9 @@ class CorePolicy:
     ) -> TokenLogprobs:
         """See PolicyModel."""
         if batch.num_tokens == 0:
-            none_T = torch.zeros(0)
-            return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T)
+            none_T, experts = torch.zeros(0), self._decoder.architecture.experts
+            load = RouterLoad(experts) if experts else None
+            return TokenLogprobs(logprobs_T=none_T, entropy_T=none_T, router_load=load)
         found: TokenLogprobs = self._decoder(
             batch, temperature=temperature, with_entropy=with_entropy
         )
@@ -114,7 +122,8 @@ class CorePolicy:
         """Hold the decoder's weights."""
         own = {name: weight.detach() for name, weight in self._decoder.named_parameters()}
         held = {name: weight.detach() for name, weight in self.named_hf_parameters()}
-        for name, tensor in to_hf(own, self._decoder.architecture):
+        first = self._held.first_expert if isinstance(self._held, Decoder) else 0
+        for name, tensor in to_hf(own, self._decoder.architecture, first_expert=first):
             held[name].copy_(tensor)
 
 
@@ -125,7 +134,6 @@ def _check(setup: UpdateSetup) -> None:
         "offload": (update.offload, "none"),
         "optimizer.momentsDtype": (update.optimizer.moments_dtype, "float32"),
         "parallelism.pipeline": (update.parallelism.pipeline, 1),
-        "parallelism.expert": (update.parallelism.expert, 1),
         "parallelism.zero": (update.parallelism.zero, min(update.parallelism.zero, 1)),
     }
     for path, (value, legal) in only.items():
@@ -146,5 +154,7 @@ def _join(core: Core, degrees: UpdateDegrees, seed: int) -> None:
         tensor_model_parallel_size=degrees.tensor,
         pipeline_model_parallel_size=1,
         context_parallel_size=degrees.context,
+        expert_model_parallel_size=degrees.expert,
+        expert_tensor_parallel_size=degrees.tensor,
     )
     core.model_parallel_cuda_manual_seed(seed)

@@ -4,7 +4,8 @@ Attention is over packed samples, each prompt computed once for all of its own, 
 is by each token's position in its sample. `model` puts them into a layer spec.
 """
 
-# U packed tokens of this context rank, A query heads, N key/value heads of this tensor rank, D width of each
+# U packed tokens of this context rank, S of one tensor rank, A query heads, N key/value heads of this tensor
+# rank, D width of each, H hidden, E experts, K experts of a token
 
 from dataclasses import dataclass
 
@@ -14,18 +15,42 @@ from torch import Tensor, nn
 from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.devices.kernels.rotary_embedding import rotate
 from rljob_runtime.models.blocks.packed_attention import Attend
+from rljob_runtime.models.blocks.router import Routes
+from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing
 
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
     """What all layers of a forward and backward pass need beside hidden states. rotation: cos and sin,
-    [U, 1, D / 2] each; set with `packing` before a pass begins."""
+    [U, 1, D / 2] each; set with `packing` before a pass begins. load: what routers do is counted there, while
+    they compute forward for the first time."""
 
     attend: Attend
     scale: float
     packing: Packing | None = None
     rotation: tuple[Tensor, Tensor] | None = None
+    load: RouterLoad | None = None
+
+    def count(
+        self, router: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, ...]
+    ) -> None:
+        """A hook of Megatron's routers: [S, 1, H] → weights and choices, [S, E] each."""
+        if self.load is None:
+            return
+        weights_SE, chosen_SE = found[:2]
+        number = len(chosen_SE)
+        experts_SK = chosen_SE.nonzero()[:, 1].view(number, -1)
+        with torch.no_grad():
+            logits = router.gating(given[0])  # type: ignore[operator]
+        probabilities_SE = logits.float().flatten(0, -2).softmax(-1)
+        self.load.add(
+            Routes(
+                experts_UK=experts_SK,
+                weights_UK=weights_SE.detach().gather(1, experts_SK),
+                probabilities_UE=probabilities_SE,
+            )
+        )
 
 
 class CoreNorm(nn.Module):

@@ -1,9 +1,11 @@
-"""A dense decoder whose layers are Megatron Core's, and whose ends and attention are this project's.
+"""A decoder whose layers are Megatron Core's, and whose ends and attention are this project's.
 
 Called by `engine`. Tokens lie packed as in `models.decoder`, and log-probs never need all logits.
 """
 
 # U packed tokens of this context rank, S of one tensor rank, H hidden, V ids of this tensor rank
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -30,20 +32,26 @@ from rljob_runtime.update.update_megatron.weights import is_cut
 
 def check_architecture(architecture: Architecture, tensor: int) -> None:
     """Raise ConfigError for what is not translated, and for degrees that Megatron's layers cannot have."""
+    experts = architecture.experts
     lacking = {
-        "experts": architecture.experts is not None,
         "latent attention": architecture.latent is not None,
         "biases of o_proj": architecture.output_bias,
         "biases of the feed-forward": architecture.mlp_bias,
+        "an expert for all tokens": experts is not None and experts.shared_intermediate > 0,
+        "groups of experts": experts is not None and experts.groups > 1,
+        "a balance loss of its router": experts is not None and experts.balance_coefficient > 0,
+        "a router of sigmoids": experts is not None and experts.scores != "softmax",
+        "scaled weights of experts": experts is not None and experts.scale != 1.0,
     }
     if found := [what for what, has in lacking.items() if has]:
         raise ConfigError(
-            f"spec.update.engine megatron trains dense decoders; {architecture.name} has "
+            f"spec.update.engine megatron does not train {architecture.name}, which has "
             f"{', '.join(found)} (config.json); use update.engine: torch"
         )
     for what, number in (
         ("num_key_value_heads", architecture.num_kv_heads),
         ("intermediate_size", architecture.intermediate_size),
+        ("moe_intermediate_size", experts.intermediate_size if experts else 0),
     ):
         if number % tensor:
             raise ConfigError(
@@ -61,11 +69,25 @@ def config_of(
     recompute: bool,
 ) -> object:
     """Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` keeps it from means."""
-    again = {
-        "recompute_granularity": "full",
-        "recompute_method": "uniform",
-        "recompute_num_layers": 1,
-    }
+    more: dict[str, object] = {}
+    if recompute:
+        more |= {
+            "recompute_granularity": "full",
+            "recompute_method": "uniform",
+            "recompute_num_layers": 1,
+        }
+    if (experts := architecture.experts) is not None:
+        more |= {
+            "num_moe_experts": experts.count,
+            "moe_router_topk": experts.chosen,
+            "moe_ffn_hidden_size": experts.intermediate_size,
+            "moe_router_pre_softmax": not experts.normalized,
+            "moe_router_load_balancing_type": "none",
+            "moe_router_dtype": "fp32",
+            "moe_token_dispatcher_type": "alltoall",
+            "expert_model_parallel_size": degrees.expert,
+            "expert_tensor_parallel_size": degrees.tensor,
+        }
     return core.TransformerConfig(
         num_layers=architecture.num_layers,
         hidden_size=architecture.hidden_size,
@@ -95,7 +117,7 @@ def config_of(
         tensor_model_parallel_size=degrees.tensor,
         sequence_parallel=degrees.tensor > 1,
         context_parallel_size=degrees.context,
-        **(again if recompute else {}),
+        **more,
     )
 
 
@@ -124,21 +146,12 @@ class CoreDecoder(nn.Module):
         self.embedding = nn.Parameter(torch.empty(size, dtype=dtype))
         if not architecture.tied:
             self.head = nn.Parameter(torch.empty(size, dtype=dtype))
-        spec = core.get_gpt_layer_local_spec(
-            qk_layernorm=architecture.qk_norm, normalization="RMSNorm"
-        )
-        layer = spec.submodules  # type: ignore[attr-defined]
-        layer.input_layernorm = layer.pre_mlp_layernorm = CoreNorm
-        attention = layer.self_attention.submodules
-        attention.core_attention = CoreAttention.for_pass(self._pass)
-        if architecture.qk_norm:
-            attention.q_layernorm = attention.k_layernorm = CoreNorm
-        self.decoder = core.TransformerBlock(
-            config=config,
-            spec=core.TransformerBlockSubmodules(
-                layer_specs=[spec] * architecture.num_layers, layer_norm=CoreNorm
-            ),
-        )
+        layers = [self._layer_spec(core, layer) for layer in range(architecture.num_layers)]
+        submodules = core.TransformerBlockSubmodules(layer_specs=layers, layer_norm=CoreNorm)
+        self.decoder = core.TransformerBlock(config=config, spec=submodules)
+        for name, module in self.named_modules():
+            if name.endswith(".mlp.router"):
+                module.register_forward_hook(self._pass.count)
         for name, parameter in self.named_parameters():
             if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
                 parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
@@ -147,19 +160,40 @@ class CoreDecoder(nn.Module):
         self, batch: SampleBatch, *, temperature: float, with_entropy: bool
     ) -> TokenLogprobs:
         """Log-probs of the batch's response tokens, float32 [T]. batch: with a token at least."""
-        packing = pack(batch, device=self.embedding.device)
+        packing, experts = pack(batch, device=self.embedding.device), self.architecture.experts
         self.architecture.check_length(packing.longest)
         shared = self._ends.share(packing)
+        load = self._ends.router_load(experts, packing) if experts else None
         self._pass.packing, self._pass.rotation = shared, self._rotation(shared)
+        self._pass.load = load
         hidden_SH = self._ends.embed(shared, self.embedding)
         hidden_SH = self.decoder(hidden_states=hidden_SH[:, None], attention_mask=None)[:, 0]
-        return self._ends.logprobs(
+        self._pass.load = None
+        found = self._ends.logprobs(
             hidden_SH,
             self.embedding if self.architecture.tied else self.head,
             packing,
             temperature=temperature,
             with_entropy=with_entropy,
         )
+        return replace(found, router_load=load)
+
+    def _layer_spec(self, core: Core, layer: int) -> object:
+        """Megatron's, with this project's norms and attention."""
+        experts = self.architecture.experts_in(layer)
+        spec = core.get_gpt_layer_local_spec(
+            num_experts=experts.count if experts else None,
+            moe_grouped_gemm=False,
+            qk_layernorm=self.architecture.qk_norm,
+            normalization="RMSNorm",
+        )
+        of = spec.submodules  # type: ignore[attr-defined]
+        of.input_layernorm = of.pre_mlp_layernorm = CoreNorm
+        attention = of.self_attention.submodules
+        attention.core_attention = CoreAttention.for_pass(self._pass)
+        if self.architecture.qk_norm:
+            attention.q_layernorm = attention.k_layernorm = CoreNorm
+        return spec
 
     def _rotation(self, packing: Packing) -> tuple[Tensor, Tensor]:
         cos, sin = cos_and_sin(self.architecture, packing.positions_U, self.embedding.dtype)

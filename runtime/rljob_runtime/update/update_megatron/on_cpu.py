@@ -30,7 +30,7 @@ class _Answering(ModuleType):
 
 
 class _Stream(torch.cpu.Stream):
-    """What the CPU's lacks: a device to be made on, and an end to wait for."""
+    """What the CPU's lacks: a device to be made on, and ends to wait for."""
 
     def __init__(self, device: object = None, priority: int = -1) -> None:
         super().__init__(priority)
@@ -38,12 +38,18 @@ class _Stream(torch.cpu.Stream):
     def synchronize(self) -> None:
         """There is nothing to wait for."""
 
+    def record_event(self, event: Any = None) -> Any:
+        """One that has happened."""
+        return event or torch.cpu.Event()
+
 
 def answer() -> None:
     """Give Megatron's modules, all that are imported now, a `torch` whose accelerator is the CPU."""
     from megatron.core import fp8_utils
     from megatron.core.tensor_parallel import random
+    from megatron.core.transformer.moe import token_dispatcher
 
+    token_dispatcher.maybe_move_tensor_to_cpu = _numbers
     if not getattr(fp8_utils, "HAVE_TE", False):  # 0.12 quantizes none of no parameters, or raises
         fp8_utils._quantize_param_shard_impl = lambda *args, **kwargs: None
     random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
@@ -82,6 +88,11 @@ def _cuda() -> ModuleType:
         "get_rng_state": lambda device=None: torch.get_rng_state(),
     }
     return _Answering(torch.cuda, own)
+
+
+def _numbers(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
+    """Megatron makes numbers of the sizes of an all-to-all where they come from a device."""
+    return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -6,7 +6,7 @@ over ranks, clips and steps, and with ZeRO 1 each rank a part.
 
 import io
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -114,8 +114,8 @@ class CoreAdam:
     def state_dict(self) -> dict[str, Tensor]:
         """This rank's moments and the weights that it steps, as the bytes of a file of torch's."""
         file = io.BytesIO()
-        inner = self._optimizer.optimizer
-        torch.save({"moments": inner.state_dict(), "weights": self._stepped()}, file)
+        moments = [part.optimizer.state_dict() for part in self._parts()]
+        torch.save({"moments": moments, "weights": self._stepped()}, file)
         return {STATE: torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -135,14 +135,19 @@ class CoreAdam:
                 f"the optimizer's {len(others)} tensors are those of other degrees of "
                 "spec.update.parallelism; resume with the run's"
             )
-        self._optimizer.optimizer.load_state_dict(stored["moments"])
+        for part, moments in zip(self._parts(), stored["moments"], strict=True):
+            part.optimizer.load_state_dict(moments)
         with torch.no_grad():
             for weight, value in zip(own, others, strict=True):
                 weight.copy_(value)
 
     def _stepped(self) -> list[Tensor]:
-        groups = self._optimizer.optimizer.param_groups
+        groups = [group for part in self._parts() for group in part.optimizer.param_groups]
         return [weight for group in groups for weight in group["params"]]
+
+    def _parts(self) -> Sequence[CoreOptimizer]:
+        """One, or of experts that ranks share another one."""
+        return getattr(self._optimizer, "chained_optimizers", None) or [self._optimizer]
 
 
 def main_grad(parameter: nn.Parameter) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weights of dense decoders between Hugging Face's names and those of `model`, whole or a tensor rank's.
+"""Weights of decoders between Hugging Face's names and those of `model`, whole or a tensor rank's.
 
 Megatron keeps queries, keys and values in one matrix, group by group: the query heads of a key head,
 then the key head, then its value head. Gate and up projection follow each other in another one. Pure;
@@ -26,6 +26,7 @@ LAYER = {
     "self_attn.k_norm.weight": "self_attention.k_layernorm.weight",
     "post_attention_layernorm.weight": "pre_mlp_layernorm.weight",
     "mlp.down_proj.weight": "mlp.linear_fc2.weight",
+    "mlp.gate.weight": "mlp.router.weight",
 }
 """What both have one tensor for."""
 
@@ -56,14 +57,22 @@ def to_megatron(
                 ]
                 packed = torch.cat(parts, dim=1)
                 yield f"{megatron}.self_attention.linear_qkv.{kind}", packed.flatten(0, 2)
-        gate_up = [weights[f"{hf}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
-        yield f"{megatron}.mlp.linear_fc1.weight", torch.cat(gate_up)
+        experts = _experts(weights, f"{hf}.mlp.experts")
+        if not experts:
+            gate_up = [weights[f"{hf}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
+            yield f"{megatron}.mlp.linear_fc1.weight", torch.cat(gate_up)
+        for place, number in enumerate(experts):
+            of, to = f"{hf}.mlp.experts.{number}", f"{megatron}.mlp.experts.local_experts.{place}"
+            gate_up = [weights[f"{of}.{part}_proj.weight"] for part in ("gate", "up")]
+            yield f"{to}.linear_fc1.weight", torch.cat(gate_up)
+            yield f"{to}.linear_fc2.weight", weights[f"{of}.down_proj.weight"]
 
 
 def to_hf(
-    weights: Mapping[str, Tensor], architecture: Architecture
+    weights: Mapping[str, Tensor], architecture: Architecture, *, first_expert: int = 0
 ) -> Iterator[tuple[str, Tensor]]:
-    """The inverse of `to_megatron`; views where a tensor is the same in both."""
+    """The inverse of `to_megatron`; views where a tensor is the same in both. first_expert: number of the
+    first one that the rank has."""
     for ours, theirs in ENDS.items():
         if theirs in weights:
             yield ours, weights[theirs]
@@ -81,9 +90,29 @@ def to_hf(
                     "qkv", torch.split(packed, [repeats, 1, 1], dim=1), strict=True
                 ):
                     yield f"{hf}.self_attn.{part}_proj.{kind}", heads.flatten(0, 2)
-        gate, up = weights[f"{megatron}.mlp.linear_fc1.weight"].chunk(2)
-        yield f"{hf}.mlp.gate_proj.weight", gate
-        yield f"{hf}.mlp.up_proj.weight", up
+        yield from _split_up(weights, f"{megatron}.mlp", f"{hf}.mlp")
+        for place in _experts(weights, f"{megatron}.mlp.experts.local_experts"):
+            of, to = f"{megatron}.mlp.experts.local_experts.{place}", f"{hf}.mlp.experts"
+            yield from _split_up(weights, of, f"{to}.{first_expert + place}")
+            yield (
+                f"{to}.{first_expert + place}.down_proj.weight",
+                weights[f"{of}.linear_fc2.weight"],
+            )
+
+
+def _split_up(weights: Mapping[str, Tensor], of: str, to: str) -> Iterator[tuple[str, Tensor]]:
+    """Gate and up projection, where there is one."""
+    if f"{of}.linear_fc1.weight" in weights:
+        gate, up = weights[f"{of}.linear_fc1.weight"].chunk(2)
+        yield f"{to}.gate_proj.weight", gate
+        yield f"{to}.up_proj.weight", up
+
+
+def _experts(weights: Mapping[str, Tensor], prefix: str) -> list[int]:
+    """Numbers of those that a layer has here."""
+    start = len(prefix) + 1
+    names = (name[start:] for name in weights if name.startswith(f"{prefix}."))
+    return sorted({int(name.partition(".")[0]) for name in names})
 
 
 def _split(tensor: Tensor, *sizes: int) -> Tensor:
