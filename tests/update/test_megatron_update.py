@@ -50,6 +50,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
     },
     "experts": EXPERTS,
+    "deep": LLAMA | {"num_hidden_layers": 4},
 }
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -148,7 +149,7 @@ def model(tmp_path: Path) -> Path:
     return save_model(tmp_path / "model", MODELS["qwen2"])
 
 
-@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "experts"])
 @pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean"])
 def test_steps_are_those_of_the_engine_torch(
     both: Any, tmp_path: Path, family: str, aggregation: str
@@ -182,6 +183,11 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "ring": ("qwen3", {"context": 2, "context_algorithm": "ring"}, {}),
     "recompute": ("qwen3", {"tensor": 2}, {"recompute": "full"}),
     "tensor, data and zero": ("qwen3", {"tensor": 2, "data": 2, "zero": 1}, {}),
+    "pipeline": ("llama", {"pipeline": 2}, {}),
+    "pipeline, tied": ("qwen3", {"pipeline": 2}, {}),
+    "virtual stages": ("deep", {"pipeline": 2, "virtual_pipeline": 2}, {}),
+    "pipeline and tensor": ("qwen3", {"pipeline": 2, "tensor": 2}, {}),
+    "experts in a pipeline": ("experts", {"pipeline": 2, "data": 2, "expert": 2, "zero": 1}, {}),
     "experts by number": ("experts", {"data": 2, "expert": 2}, {}),
     "experts by number, zero": ("experts", {"data": 2, "expert": 2, "zero": 1}, {}),
     "experts cut as matrices": ("experts", {"tensor": 2}, {}),
@@ -319,7 +325,7 @@ def test_query_heads_lie_before_the_key_and_value_head_that_they_share() -> None
     weights = dict(policy.named_hf_parameters())
 
     packed = dict(to_megatron(weights, architecture))[
-        "decoder.layers.0.self_attention.linear_qkv.weight"
+        "model.layers.0.of_core.self_attention.linear_qkv.weight"
     ]
 
     query, key, value = (weights[f"model.layers.0.self_attn.{p}_proj.weight"] for p in "qkv")

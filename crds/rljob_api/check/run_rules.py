@@ -38,8 +38,6 @@ def _only_one(job: RLJob) -> Iterator[tuple[str, object, object]]:
     if update.engine in ("megatron", "mindspeed"):
         yield "spec.update.optimizer.momentsDtype", update.optimizer.moments_dtype, "float32"
         yield "spec.update.offload", update.offload, "none"
-        yield "spec.update.parallelism.pipeline", update.parallelism.pipeline, 1
-        yield "spec.update.parallelism.virtualPipeline", update.parallelism.virtual_pipeline, 1
         yield (
             "spec.update.parallelism.zero",
             update.parallelism.zero,

@@ -27,8 +27,7 @@ CALLS = {
     "initialize_model_parallel": "megatron.core.parallel_state",
     "model_parallel_cuda_manual_seed": "megatron.core.tensor_parallel",
     "TransformerConfig": "megatron.core.transformer",
-    "TransformerBlock": "megatron.core.transformer.transformer_block",
-    "TransformerBlockSubmodules": "megatron.core.transformer.transformer_block",
+    "TransformerLayer": "megatron.core.transformer.transformer_layer",
     "get_gpt_layer_local_spec": "megatron.core.models.gpt.gpt_layer_specs",
     "DistributedDataParallelConfig": "megatron.core.distributed",
     "DistributedDataParallel": "megatron.core.distributed",
@@ -87,8 +86,7 @@ class Core:
     initialize_model_parallel: Callable[..., None]
     model_parallel_cuda_manual_seed: Callable[[int], None]
     TransformerConfig: Callable[..., object]
-    TransformerBlock: Callable[..., nn.Module]
-    TransformerBlockSubmodules: Callable[..., object]
+    TransformerLayer: Callable[..., nn.Module]
     get_gpt_layer_local_spec: Callable[..., object]
     DistributedDataParallelConfig: Callable[..., object]
     DistributedDataParallel: Callable[..., ShardedModel]

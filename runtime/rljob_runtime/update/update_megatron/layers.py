@@ -1,7 +1,7 @@
-"""What Megatron's layers are given in place of their own norms and attention: this project's kernels.
+"""One of Megatron Core's layers in the place of a decoder's own, with this project's norms and attention.
 
 Attention is over packed samples, each prompt computed once for all of its own, on any context ranks; rotation
-is by each token's position in its sample. `model` puts them into a layer spec.
+is by each token's position in its sample. `model` puts layers into a decoder.
 """
 
 # U packed tokens of this context rank, S of one tensor rank, A query heads, N key/value heads of this tensor
@@ -14,17 +14,19 @@ from torch import Tensor, nn
 
 from rljob_runtime.devices.kernels.rms_norm import rms_norm
 from rljob_runtime.devices.kernels.rotary_embedding import rotate
+from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.packed_attention import Attend
 from rljob_runtime.models.blocks.router import Routes
 from rljob_runtime.models.blocks.router_load import RouterLoad
 from rljob_runtime.models.packing import Packing
+from rljob_runtime.models.recompute import recomputed_counting
+from rljob_runtime.update.update_megatron.core import Core
 
 
 @dataclass(slots=True, kw_only=True)
 class Pass:
-    """What all layers of a forward and backward pass need beside hidden states. rotation: cos and sin,
-    [U, 1, D / 2] each; set with `packing` before a pass begins. load: what routers do is counted there, while
-    they compute forward for the first time."""
+    """What a layer's parts need beside hidden states, while it computes. rotation: cos and sin, [U, 1, D / 2]
+    each. load: what its router does is counted there; None: not."""
 
     attend: Attend
     scale: float
@@ -35,22 +37,78 @@ class Pass:
     def count(
         self, router: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, ...]
     ) -> None:
-        """A hook of Megatron's routers: [S, 1, H] → weights and choices, [S, E] each."""
+        """A hook of Megatron's router: [S, 1, H] → weights and choices, [S, E] each."""
         if self.load is None:
             return
         weights_SE, chosen_SE = found[:2]
-        number = len(chosen_SE)
-        experts_SK = chosen_SE.nonzero()[:, 1].view(number, -1)
-        with torch.no_grad():
-            logits = router.gating(given[0])  # type: ignore[operator]
-        probabilities_SE = logits.float().flatten(0, -2).softmax(-1)
+        experts_SK = chosen_SE.nonzero()[:, 1].view(len(chosen_SE), -1)
+        logits = router.gating(given[0])  # type: ignore[operator]
         self.load.add(
             Routes(
                 experts_UK=experts_SK,
-                weights_UK=weights_SE.detach().gather(1, experts_SK),
-                probabilities_UE=probabilities_SE,
+                weights_UK=weights_SE.gather(1, experts_SK),
+                probabilities_UE=logits.float().flatten(0, -2).softmax(-1),
             )
         )
+
+
+class CoreLayer(nn.Module):
+    """A decoder's layer. config: Megatron's. recompute: keep the input alone."""
+
+    def __init__(
+        self,
+        core: Core,
+        config: object,
+        architecture: Architecture,
+        index: int,
+        *,
+        attend: Attend,
+        recompute: bool,
+    ) -> None:
+        super().__init__()
+        self._recompute = recompute
+        self._pass = Pass(attend=attend, scale=architecture.score_scale)
+        experts = architecture.experts_in(index)
+        spec = core.get_gpt_layer_local_spec(
+            num_experts=experts.count if experts else None,
+            moe_grouped_gemm=False,
+            qk_layernorm=architecture.qk_norm,
+            normalization="RMSNorm",
+        )
+        of = spec.submodules  # type: ignore[attr-defined]
+        of.input_layernorm = of.pre_mlp_layernorm = CoreNorm
+        attention = of.self_attention.submodules
+        attention.core_attention = CoreAttention.for_pass(self._pass)
+        if architecture.qk_norm:
+            attention.q_layernorm = attention.k_layernorm = CoreNorm
+        self.of_core = core.TransformerLayer(config=config, submodules=of, layer_number=index + 1)
+        if experts is not None:
+            self.of_core.mlp.router.register_forward_hook(self._pass.count)  # type: ignore
+
+    def forward(
+        self,
+        hidden_SH: Tensor,
+        packing: Packing,
+        rotation: tuple[Tensor, Tensor],
+        load: RouterLoad | None,
+    ) -> Tensor:
+        """[S, H] -> [S, H]."""
+        if not self._recompute:
+            return self._run(hidden_SH, packing, rotation, load)
+        return recomputed_counting(self._run, hidden_SH, packing, rotation, once=load)
+
+    def _run(
+        self,
+        hidden_SH: Tensor,
+        packing: Packing,
+        rotation: tuple[Tensor, Tensor],
+        load: RouterLoad | None,
+    ) -> Tensor:
+        now = self._pass
+        now.packing, now.rotation, now.load = packing, rotation, load
+        output: Tensor = self.of_core(hidden_states=hidden_SH[:, None], attention_mask=None)[0]
+        now.packing = now.rotation = now.load = None
+        return output[:, 0]
 
 
 class CoreNorm(nn.Module):
@@ -72,7 +130,7 @@ class CoreNorm(nn.Module):
 
 
 class CoreAttention(nn.Module):
-    """Attention of packed tokens. `for_pass` makes the class of one model's."""
+    """Attention of packed tokens. `for_pass` makes the class of one layer's."""
 
     current: Pass
 

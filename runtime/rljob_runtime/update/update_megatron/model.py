@@ -1,45 +1,47 @@
 """A decoder whose layers are Megatron Core's, and whose ends and attention are this project's.
 
-Called by `engine`. Tokens lie packed as in `models.decoder`, and log-probs never need all logits.
+Called by `engine`. Tokens lie packed, log-probs never need all logits, and a pipeline's passes are those of
+`parallel.decoder.pipeline_passes`, as with the engine `torch`.
 """
 
-# U packed tokens of this context rank, S of one tensor rank, H hidden, V ids of this tensor rank
-
-from dataclasses import replace
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rljob_api.model.architecture import Shape
 from rljob_api.topology.devices import UpdateDegrees
 from rljob_runtime.errors import ConfigError
 from rljob_runtime.models.architecture import Architecture
 from rljob_runtime.models.blocks.packed_attention import Attend, attend
-from rljob_runtime.models.blocks.rotary import cos_and_sin
-from rljob_runtime.models.ends import Ends, WholeEnds
-from rljob_runtime.models.packing import Packing, pack
-from rljob_runtime.models.policy_model import TokenLogprobs
+from rljob_runtime.models.decoder import Decoder
+from rljob_runtime.models.policy_model import PolicyModel
 from rljob_runtime.parallel.decoder.context_attention import RingAttention, UlyssesAttention
+from rljob_runtime.parallel.decoder.parameters import cut_parameters, held_slices, keep_stages
+from rljob_runtime.parallel.decoder.policy import share_ends, share_layers
 from rljob_runtime.parallel.decoder.tokens import is_ring
-from rljob_runtime.parallel.decoder.vocabulary_ends import SharedEnds
 from rljob_runtime.parallel.process_groups import ProcessGroups
 from rljob_runtime.parallel.ranks import Purpose
-from rljob_runtime.samples.sample import SampleBatch
 from rljob_runtime.update.update_megatron.core import Core
-from rljob_runtime.update.update_megatron.layers import CoreAttention, CoreNorm, Pass
+from rljob_runtime.update.update_megatron.layers import CoreLayer
 from rljob_runtime.update.update_megatron.weights import is_cut
 
 
-def check_architecture(architecture: Architecture, tensor: int) -> None:
+def check_architecture(architecture: Architecture, degrees: UpdateDegrees) -> None:
     """Raise ConfigError for what is not translated, and for degrees that Megatron's layers cannot have."""
-    experts = architecture.experts
+    experts, tensor = architecture.experts, degrees.tensor
+    if degrees.expert > 1 and tensor > 1:
+        raise ConfigError(
+            f"spec.update.parallelism: expert is {degrees.expert} and tensor {tensor}; engine megatron "
+            "shares experts by one of them"
+        )
     lacking = {
         "latent attention": architecture.latent is not None,
         "biases of o_proj": architecture.output_bias,
         "biases of the feed-forward": architecture.mlp_bias,
         "an expert for all tokens": experts is not None and experts.shared_intermediate > 0,
         "groups of experts": experts is not None and experts.groups > 1,
-        "a balance loss of its router": experts is not None and experts.balance_coefficient > 0,
         "a router of sigmoids": experts is not None and experts.scores != "softmax",
         "scaled weights of experts": experts is not None and experts.scale != 1.0,
     }
@@ -61,21 +63,10 @@ def check_architecture(architecture: Architecture, tensor: int) -> None:
 
 
 def config_of(
-    core: Core,
-    architecture: Architecture,
-    degrees: UpdateDegrees,
-    *,
-    dtype: torch.dtype,
-    recompute: bool,
+    core: Core, architecture: Architecture, degrees: UpdateDegrees, *, dtype: torch.dtype
 ) -> object:
     """Megatron's TransformerConfig. Gradients are sums: `calculate_per_token_loss` keeps it from means."""
     more: dict[str, object] = {}
-    if recompute:
-        more |= {
-            "recompute_granularity": "full",
-            "recompute_method": "uniform",
-            "recompute_num_layers": 1,
-        }
     if (experts := architecture.experts) is not None:
         more |= {
             "num_moe_experts": experts.count,
@@ -121,83 +112,75 @@ def config_of(
     )
 
 
-class CoreDecoder(nn.Module):
-    """The rank's part of a decoder, its weights not set yet. config: of `config_of`; Megatron looks for it
-    here. groups: None for one rank."""
+class CoreDecoder(Decoder):
+    """A decoder that Megatron trains. held: the policy's weights where rollout and checkpoints look for them.
 
-    def __init__(
-        self,
-        core: Core,
-        config: object,
-        architecture: Architecture,
-        groups: ProcessGroups | None,
-        *,
-        dtype: torch.dtype,
-    ) -> None:
-        super().__init__()
-        self.config, self.architecture = config, architecture
-        self._pass = Pass(attend=_attention(groups), scale=architecture.score_scale)
-        self._ends: Ends = WholeEnds()
-        rows = architecture.vocab_size
-        if groups is not None:
-            self._ends = ends = SharedEnds(architecture.vocab_size, groups)
-            rows = len(ends.held.ids)
-        size = rows, architecture.hidden_size
-        self.embedding = nn.Parameter(torch.empty(size, dtype=dtype))
-        if not architecture.tied:
-            self.head = nn.Parameter(torch.empty(size, dtype=dtype))
-        layers = [self._layer_spec(core, layer) for layer in range(architecture.num_layers)]
-        submodules = core.TransformerBlockSubmodules(layer_specs=layers, layer_norm=CoreNorm)
-        self.decoder = core.TransformerBlock(config=config, spec=submodules)
-        for name, module in self.named_modules():
-            if name.endswith(".mlp.router"):
-                module.register_forward_hook(self._pass.count)
-        for name, parameter in self.named_parameters():
-            if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
-                parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+    Megatron looks for `config`, and where a pipeline's ends share an embedding for the rest.
+    """
 
-    def forward(
-        self, batch: SampleBatch, *, temperature: float, with_entropy: bool
-    ) -> TokenLogprobs:
-        """Log-probs of the batch's response tokens, float32 [T]. batch: with a token at least."""
-        packing, experts = pack(batch, device=self.embedding.device), self.architecture.experts
-        self.architecture.check_length(packing.longest)
-        shared = self._ends.share(packing)
-        load = self._ends.router_load(experts, packing) if experts else None
-        self._pass.packing, self._pass.rotation = shared, self._rotation(shared)
-        self._pass.load = load
-        hidden_SH = self._ends.embed(shared, self.embedding)
-        hidden_SH = self.decoder(hidden_states=hidden_SH[:, None], attention_mask=None)[:, 0]
-        self._pass.load = None
-        found = self._ends.logprobs(
-            hidden_SH,
-            self.embedding if self.architecture.tied else self.head,
-            packing,
-            temperature=temperature,
-            with_entropy=with_entropy,
+    config: object
+    held: list[PolicyModel]
+    pre_process = True
+
+    def named_hf_parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Those that are held."""
+        return self.held[0].named_hf_parameters()
+
+    @property
+    def share_embeddings_and_output_weights(self) -> bool:
+        """Whether the first and the last pipeline stage have one matrix."""
+        return self.architecture.tied
+
+    def shared_embedding_or_output_weight(self) -> nn.Parameter:
+        """It."""
+        return self.model.embed_tokens.weight
+
+
+def core_decoder(
+    core: Core,
+    config: object,
+    architecture: Architecture,
+    held: PolicyModel,
+    *,
+    shape: Shape | None,
+    groups: ProcessGroups | None,
+    dtype: torch.dtype,
+    recompute: bool,
+) -> CoreDecoder:
+    """The rank's part of a decoder, its weights not set yet. groups: None for one rank; else the contract has
+    the shape of the model."""
+    with torch.device("meta"):
+        decoder = CoreDecoder(architecture, dtype=dtype)
+    decoder.config, decoder.held = config, [held]  # in a list, so that it is no part of this module
+    layers, backbone = decoder.model.layers, decoder.model
+    own = list(range(architecture.num_layers))
+    if groups is not None:
+        assert shape is not None, f"the contract lacks {architecture.name}"
+        part = groups.grid.part(shape, groups.rank)
+        keep_stages(decoder, part)
+        own = [index for index in own if index in part.layers]
+    for index in range(architecture.num_layers):
+        layers[index] = nn.Identity()
+    if groups is None or shape is None:
+        decoder.to_empty(device="cpu")
+    else:
+        cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
+        share_ends(decoder, groups)
+        share_layers(decoder, groups)
+        if part.last and backbone.norm is not None:
+            shared = groups.grid.degrees.tensor > 1
+            backbone.norm.weight.sequence_parallel = shared  # type: ignore[attr-defined]
+        if part.last and not part.first and architecture.tied:
+            backbone.embed_tokens.weight.shared = True  # type: ignore[attr-defined]
+    attention = _attention(groups)
+    for index in own:
+        layers[index] = CoreLayer(
+            core, config, architecture, index, attend=attention, recompute=recompute
         )
-        return replace(found, router_load=load)
-
-    def _layer_spec(self, core: Core, layer: int) -> object:
-        """Megatron's, with this project's norms and attention."""
-        experts = self.architecture.experts_in(layer)
-        spec = core.get_gpt_layer_local_spec(
-            num_experts=experts.count if experts else None,
-            moe_grouped_gemm=False,
-            qk_layernorm=self.architecture.qk_norm,
-            normalization="RMSNorm",
-        )
-        of = spec.submodules  # type: ignore[attr-defined]
-        of.input_layernorm = of.pre_mlp_layernorm = CoreNorm
-        attention = of.self_attention.submodules
-        attention.core_attention = CoreAttention.for_pass(self._pass)
-        if self.architecture.qk_norm:
-            attention.q_layernorm = attention.k_layernorm = CoreNorm
-        return spec
-
-    def _rotation(self, packing: Packing) -> tuple[Tensor, Tensor]:
-        cos, sin = cos_and_sin(self.architecture, packing.positions_U, self.embedding.dtype)
-        return cos[:, None], sin[:, None]
+    for name, parameter in decoder.named_parameters():
+        if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
+            parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
+    return decoder
 
 
 def _attention(groups: ProcessGroups | None) -> Attend:

@@ -14,11 +14,8 @@ from torch import Tensor
 
 from rljob_runtime.models.architecture import Architecture
 
-ENDS = {
-    "model.embed_tokens.weight": "embedding",
-    "model.norm.weight": "decoder.final_layernorm.weight",
-    "lm_head.weight": "head",
-}
+ENDS = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
+"""What a decoder has outside of its layers, here as there."""
 LAYER = {
     "input_layernorm.weight": "input_layernorm.weight",
     "self_attn.o_proj.weight": "self_attention.linear_proj.weight",
@@ -28,24 +25,22 @@ LAYER = {
     "mlp.down_proj.weight": "mlp.linear_fc2.weight",
     "mlp.gate.weight": "mlp.router.weight",
 }
-"""What both have one tensor for."""
+"""What both have one tensor for in a layer."""
 
 
 def is_cut(name: str) -> bool:
     """Whether tensor ranks share a parameter; of others each has all."""
-    return name in ("embedding", "head") or ".linear_" in name
+    return "embed_tokens" in name or "lm_head" in name or ".linear_" in name
 
 
 def to_megatron(
     weights: Mapping[str, Tensor], architecture: Architecture
 ) -> Iterator[tuple[str, Tensor]]:
     """Parameters of `CoreDecoder` by name. weights: by Hugging Face name."""
-    for ours, theirs in ENDS.items():
-        if ours in weights:
-            yield theirs, weights[ours]
+    yield from ((name, weights[name]) for name in ENDS if name in weights)
     width = architecture.head_dim
     for layer in range(architecture.num_layers):
-        hf, megatron = f"model.layers.{layer}", f"decoder.layers.{layer}"
+        hf, megatron = f"model.layers.{layer}", f"model.layers.{layer}.of_core"
         for ours, theirs in LAYER.items():
             if f"{hf}.{ours}" in weights:
                 yield f"{megatron}.{theirs}", weights[f"{hf}.{ours}"]
@@ -58,7 +53,7 @@ def to_megatron(
                 packed = torch.cat(parts, dim=1)
                 yield f"{megatron}.self_attention.linear_qkv.{kind}", packed.flatten(0, 2)
         experts = _experts(weights, f"{hf}.mlp.experts")
-        if not experts:
+        if f"{hf}.mlp.gate_proj.weight" in weights:
             gate_up = [weights[f"{hf}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
             yield f"{megatron}.mlp.linear_fc1.weight", torch.cat(gate_up)
         for place, number in enumerate(experts):
@@ -73,12 +68,10 @@ def to_hf(
 ) -> Iterator[tuple[str, Tensor]]:
     """The inverse of `to_megatron`; views where a tensor is the same in both. first_expert: number of the
     first one that the rank has."""
-    for ours, theirs in ENDS.items():
-        if theirs in weights:
-            yield ours, weights[theirs]
+    yield from ((name, weights[name]) for name in ENDS if name in weights)
     repeats = architecture.repeats
     for layer in range(architecture.num_layers):
-        hf, megatron = f"model.layers.{layer}", f"decoder.layers.{layer}"
+        hf, megatron = f"model.layers.{layer}", f"model.layers.{layer}.of_core"
         for ours, theirs in LAYER.items():
             if f"{megatron}.{theirs}" in weights:
                 yield f"{hf}.{ours}", weights[f"{megatron}.{theirs}"]
