@@ -153,6 +153,7 @@ def core_decoder(
         decoder = CoreDecoder(architecture, dtype=dtype)
     decoder.config, decoder.held = config, [held]  # in a list, so that it is no part of this module
     layers, backbone = decoder.model.layers, decoder.model
+    device = next(weight.device for _, weight in held.named_hf_parameters())
     own = list(range(architecture.num_layers))
     if groups is not None:
         assert shape is not None, f"the contract lacks {architecture.name}"
@@ -162,9 +163,10 @@ def core_decoder(
     for index in range(architecture.num_layers):
         layers[index] = nn.Identity()
     if groups is None or shape is None:
-        decoder.to_empty(device="cpu")
+        decoder.to_empty(device=device)
     else:
         cut_parameters(decoder, held_slices(shape, groups.grid, groups.rank))
+        decoder.to(device)
         share_ends(decoder, groups)
         share_layers(decoder, groups)
         if part.last and backbone.norm is not None:
@@ -173,10 +175,11 @@ def core_decoder(
         if part.last and not part.first and architecture.tied:
             backbone.embed_tokens.weight.shared = True  # type: ignore[attr-defined]
     attention = _attention(groups)
-    for index in own:
-        layers[index] = CoreLayer(
-            core, config, architecture, index, attend=attention, recompute=recompute
-        )
+    with device:
+        for index in own:
+            layers[index] = CoreLayer(
+                core, config, architecture, index, attend=attention, recompute=recompute
+            )
     for name, parameter in decoder.named_parameters():
         if is_cut(name):  # else the norm of the gradient has the first tensor rank's alone
             parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
