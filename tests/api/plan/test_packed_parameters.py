@@ -72,10 +72,12 @@ def test_megatrons_parameters_are_runs_of_the_slices_of_tensor_ranks(family: str
         slices = slices_of(whole, layout, rank)
         found = filled(packed_slices(shape, layout.held(rank), "megatron"), slices, layer=2)
 
-        qkv = megatron["decoder.layers.2.self_attention.linear_qkv.weight"].chunk(tensor)[rank]
+        qkv = megatron["model.layers.2.of_core.self_attention.linear_qkv.weight"].chunk(tensor)[
+            rank
+        ]
         assert torch.equal(found["self_attention.linear_qkv.weight"], qkv)
         assert ("self_attention.linear_qkv.bias" in found) == (family == "qwen2")
-        gate, up = megatron["decoder.layers.2.mlp.linear_fc1.weight"].chunk(2)
+        gate, up = megatron["model.layers.2.of_core.mlp.linear_fc1.weight"].chunk(2)
         expected = torch.cat([gate.chunk(tensor)[rank], up.chunk(tensor)[rank]])
         assert torch.equal(found["mlp.linear_fc1.weight"], expected)
 

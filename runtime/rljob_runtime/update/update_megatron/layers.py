@@ -38,18 +38,18 @@ class Pass:
         self, router: nn.Module, given: tuple[Tensor, ...], found: tuple[Tensor, ...]
     ) -> None:
         """A hook of Megatron's router: [S, 1, H] → weights and choices, [S, E] each."""
-        if self.load is None:
-            return
         weights_SE, chosen_SE = found[:2]
         experts_SK = chosen_SE.nonzero()[:, 1].view(len(chosen_SE), -1)
         logits = router.gating(given[0])  # type: ignore[operator]
-        self.load.add(
-            Routes(
-                experts_UK=experts_SK,
-                weights_UK=weights_SE.gather(1, experts_SK),
-                probabilities_UE=logits.float().flatten(0, -2).softmax(-1),
-            )
+        routes = Routes(
+            experts_UK=experts_SK,
+            weights_UK=weights_SE.gather(1, experts_SK),
+            probabilities_UE=logits.float().flatten(0, -2).softmax(-1),
         )
+        if (
+            self.load is not None
+        ):  # computed all the same: a layer that is recomputed does the same twice
+            self.load.add(routes)
 
 
 class CoreLayer(nn.Module):
