@@ -2,7 +2,7 @@
 
 Called by `wire.encoding` and `clients.transport`. A sum is over words as wide as the column's type, and
 wraps: it changes with any flipped bit, and with whatever happens within one word, which is how memory fails.
-Sums of rows add up, and cost a fifth of a copy.
+Sums of rows add up, and cost less than the copy that they follow.
 """
 
 import numpy as np

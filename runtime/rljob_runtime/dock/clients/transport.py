@@ -70,8 +70,8 @@ class WarehouseTransport:
     ) -> Written:
         """Columns of existing rows."""
         message = Write(state=state, lease=lease, uids=uids, columns=[], version=version)
-        columns_or_none = Outgoing(columns) if columns else None
-        answer = self._channel.ask(message, columns_or_none, timeout_seconds=timeout_seconds)
+        outgoing = Outgoing(columns) if columns else None
+        answer = self._channel.ask(message, outgoing, timeout_seconds=timeout_seconds)
         self._channel.granted(answer.granted)
         return answer
 

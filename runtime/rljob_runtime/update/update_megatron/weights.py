@@ -52,14 +52,10 @@ def to_megatron(
                 ]
                 packed = torch.cat(parts, dim=1)
                 yield f"{megatron}.self_attention.linear_qkv.{kind}", packed.flatten(0, 2)
-        experts = _experts(weights, f"{hf}.mlp.experts")
-        if f"{hf}.mlp.gate_proj.weight" in weights:
-            gate_up = [weights[f"{hf}.mlp.{part}_proj.weight"] for part in ("gate", "up")]
-            yield f"{megatron}.mlp.linear_fc1.weight", torch.cat(gate_up)
-        for place, number in enumerate(experts):
+        yield from _joined(weights, f"{hf}.mlp", f"{megatron}.mlp")
+        for place, number in enumerate(_experts(weights, f"{hf}.mlp.experts")):
             of, to = f"{hf}.mlp.experts.{number}", f"{megatron}.mlp.experts.local_experts.{place}"
-            gate_up = [weights[f"{of}.{part}_proj.weight"] for part in ("gate", "up")]
-            yield f"{to}.linear_fc1.weight", torch.cat(gate_up)
+            yield from _joined(weights, of, to)
             yield f"{to}.linear_fc2.weight", weights[f"{of}.down_proj.weight"]
 
 
@@ -91,6 +87,13 @@ def to_hf(
                 f"{to}.{first_expert + place}.down_proj.weight",
                 weights[f"{of}.linear_fc2.weight"],
             )
+
+
+def _joined(weights: Mapping[str, Tensor], of: str, to: str) -> Iterator[tuple[str, Tensor]]:
+    """Gate and up projection as one, where there are any."""
+    if f"{of}.gate_proj.weight" in weights:
+        gate_up = [weights[f"{of}.{part}_proj.weight"] for part in ("gate", "up")]
+        yield f"{to}.linear_fc1.weight", torch.cat(gate_up)
 
 
 def _split_up(weights: Mapping[str, Tensor], of: str, to: str) -> Iterator[tuple[str, Tensor]]:
